@@ -1,0 +1,311 @@
+"""The checks that every built page must pass, as functions that return what is wrong.
+
+Each check takes a loaded page and returns a list of problems, empty when all is well. They know
+nothing about pytest, so that `test_checks_can_fail.py` can feed them pages that are broken on
+purpose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request, Response, Route
+
+AXE = Path(__file__).parents[1] / "vendor" / "axe.min.js"
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 360, "height": 740}
+TIMEOUT_MS = 30_000
+
+# What the reader sees as text: code, formulas and scripts are taken out, hidden solutions stay in.
+VISIBLE_TEXT = """() => {
+  const copy = (document.querySelector("main") ?? document.body).cloneNode(true);
+  const notProse = "pre, code, script, style, template, noscript, mjx-container, textarea";
+  copy.querySelectorAll(notProse).forEach((element) => element.remove());
+  return copy.textContent;
+}"""
+
+RAW_MARKUP = {
+    "display math": re.compile(r"\$\$"),
+    "inline math": re.compile(r"\$(?!\s)[^$\n]{1,80}(?<!\s)\$(?!\d)"),
+    "a TeX delimiter": re.compile(r"\\[()\[\]]"),
+    "a TeX command": re.compile(
+        r"\\(?:frac|sqrt|sum|text|math[a-z]+|operatorname|begin|end|left|right|cdot|top|in|times)\b"
+    ),
+    "a MyST role": re.compile(r"\{[a-z][a-z:_-]*\}`|\{cite|\{eq\}|\{ref\}|\{doc\}"),
+    "a MyST fence": re.compile(r":::|```"),
+    "a MyST label": re.compile(r"^\([a-z0-9:_-]+\)=", re.MULTILINE),
+}
+
+
+@dataclass
+class Traffic:
+    """What a page asked for and complained about while it was open."""
+
+    origin: str
+    external: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        """Listen to a page before it is loaded, and cut it off from everything but its site."""
+        page.route("**/*", self._only_own_site)
+        page.on("response", self._on_response)
+        page.on("requestfailed", self._on_failure)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.console.append(f"exception: {error}"))
+
+    def is_own(self, url: str) -> bool:
+        return url.startswith((self.origin, "data:", "blob:", "about:"))
+
+    def _only_own_site(self, route: Route) -> None:
+        if self.is_own(route.request.url):
+            route.continue_()
+        else:
+            self.external.append(f"request to {route.request.url}")
+            route.abort()
+
+    def _on_response(self, response: Response) -> None:
+        if response.status >= 400:
+            self.failed.append(f"{response.status} {response.url}")
+
+    def _on_failure(self, request: Request) -> None:
+        if self.is_own(request.url):
+            self.failed.append(f"{request.failure} {request.url}")
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.console.append(f"{message.type}: {message.text}")
+
+
+def settle(page: Page) -> None:
+    """Wait until formulas are typeset and fonts are loaded."""
+    page.evaluate(
+        """async () => {
+          if (window.MathJax?.startup?.promise) await window.MathJax.startup.promise;
+          await document.fonts.ready;
+        }"""
+    )
+
+
+def next_frame(page: Page) -> None:
+    """Wait until the page has reacted to a change of its window or its media."""
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+
+
+def foreign_resources(page: Page, origin: str) -> list[str]:
+    """Find elements that name another host, whether or not the browser asked for it."""
+    urls: list[str] = page.evaluate(
+        """() => {
+          const rels = ["stylesheet", "preload", "preconnect", "dns-prefetch", "icon", "manifest",
+                        "modulepreload", "prefetch"];
+          const links = [...document.querySelectorAll("link[href]")]
+            .filter((link) => rels.some((rel) => link.relList.contains(rel)));
+          const others = document.querySelectorAll(
+            "script[src], img[src], iframe[src], source[src], video[src], audio[src], embed[src]");
+          return [...links, ...others].map((element) => element.href || element.src);
+        }"""
+    )
+    return [
+        f"element refers to {url}"
+        for url in urls
+        if url and not url.startswith((origin, "data:", "blob:", "about:"))
+    ]
+
+
+def overflow(page: Page) -> list[str]:
+    """Find out whether the page can be scrolled sideways, and which element is to blame."""
+    found: dict[str, object] | None = page.evaluate(
+        """() => {
+          const root = document.documentElement;
+          if (root.scrollWidth <= window.innerWidth) return null;
+          const scrolls = (element) => {
+            for (let up = element.parentElement; up && up !== document.body; up = up.parentElement)
+              if (getComputedStyle(up).overflowX !== "visible") return true;
+            return false;
+          };
+          let widest = null, edge = window.innerWidth;
+          for (const element of document.body.querySelectorAll("*")) {
+            const right = element.getBoundingClientRect().right;
+            if (right > edge && !scrolls(element)) { widest = element; edge = right; }
+          }
+          const name = widest === null ? "no single element"
+            : `<${widest.tagName.toLowerCase()} id="${widest.id}" `
+              + `class="${widest.getAttribute("class") ?? ""}">`;
+          const text = (widest?.textContent ?? "").trim().replace(/\\s+/g, " ").slice(0, 60);
+          return {width: root.scrollWidth, window: window.innerWidth, edge, name, text};
+        }"""
+    )
+    if found is None:
+        return []
+    return [
+        f"page is {found['width']} px wide in a window of {found['window']} px; widest: "
+        f"{found['name']} reaches {found['edge']} px, text {found['text']!r}"
+    ]
+
+
+def math(page: Page) -> list[str]:
+    """Find formulas that were not typeset, or typeset as an error."""
+    found: dict[str, list[str]] = page.evaluate(
+        """() => {
+          const texts = (elements) => elements.map((e) => e.textContent.trim().slice(0, 80));
+          const formulas = [...document.querySelectorAll(".math")];
+          return {
+            raw: texts(formulas.filter((e) => !e.querySelector("mjx-container"))),
+            errors: texts([...document.querySelectorAll("mjx-merror, [data-mjx-error]")]),
+          };
+        }"""
+    )
+    return [f"formula not typeset: {text}" for text in found["raw"]] + [
+        f"formula with an error: {text}" for text in found["errors"]
+    ]
+
+
+def markup(page: Page) -> list[str]:
+    """Find TeX or MyST source that reaches the reader as text."""
+    text: str = page.evaluate(VISIBLE_TEXT)
+    return [
+        f"{what} is visible: {text[max(0, hit.start() - 30) : hit.end() + 30]!r}"
+        for what, pattern in RAW_MARKUP.items()
+        for hit in pattern.finditer(text)
+    ]
+
+
+def images(page: Page) -> list[str]:
+    """Find pictures without alternative text, and inline figures without a role or name."""
+    broken: list[str] = page.evaluate(
+        """() => {
+          const problems = [];
+          for (const image of document.querySelectorAll("img")) {
+            const src = image.getAttribute("src")?.slice(0, 80);
+            if (!image.hasAttribute("alt")) problems.push(`img without alt: ${src}`);
+            const inContent = image.closest("article") !== null;
+            if (inContent && image.getAttribute("alt")?.trim() === ""
+                && image.getAttribute("role") !== "presentation")
+              problems.push(`img in the text with empty alt: ${src}`);
+            if (image.complete && image.naturalWidth === 0)
+              problems.push(`img does not show: ${src}`);
+          }
+          const named = (svg) => {
+            const ids = (svg.getAttribute("aria-labelledby") ?? "").split(/\\s+/).filter(Boolean);
+            const referred = ids.map((id) => document.getElementById(id)?.textContent ?? "");
+            const title = [...svg.children].find((child) => child.tagName === "title");
+            return [svg.getAttribute("aria-label"), referred.join(" "), title?.textContent]
+              .some((name) => name?.trim());
+          };
+          const decoration = "mjx-container, a, button, [aria-hidden=true]";
+          for (const svg of document.querySelectorAll("article svg, main svg")) {
+            if (svg.parentElement.closest("svg") || svg.closest(decoration)) continue;
+            const start = svg.outerHTML.slice(0, 100);
+            if (svg.getAttribute("role") !== "img")
+              problems.push(`figure without role=img: ${start}`);
+            if (!named(svg)) problems.push(`figure without a name: ${start}`);
+          }
+          return problems;
+        }"""
+    )
+    return broken
+
+
+def copy_buttons(page: Page) -> list[str]:
+    """Find code that cannot be copied with one click."""
+    lacking: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll(".cell_input .highlight, article .highlight-python, "
+              + "article .highlight-bash, article .highlight-shell, article .highlight-ipython3")]
+            .filter((block) => !block.querySelector("button.copybtn"))
+            .map((block) => block.textContent.trim().slice(0, 60))"""
+    )
+    return [f"code without a copy button: {text!r}" for text in lacking]
+
+
+def accessibility(page: Page) -> list[str]:
+    """Run axe-core and report what it calls serious or critical."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+    violations: list[dict[str, object]] = page.evaluate(
+        """async () => {
+          const found = await axe.run(document, {resultTypes: ["violations"]});
+          return found.violations
+            .filter((rule) => ["serious", "critical"].includes(rule.impact))
+            .map((rule) => ({
+              id: rule.id, help: rule.help, count: rule.nodes.length,
+              nodes: rule.nodes.slice(0, 3).map(
+                (node) => `${node.target.join(" ")} ${node.any[0]?.message ?? ""}`),
+            }));
+        }"""
+    )
+    return [
+        f"{rule['id']} ({rule['help']}), {rule['count']} places: {rule['nodes']}"
+        for rule in violations
+    ]
+
+
+def follows_dark_preference(page: Page) -> list[str]:
+    """Find out whether the page turned dark when the reader's system did."""
+    theme = page.evaluate("() => document.documentElement.dataset.theme ?? 'none'")
+    return [] if theme == "dark" else [f"the system is dark but the page's theme is {theme}"]
+
+
+Check = Callable[[Page], list[str]]
+
+ON_A_DESKTOP: dict[str, Check] = {
+    "math is typeset": math,
+    "no raw markup": markup,
+    "pictures are described": images,
+    "code can be copied": copy_buttons,
+    "fits 1280 px": overflow,
+    "axe light": accessibility,
+}
+IN_THE_DARK: dict[str, Check] = {
+    "follows the system's dark mode": follows_dark_preference,
+    "axe dark": accessibility,
+}
+ON_A_PHONE: dict[str, Check] = {
+    "fits 360 px": overflow,
+    "axe phone": accessibility,
+}
+ALL_ALONG = ("nothing from outside", "no failed request", "quiet console")
+CHECKS = (*ALL_ALONG, *ON_A_DESKTOP, *IN_THE_DARK, *ON_A_PHONE)
+
+
+def visit(
+    context: BrowserContext, origin: str, url: str, only: Collection[str] = CHECKS
+) -> dict[str, list[str]]:
+    """Load a page once and check it on a desktop, then in the dark, then on a phone.
+
+    Args:
+        context: The browser context to open the page in.
+        origin: The only address that the page may talk to.
+        url: The page's address.
+        only: The checks to run; all of them unless said otherwise.
+
+    Returns:
+        For each check's name, the problems it found.
+    """
+    page = context.new_page()
+    page.set_default_timeout(TIMEOUT_MS)
+    traffic = Traffic(origin)
+    traffic.watch(page)
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(DESKTOP)
+    page.goto(url, wait_until="load")
+    settle(page)
+    problems = _run(ON_A_DESKTOP, page, only)
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    next_frame(page)
+    problems |= _run(IN_THE_DARK, page, only)
+    page.set_viewport_size(PHONE)
+    next_frame(page)
+    problems |= _run(ON_A_PHONE, page, only)
+    outside = traffic.external + foreign_resources(page, origin)
+    found = dict(zip(ALL_ALONG, (outside, traffic.failed, traffic.console), strict=True))
+    page.close()
+    return problems | {name: found[name] for name in ALL_ALONG if name in only}
+
+
+def _run(checks: dict[str, Check], page: Page, only: Collection[str]) -> dict[str, list[str]]:
+    return {name: check(page) for name, check in checks.items() if name in only}

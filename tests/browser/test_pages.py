@@ -1,0 +1,73 @@
+"""Every page of the built book, opened in a real browser with the network cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from browser_checks import CHECKS, visit
+from built_site import CHAPTER_03, ROOT, SITE, documents_in_toc, pages
+from playwright.sync_api import Browser
+from site_links import broken_links, repeated_ids
+
+PAGES = pages()
+Visits = Callable[[str], dict[str, list[str]]]
+
+
+@pytest.fixture(scope="session")
+def visits(browser: Browser, origin: str) -> Visits:
+    """Each page is loaded once; all its checks read from that one visit."""
+
+    @cache
+    def visit_once(path: str) -> dict[str, list[str]]:
+        with browser.new_context() as context:
+            return visit(context, origin, f"{origin}/{path}")
+
+    return visit_once
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("check", CHECKS)
+def test_page(path: str, check: str, visits: Visits) -> None:
+    problems = visits(path)[check]
+    assert not problems, f"{path}: {check}?\n  " + "\n  ".join(problems)
+
+
+def test_every_document_of_the_contents_has_a_page() -> None:
+    documents = documents_in_toc()
+    assert len(documents) >= 2
+    missing = [name for name in documents if f"{_stem(name)}.html" not in PAGES]
+    assert not missing, f"in _toc.yml but not built: {missing}"
+
+
+def test_the_pages_that_sphinx_adds_are_there() -> None:
+    assert {"genindex.html", "search.html", CHAPTER_03} <= set(PAGES)
+
+
+def test_internal_links_lead_somewhere() -> None:
+    problems = broken_links(SITE)
+    assert not problems, "\n".join(problems)
+
+
+def test_ids_are_unique_within_a_page() -> None:
+    problems = repeated_ids(SITE)
+    assert not problems, "\n".join(problems)
+
+
+def _stem(document: str) -> str:
+    for suffix in (".ipynb", ".md", ".rst"):
+        document = document.removesuffix(suffix)
+    return document
+
+
+def test_the_site_is_built_from_this_tree() -> None:
+    """A chapter that is newer than its page means that the tests look at an old build."""
+    stale = [
+        name
+        for name in documents_in_toc()
+        for source in ROOT.glob(f"{_stem(name)}.*")
+        if source.suffix in (".ipynb", ".md")
+        and source.stat().st_mtime > (SITE / f"{_stem(name)}.html").stat().st_mtime
+    ]
+    assert not stale, f"changed since the book was built, run `make book`: {stale}"

@@ -1,0 +1,151 @@
+"""What a reader does: search, switch to dark, open a solution, use the keyboard, read offline."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from browser_checks import DESKTOP, PHONE, Traffic, settle
+from built_site import CHAPTER_03, SITE
+from playwright.sync_api import BrowserContext, Page, expect
+
+Style = dict[str, str]
+
+COLOURS = """() => {
+  const shown = (element, property) => getComputedStyle(element)[property];
+  const label = document.querySelector("article svg[role=img] text");
+  return {
+    background: shown(document.body, "backgroundColor"),
+    text: shown(document.querySelector("article p"), "color"),
+    figure: label === null ? "no figure" : shown(label, "fill"),
+  };
+}"""
+
+FOCUSED_STYLE = """() => {
+  const style = getComputedStyle(document.activeElement);
+  return Object.fromEntries(["outline", "boxShadow", "borderBottom", "backgroundColor",
+    "textDecoration", "color"].map((name) => [name, style[name]]));
+}"""
+
+# The element itself, kept so that its style can be read again after it has lost the focus.
+UNFOCUSED_STYLE = FOCUSED_STYLE.replace("document.activeElement", "window.lastFocused")
+
+
+@pytest.fixture
+def chapter(context: BrowserContext, origin: str) -> Page:
+    page = context.new_page()
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(DESKTOP)
+    page.goto(f"{origin}/{CHAPTER_03}")
+    settle(page)
+    return page
+
+
+def test_chapter_03_has_formulas_and_figures(chapter: Page) -> None:
+    """Without this, "every formula is typeset" would hold for a page that has none."""
+    assert chapter.locator("mjx-container").count() >= 5
+    assert chapter.locator("article svg[role=img]").count() >= 1
+    assert chapter.locator("button.copybtn").count() >= 5
+
+
+def test_search_finds_softmax_in_chapter_03(chapter: Page) -> None:
+    chapter.keyboard.press("Control+k")
+    field = chapter.locator("input[type=search]:visible").first
+    field.fill("softmax")
+    field.press("Enter")
+    chapter.wait_for_url("**/search.html?q=softmax**")
+    hit = chapter.locator("#search-results a[href*='03_attention']").first
+    expect(hit).to_be_visible()
+    hit.click()
+    chapter.wait_for_url(re.compile("03_attention"))
+    expect(chapter.locator("h1").first).to_be_visible()
+
+
+def test_dark_mode_switches_page_and_figures(chapter: Page) -> None:
+    before: Style = chapter.evaluate(COLOURS)
+    switch = chapter.locator("button.theme-switch-button:visible").first
+    theme = "light"
+    for _ in range(3):  # the switch goes round light, dark and automatic
+        switch.click()
+        theme = chapter.evaluate("() => document.documentElement.dataset.theme")
+        if theme == "dark":
+            break
+    assert theme == "dark"
+    after: Style = chapter.evaluate(COLOURS)
+    assert before["figure"] != "no figure"
+    for part in before:
+        assert before[part] != after[part], f"{part} keeps its colour {before[part]} in the dark"
+    chapter.reload()
+    assert chapter.evaluate("() => document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_hidden_solution_opens(chapter: Page) -> None:
+    solution = chapter.locator("article .tag_solution").first
+    code = solution.locator(".cell_input pre").first
+    expect(code).to_be_hidden()
+    solution.locator("summary").first.click()
+    expect(code).to_be_visible()
+    assert code.inner_text().strip()
+
+
+def test_a_hidden_solution_opens_with_the_keyboard(chapter: Page) -> None:
+    solution = chapter.locator("article .tag_solution").first
+    solution.locator("summary").first.focus()
+    chapter.keyboard.press("Enter")
+    expect(solution.locator(".cell_input pre").first).to_be_visible()
+
+
+def test_keyboard_skips_to_the_content(chapter: Page) -> None:
+    chapter.keyboard.press("Tab")
+    first = chapter.evaluate("() => document.activeElement.textContent.trim()")
+    assert "skip" in first.lower(), f"the first stop of Tab is {first!r}, not a skip link"
+    visible = chapter.evaluate(
+        """() => {
+          const box = document.activeElement.getBoundingClientRect();
+          return box.width > 1 && box.bottom > 0 && box.top < innerHeight;
+        }"""
+    )
+    assert visible, "the skip link has the focus but cannot be seen"
+    chapter.keyboard.press("Enter")
+    chapter.keyboard.press("Tab")
+    assert chapter.evaluate(
+        "() => document.activeElement.closest('main, #main-content') !== null"
+    ), "after the skip link, Tab is not in the main content"
+
+
+def test_keyboard_focus_is_visible_in_the_text(chapter: Page) -> None:
+    for _ in range(150):
+        chapter.keyboard.press("Tab")
+        if chapter.evaluate(
+            "() => document.activeElement.matches('article a[href]:not(.headerlink)')"
+        ):
+            break
+    else:
+        pytest.fail("150 times Tab never reached a link in the text")
+    focused: Style = chapter.evaluate(FOCUSED_STYLE)
+    chapter.evaluate(
+        "() => { window.lastFocused = document.activeElement; document.activeElement.blur(); }"
+    )
+    assert focused != chapter.evaluate(UNFOCUSED_STYLE), "a focused link looks like any other"
+
+
+def test_phone_menu_opens(context: BrowserContext, origin: str) -> None:
+    page = context.new_page()
+    page.set_viewport_size(PHONE)
+    page.goto(f"{origin}/{CHAPTER_03}")
+    menu = page.locator("nav.bd-links a[href]").first
+    expect(menu).not_to_be_in_viewport()
+    page.locator("button.primary-toggle:visible").first.click()
+    expect(menu).to_be_in_viewport()
+
+
+def test_a_page_works_straight_from_the_disk(context: BrowserContext) -> None:
+    page = context.new_page()
+    traffic = Traffic("file://")
+    traffic.watch(page)
+    page.goto((SITE / CHAPTER_03).as_uri())
+    settle(page)
+    assert page.locator("mjx-container").count() >= 5
+    assert traffic.external == []
+    assert traffic.failed == []
+    assert traffic.console == []
