@@ -1,0 +1,118 @@
+"""Binder and Colab links for each chapter, derived from the repository the build is made from.
+
+No address is written down in the book. It is taken, in this order, from ``BOOK_REPOSITORY``, from
+GitHub Actions' own variables, or from the git remote ``origin``. Where none of these names a host
+that Binder and Colab can reach, the pages carry no launch link at all.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+BINDER = "https://mybinder.org/v2/gh"
+COLAB = "https://colab.research.google.com/github"
+REACHABLE_HOST = "github.com"
+
+# Theme options that would show links to a repository; Jupyter Book's default is its own.
+REPOSITORY_OPTIONS = ("repository_url", "repository_branch", "path_to_docs", "launch_buttons")
+
+
+def normalise_repository(address: str) -> str | None:
+    """Return ``owner/name`` for an https or ssh address on GitHub, else ``None``."""
+    match = re.fullmatch(
+        r"(?:https?://(?:[^@/\s]+@)?|ssh://(?:[^@/\s]+@)?|git://|git@)?"
+        r"(?P<host>[\w.-]+)(?::\d+)?[/:]"
+        r"(?P<owner>[A-Za-z0-9][\w-]*)/(?P<name>[\w.-]+?)(?:\.git)?/?",
+        address.strip(),
+    )
+    if match is None or match["host"].lower().removeprefix("www.") != REACHABLE_HOST:
+        return None
+    if match["name"] in (".", ".."):
+        return None
+    return f"{match['owner']}/{match['name']}"
+
+
+def find_repository(environment: Mapping[str, str], origin: str) -> str | None:
+    """Return ``owner/name`` of the repository that this build is made from, if it is known.
+
+    Args:
+        environment: the process environment.
+        origin: the address of the git remote ``origin``, or an empty string.
+    """
+    server, slug = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_REPOSITORY")
+    stated = environment.get("BOOK_REPOSITORY")
+    if stated is not None:  # also when empty: that is how the links are switched off
+        return normalise_repository(stated)
+    if server and slug:
+        return normalise_repository(f"{server}/{slug}")
+    return normalise_repository(origin)
+
+
+def find_branch(environment: Mapping[str, str]) -> str:
+    """Return the branch that the links open."""
+    return environment.get("BOOK_BRANCH") or environment.get("GITHUB_REF_NAME") or "main"
+
+
+def launch_links(repository: str, branch: str, path: str) -> dict[str, str]:
+    """Return the address of one notebook on each service."""
+    reference = quote(branch, safe="")
+    return {
+        "Binder": f"{BINDER}/{repository}/{reference}?urlpath={quote('lab/tree/' + path, safe='')}",
+        "Colab": f"{COLAB}/{repository}/blob/{quote(branch)}/{quote(path)}",
+    }
+
+
+def launch_bar(links: Mapping[str, str]) -> str:
+    """Return the line of links that stands below a chapter's title."""
+    anchors = " ".join(
+        f'<a class="launch-link" href="{html.escape(url)}" rel="noopener">{name}</a>'
+        for name, url in links.items()
+    )
+    return f'<p class="launch-bar"><span>Run this chapter:</span> {anchors}</p>'
+
+
+def insert_after_title(body: str, addition: str) -> str:
+    """Put ``addition`` behind the first ``</h1>`` of a page."""
+    before, title_end, after = body.partition("</h1>")
+    return before + title_end + addition + after if title_end else body
+
+
+def _git_origin(folder: str) -> str:
+    command = ["git", "-C", folder, "config", "--get", "remote.origin.url"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except OSError:  # no git: the book can be built from a plain archive
+        return ""
+    return answer.stdout.strip()
+
+
+def _forget_default_repository(_app: Sphinx, config: Config) -> None:
+    for option in REPOSITORY_OPTIONS:
+        config.html_theme_options.pop(option, None)
+
+
+def _add_launch_bar(
+    app: Sphinx, pagename: str, _template: str, context: dict[str, Any], doctree: object
+) -> None:
+    if doctree is None or not str(app.env.doc2path(pagename)).endswith(".ipynb"):
+        return
+    repository = find_repository(os.environ, _git_origin(str(app.srcdir)))
+    if repository is not None:
+        links = launch_links(repository, find_branch(os.environ), f"{pagename}.ipynb")
+        context["body"] = insert_after_title(context["body"], launch_bar(links))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("config-inited", _forget_default_repository, priority=10)
+    app.connect("html-page-context", _add_launch_bar)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
