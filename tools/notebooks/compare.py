@@ -1,0 +1,166 @@
+"""Re-executing the notebooks with nbval and judging what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .execute import CELL_TIMEOUT_SECONDS, kernel_environment
+from .guard import Finding
+from .model import ROOT, code_cells, load, show
+from .record import Coverage, Record, cut_ratio, measure
+
+MOST_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the comparison found in one notebook."""
+
+    notebook: Path
+    coverage: Coverage
+    cells: tuple[dict[str, Any], ...]
+    reasons: tuple[str, ...]
+
+    def count(self, key: str) -> int:
+        """The sum of one property over the cells that passed."""
+        return sum(int(cell.get(key, 0)) for cell in self.cells if cell["outcome"] == "passed")
+
+    @property
+    def compared_with_output(self) -> int:
+        """Cells that store output and were really compared."""
+        return sum(cell["with_output"] and bool(cell.get("compared")) for cell in self.cells)
+
+    @property
+    def seconds(self) -> float:
+        """The time for kernel and cells."""
+        return sum(float(cell["seconds"]) for cell in self.cells)
+
+
+def compare(paths: Sequence[Path]) -> tuple[list[Result], list[Finding]]:
+    """Run nbval and our plugin over the notebooks.
+
+    Returns:
+        What was compared in each notebook, and what was wrong.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "cells.json"
+        status = subprocess.run(
+            pytest_command(paths, report), cwd=ROOT, env=_environment(len(paths)), check=False
+        ).returncode
+        cells = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
+    results = [_result(path, cells) for path in paths]
+    findings = [finding for result in results for finding in _judge(result)]
+    if status and not findings:
+        findings = [
+            Finding(path, None, f"pytest ended with status {status}", "read its output above")
+            for path in paths
+        ]
+    return results, findings
+
+
+def pytest_command(paths: Sequence[Path], report: Path) -> list[str]:
+    """The pytest invocation. It sets aside what pyproject.toml orders for the library's tests."""
+    workers = _workers(len(paths))
+    return [
+        *(sys.executable, "-m", "pytest", "--quiet", "--no-header", "--no-summary"),
+        *("-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"),
+        *("-o", "addopts=", "-o", "filterwarnings=default", "-o", "xfail_strict=false"),
+        *("-p", "no:cacheprovider", "-p", "tools.notebooks.nbval_guard"),
+        *("--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_SECONDS}"),
+        f"--guard-report={report}",
+        *([f"--numprocesses={workers}", "--dist=loadfile"] if workers > 1 else []),
+        *map(str, paths),
+    ]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _workers(notebooks: int) -> int:
+    return min(notebooks, _cores(), MOST_WORKERS)
+
+
+def _environment(notebooks: int) -> dict[str, str]:
+    """Share the cores between the kernels: threads that fight for them cost more than they give."""
+    environment = kernel_environment()
+    environment.pop("PYTEST_ADDOPTS", None)
+    if _workers(notebooks) > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // _workers(notebooks))))
+    return environment
+
+
+def _result(path: Path, cells: Sequence[dict[str, Any]]) -> Result:
+    notebook, record = load(path), Record.beside(path)
+    own = [cell for cell in cells if Path(cell["notebook"]) == path]
+    coverage = measure(notebook)
+    reasons = tuple(
+        f"cell {number}: {record.skips.get((path.name, cell_id)) or 'no reason listed'}"
+        for number, cell_id in coverage.skipped
+    )
+    return Result(path, coverage, tuple(sorted(own, key=lambda cell: int(cell["cell"]))), reasons)
+
+
+def _judge(result: Result) -> Iterator[Finding]:
+    """Failed cells, cells that never came up, and a ratio that fell."""
+    for cell in result.cells:
+        if cell["outcome"] == "failed":
+            trouble = cell.get("trouble", "failed")
+            yield Finding(result.notebook, int(cell["cell"]), trouble, "see above for the details")
+    expected = {number for number, _ in code_cells(load(result.notebook))}
+    for number in sorted(expected - {int(cell["cell"]) for cell in result.cells}):
+        yield Finding(result.notebook, number, "was not executed", "see above for the reason")
+    record = Record.beside(result.notebook)
+    for trouble, remedy in record.shortfalls(result.notebook.name, result.coverage):
+        yield Finding(result.notebook, None, trouble, remedy)
+    for reason in result.reasons:
+        if reason.endswith("no reason listed"):
+            yield Finding(result.notebook, None, f"skips {reason}", "list it or compare it")
+
+
+# --- the table --------------------------------------------------------------------------------
+
+_HEADINGS = ("chapter", "code", "output", "compared", "skipped", "figures", "s", "bytes", "ratio")
+
+
+def table(results: Sequence[Result]) -> str:
+    """One line for each chapter, one for the whole, then the reasons of skipped cells."""
+    rows = [_row(show(result.notebook), [result]) for result in results]
+    if len(results) > 1:
+        rows.append(_row("all", results))
+    widths = [max(len(row[i]) for row in [_HEADINGS, *rows]) for i in range(len(_HEADINGS))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [_HEADINGS, *rows]
+    ]
+    skips = [f"skipped: {show(r.notebook)} {reason}" for r in results for reason in r.reasons]
+    return "\n".join([*lines, *skips])
+
+
+def _row(name: str, results: Sequence[Result]) -> tuple[str, ...]:
+    with_output = sum(result.coverage.with_output for result in results)
+    verified = sum(result.compared_with_output for result in results)
+    return (
+        name,
+        str(sum(result.coverage.code_cells for result in results)),
+        str(with_output),
+        str(sum(result.count("compared") for result in results)),
+        str(sum(len(result.coverage.skipped) for result in results)),
+        str(sum(result.count("figures") for result in results)),
+        f"{sum(result.seconds for result in results):.1f}",
+        f"{sum(result.notebook.stat().st_size for result in results):,}",
+        f"{cut_ratio(verified, with_output):.2%}",
+    )

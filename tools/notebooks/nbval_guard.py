@@ -1,0 +1,143 @@
+"""A pytest plugin that closes nbval's holes and reports what was compared, cell by cell.
+
+nbval runs each cell and compares most of its outputs. After it, this plugin fails a cell that
+
+- has no execution count (nbval then compares nothing),
+- is meant to raise and no longer does,
+- stores other pictures than those it draws now (see `svg` for the tolerance),
+- stores its outputs in another order, or another traceback (nbval looks at neither).
+
+`--guard-report FILE` writes one JSON record for each cell; it works under xdist too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbformat import NotebookNode
+from nbval.plugin import IPyNbCell, NbCellError
+
+from . import svg
+from .model import ANSI_COLOUR, MUST_RAISE, SVG, has_error, is_compared, shorten_traceback, tags
+
+REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that names the report."""
+    parser.addoption("--guard-report", metavar="FILE", help="write one JSON record for each cell")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin the report."""
+    config.stash[REPORT] = {}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Take over the pictures from nbval, which would compare them character by character."""
+    if isinstance(item, IPyNbCell):
+        if SVG not in item.parent.skip_compare:
+            item.parent.skip_compare += (SVG,)
+        number = next(n for n, c in enumerate(item.parent.nb.cells, start=1) if c is item.cell)
+        item.user_properties += [
+            ("notebook", str(item.path)),
+            ("cell", number),
+            ("with_output", bool(item.cell.outputs)),
+        ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Let nbval run and compare the cell, then look at what it overlooks."""
+    if not isinstance(item, IPyNbCell):
+        return (yield)
+    try:
+        yield
+        for trouble in overlooked(item.cell, item.test_outputs):
+            raise NbCellError(item.cell_num, trouble, item.cell.source)
+    except NbCellError as error:
+        item.user_properties.append(("trouble", str(error)))
+        raise
+    if is_compared(item.cell):
+        item.user_properties += [("compared", True), ("figures", len(_pictures(item.cell.outputs)))]
+    return None
+
+
+def overlooked(cell: NotebookNode, computed: Sequence[NotebookNode]) -> Iterator[str]:
+    """What nbval accepts although a reader would be misled."""
+    if cell.execution_count is None:
+        yield "has no execution count, so nothing was compared: run `make notebooks`"
+    if MUST_RAISE in tags(cell) and not has_error(computed):
+        yield f"is tagged `{MUST_RAISE}` but raises no exception any more"
+    if not is_compared(cell):
+        return
+    old, new = [_kind(o) for o in cell.outputs], [_kind(o) for o in computed]
+    if old != new:
+        yield f"stored outputs {old}, computed {new}"
+    for number, (stored, drawn) in enumerate(
+        zip(_pictures(cell.outputs), _pictures(computed), strict=False), start=1
+    ):
+        if trouble := svg.difference(stored, drawn):
+            yield f"figure {number} differs: {trouble}"
+    if _tracebacks(cell.outputs) != _tracebacks(computed):
+        yield (
+            f"traceback differs: stored {_tracebacks(cell.outputs)}, "
+            f"computed {_tracebacks(computed)}"
+        )
+
+
+def _kind(output: NotebookNode) -> str:
+    """An output's place in the order: a stream's name, or the formats it comes in."""
+    return str(output.get("name") or "+".join(sorted(output.get("data", {}))) or "error")
+
+
+def _pictures(outputs: Sequence[NotebookNode]) -> list[str]:
+    return [output.data[SVG] for output in outputs if SVG in output.get("data", {})]
+
+
+def _tracebacks(outputs: Sequence[NotebookNode]) -> list[str]:
+    """Tracebacks as a reader sees them, without colours and without nbval's own cell numbers."""
+    return [
+        re.sub(r"In\s?\[\d+\]", "In[]", ANSI_COLOUR.sub("", frame)).strip()
+        for output in outputs
+        if output.output_type == "error"
+        for frame in shorten_traceback(output.traceback)
+    ]
+
+
+# --- the report -------------------------------------------------------------------------------
+
+
+class _Reporter:
+    """Collects the reports of all cells, in the process that prints them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add one phase (set-up, call or teardown) of one cell."""
+        known = self.config.stash[REPORT].setdefault(
+            report.nodeid, {"outcome": "passed", "seconds": 0.0}
+        )
+        known.update(dict(report.user_properties))
+        known["seconds"] += report.duration
+        if report.outcome != "passed":
+            known["outcome"] = report.outcome
+        if report.failed:
+            known.setdefault("trouble", str(report.longrepr).strip().splitlines()[-1])
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the report."""
+        content = list(self.config.stash[REPORT].values())
+        Path(self.config.option.guard_report).write_text(json.dumps(content), encoding="utf-8")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Report from the one process that hears of every cell, not from xdist's workers."""
+    if session.config.option.guard_report and not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(_Reporter(session.config), "guard-reporter")
