@@ -44,7 +44,7 @@ DEFAULT_FONT_SIZE = 12.0
 _COLOUR = re.compile(r"(?<![\w(&#])#[0-9a-fA-F]{6}(?![0-9a-fA-F])")
 _URL_REFERENCE = re.compile(r"url\((['\"]?)#([^)'\"]+)\1\)")
 _CSS_RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
-_FONT_SIZE = re.compile(r"(?:font-size\s*:|font\s*:[^;\"]*?)\s*([\d.]+)(?:px|pt)?\b")
+_FONT_SIZE = re.compile(r"font(?:-size\s*:\s*([\d.]+)|\s*:[^;{}]*?([\d.]+)p[xt]\b)")
 _LENGTH = re.compile(r"\s*([\d.]+)\s*(px|pt|)\s*")
 _PX_PER = {"px": 1.0, "": 1.0, "pt": 4 / 3}
 
@@ -111,13 +111,15 @@ def _pixels(length: str | None) -> float | None:
 
 def smallest_label(root: ET.Element) -> float:
     """Return the smallest font size of the figure, in units of the drawing."""
-    sizes = [float(size) for e in root.iter() for size in _FONT_SIZE.findall(e.get("style", ""))]
+    sizes = []
     for element in root.iter():
-        match = _LENGTH.fullmatch(element.get("font-size", ""))
-        if match:
-            sizes.append(float(match[1]))
+        css = element.get("style", "")
         if element.tag == f"{{{SVG}}}style":
-            sizes += [float(size) for size in _FONT_SIZE.findall(element.text or "")]
+            css += element.text or ""
+        sizes += [float(match[1] or match[2]) for match in _FONT_SIZE.finditer(css)]
+        attribute = _LENGTH.fullmatch(element.get("font-size", ""))
+        if attribute:
+            sizes.append(float(attribute[1]))
     return min(sizes, default=DEFAULT_FONT_SIZE)
 
 
