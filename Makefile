@@ -1,0 +1,58 @@
+# Two commands: `make book` and `make test`. Each sets up what it needs; `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help book serve test lint test-lib check-notebooks nbval notebooks test-site test-browser env clean
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+book: $(READY)  ## build the HTML book and say where to open it
+	$(BIN)/python -m tools.site build
+
+serve: book  ## build the book and serve it on this machine
+	$(BIN)/python -m tools.site serve
+
+test: lint test-lib check-notebooks nbval test-site test-browser  ## run every check: what CI runs
+	@echo "make test: everything passed"
+
+lint: $(READY)  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-lib: $(READY)  ## tests of the library and of the book's machinery, with shapes enforced
+	$(BIN)/python -m pytest transformer_lib tests/lib tests/book
+
+check-notebooks: $(READY)  ## guard: every cell run, every output stored, every figure described
+	$(BIN)/python -m tools.notebooks check
+
+nbval: $(READY)  ## execute every notebook and compare with the stored outputs
+	$(BIN)/python -m tools.notebooks compare
+
+notebooks: $(READY)  ## execute the notebooks and store their outputs (NB=book/03_attention.ipynb for one)
+	$(BIN)/python -m tools.notebooks run $(NB)
+
+test-site: $(READY)  ## build the book from nothing; any warning fails
+	$(BIN)/python -m tools.site build
+
+test-browser: $(READY)  ## open every built page in a real browser (after test-site)
+	$(BIN)/python -m pytest tests/browser
+
+env: $(READY)  ## create the environment only
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"The book needs Python 3.11 or newer; {sys.executable} is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 ..." if v < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $(READY)
+
+clean:  ## remove everything that was built, and the environment
+	rm -rf $(VENV) _build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,17 @@
+"""Turn on the run-time shape checks before the library is imported."""
+
+import pytest
+from jaxtyping import config, install_import_hook
+
+# As in static typing, an int may stand where a float is asked for.
+install_import_hook(
+    "transformer_lib", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+)
+
+
+@pytest.fixture
+def unchecked_shapes():
+    """Let wrong shapes through to the library's own error messages."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)

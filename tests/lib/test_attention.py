@@ -1,0 +1,248 @@
+"""attention: equal to PyTorch, to a loop, and to itself along the fused path."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from transformer_lib.attention import AttentionHead, attention, fused_attention
+from transformer_lib.masks import causal_mask, padding_mask
+
+SHAPES = {  # q batch, T, S, K, Dv
+    "one matrix": ((), 3, 5, 4, 4),
+    "batch": ((2,), 3, 5, 4, 6),
+    "batch and heads": ((2, 4), 7, 5, 8, 3),
+    "one query": ((2, 4), 1, 9, 8, 8),
+    "one key": ((1,), 4, 1, 2, 2),
+}
+
+
+def random_inputs(batch, t, s, k, dv, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*batch, *shape, generator=generator, dtype=dtype)
+
+    return draw(t, k), draw(s, k), draw(s, dv)
+
+
+def attention_by_loop(q, k, v, mask=None):
+    """The formula, one query and one key at a time, with Python numbers."""
+    rows = []
+    for i, query in enumerate(q.tolist()):
+        allowed = [j for j in range(len(k)) if mask is None or mask[i, j]]
+        scores = [
+            sum(a * b for a, b in zip(query, k[j].tolist(), strict=True)) / math.sqrt(len(query))
+            for j in allowed
+        ]
+        total = sum(math.exp(score) for score in scores)
+        rows.append(
+            [
+                sum(
+                    math.exp(s) / total * v[j, c].item()
+                    for s, j in zip(scores, allowed, strict=True)
+                )
+                for c in range(v.shape[1])
+            ]
+        )
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("function", [lambda *a: attention(*a)[0], fused_attention])
+def test_equals_torch(name, function):
+    q, k, v = random_inputs(*SHAPES[name])
+    expected = F.scaled_dot_product_attention(q, k, v)
+    assert_close(function(q, k, v), expected)
+
+
+def test_equals_torch_in_float32_within_the_stated_tolerance():
+    q, k, v = random_inputs((2, 4), 7, 9, 16, 16, dtype=torch.float32)
+    output, _ = attention(q, k, v)
+    assert_close(output, F.scaled_dot_product_attention(q, k, v), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_equals_the_formula_written_as_a_loop(masked):
+    q, k, v = random_inputs((), 4, 4, 3, 2)
+    mask = causal_mask(4) if masked else None
+    output, _ = attention(q, k, v, mask)
+    assert_close(output, attention_by_loop(q, k, v, mask))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_equal_torch(masked):
+    mask = causal_mask(5, 6) if masked else None
+    ours = [t.requires_grad_() for t in random_inputs((2, 3), 5, 6, 4, 7)]
+    theirs = [t.detach().clone().requires_grad_() for t in ours]
+    target = torch.randn(
+        2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    (attention(*ours, mask)[0] * target).sum().backward()
+    (F.scaled_dot_product_attention(*theirs, attn_mask=mask) * target).sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a.grad, b.grad)
+
+
+def test_gradcheck_by_finite_differences():
+    inputs = [t.requires_grad_() for t in random_inputs((2,), 3, 4, 2, 3)]
+    mask = padding_mask(torch.tensor([4, 2]), 4)[:, 0]
+    assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, mask), inputs)
+
+
+@given(
+    t=st.integers(1, 6), s=st.integers(1, 6), width=st.integers(1, 5), seed=st.integers(0, 10_000)
+)
+@settings(max_examples=40, deadline=None)
+def test_rows_are_probabilities_and_outputs_stay_inside_the_values(t, s, width, seed):
+    q, k, v = random_inputs((2,), t, s, width, width, seed=seed)
+    output, weights = attention(q, k, v)
+    assert_close(weights.sum(dim=-1), torch.ones(2, t, dtype=torch.float64))
+    assert (weights > 0).all()
+    assert (output <= v.amax(dim=-2, keepdim=True) + 1e-12).all()
+    assert (output >= v.amin(dim=-2, keepdim=True) - 1e-12).all()
+
+
+def test_keys_and_values_may_be_reordered_together():
+    q, k, v = random_inputs((2,), 4, 6, 3, 5)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    assert_close(attention(q, k[:, order], v[:, order])[0], attention(q, k, v)[0])
+
+
+def test_zero_scores_give_the_plain_mean():
+    _, k, v = random_inputs((), 1, 5, 4, 3)
+    output, weights = attention(torch.zeros(1, 4, dtype=torch.float64), k, v)
+    assert_close(weights, torch.full((1, 5), 0.2, dtype=torch.float64))
+    assert_close(output[0], v.mean(dim=0))
+
+
+def test_scale_can_be_set():
+    q, k, v = random_inputs((), 2, 3, 4, 4)
+    expected = F.scaled_dot_product_attention(q, k, v, scale=0.3)
+    assert_close(attention(q, k, v, scale=0.3)[0], expected)
+    assert_close(fused_attention(q, k, v, scale=0.3), expected)
+
+
+def test_masked_keys_have_exactly_no_weight_and_no_influence():
+    q, k, v = random_inputs((2, 2), 5, 5, 4, 4)
+    mask = causal_mask(5) & padding_mask(torch.tensor([5, 3]), 5)
+    output, weights = attention(q, k, v, mask)
+    assert (weights[~mask.expand_as(weights)] == 0).all()
+    changed = v.clone()
+    changed[1, :, 3:] = 1e6  # the padding of the second sequence
+    assert_close(attention(q, k, changed, mask)[0][1], output[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_query_without_any_key_gives_zeros_and_clean_gradients_in_both_paths(dtype):
+    q, k, v = (t.to(dtype).requires_grad_() for t in random_inputs((1,), 3, 3, 4, 4))
+    mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+    output, weights = attention(q, k, v, mask)
+    assert (weights[0, 1] == 0).all()
+    for result in (output, fused_attention(q, k, v, mask)):
+        assert (result[0, 1] == 0).all()
+        gradients = torch.autograd.grad(result.sum(), (q, k, v), retain_graph=True)
+        assert all(gradient.isfinite().all() for gradient in gradients)
+    assert_close(
+        output,
+        fused_attention(q, k, v, mask),
+        rtol=2e-2 if dtype == torch.bfloat16 else 1e-5,
+        atol=1e-2 if dtype == torch.bfloat16 else 1e-6,
+    )
+
+
+def test_large_scores_do_not_overflow():
+    q = torch.full((1, 4), 1e4)
+    k = torch.stack([torch.full((4,), 1e4), torch.full((4,), -1e4)])
+    output, weights = attention(q, k, torch.eye(2))
+    assert_close(weights, torch.tensor([[1.0, 0.0]]))
+    assert output.isfinite().all()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("function", [attention, fused_attention])
+class TestErrors:
+    def test_widths_of_query_and_key_differ(self, function):
+        with pytest.raises(ValueError, match=r"k has shape \(3, 5\).*K=4, got K=5"):
+            function(torch.ones(2, 4), torch.ones(3, 5), torch.ones(3, 4))
+
+    def test_number_of_keys_and_values_differ(self, function):
+        with pytest.raises(ValueError, match=r"v has shape \(2, 4\).*S=3, got S=2"):
+            function(torch.ones(2, 4), torch.ones(3, 4), torch.ones(2, 4))
+
+    def test_too_few_dimensions(self, function):
+        with pytest.raises(ValueError, match=r"q has shape \(4,\); expected \(..., T, K\)"):
+            function(torch.ones(4), torch.ones(3, 4), torch.ones(3, 4))
+
+    def test_empty_sequence(self, function):
+        with pytest.raises(ValueError, match=r"k has shape \(0, 4\); S .* may not be 0"):
+            function(torch.ones(2, 4), torch.ones(0, 4), torch.ones(0, 4))
+
+    def test_batches_that_do_not_broadcast(self, function):
+        with pytest.raises(ValueError, match=r"leading dimensions .* q \(2, 2, 4\), k \(3, 3, 4\)"):
+            function(torch.ones(2, 2, 4), torch.ones(3, 3, 4), torch.ones(3, 3, 4))
+
+    def test_mask_of_numbers(self, function):
+        with pytest.raises(TypeError, match=r"mask has dtype torch.float32; expected torch.bool"):
+            function(torch.ones(2, 4), torch.ones(3, 4), torch.ones(3, 4), torch.ones(2, 3))
+
+    def test_mask_that_does_not_broadcast(self, function):
+        mask = torch.ones(3, 2, dtype=torch.bool)
+        with pytest.raises(ValueError, match=r"mask has shape \(3, 2\).*\(2, 3\)"):
+            function(torch.ones(2, 4), torch.ones(3, 4), torch.ones(3, 4), mask)
+
+    def test_mask_with_more_dimensions_than_the_scores(self, function):
+        mask = torch.ones(2, 1, 1, 3, dtype=torch.bool)
+        with pytest.raises(ValueError, match=r"mask has shape \(2, 1, 1, 3\)"):
+            function(torch.ones(2, 3, 4), torch.ones(2, 3, 4), torch.ones(2, 3, 4), mask)
+
+
+class TestHead:
+    def test_projects_then_attends(self):
+        torch.manual_seed(0)
+        head = AttentionHead(d_model=6, d_head=4, d_value=3, bias=True)
+        x = torch.randn(2, 5, 6)
+        output, weights = head(x)
+        expected = F.scaled_dot_product_attention(head.query(x), head.key(x), head.value(x))
+        assert_close(output, expected, rtol=1e-5, atol=1e-6)
+        assert output.shape == (2, 5, 3)
+        assert weights.shape == (2, 5, 5)
+
+    def test_reads_from_a_memory_of_another_length(self):
+        head = AttentionHead(d_model=6, d_head=4)
+        output, weights = head(torch.randn(2, 5, 6), memory=torch.randn(2, 9, 6))
+        assert output.shape == (2, 5, 4)
+        assert weights.shape == (2, 5, 9)
+
+    def test_equals_torch_multihead_attention_with_one_head(self):
+        torch.manual_seed(0)
+        theirs = torch.nn.MultiheadAttention(8, num_heads=1, bias=False, batch_first=True)
+        ours = AttentionHead(d_model=8, d_head=8)
+        with torch.no_grad():
+            for mine, part in zip(
+                (ours.query, ours.key, ours.value), theirs.in_proj_weight.chunk(3), strict=True
+            ):
+                mine.weight.copy_(part)
+        x = torch.randn(2, 5, 8)
+        output, weights = ours(x)
+        expected, expected_weights = theirs(x, x, x)
+        assert_close(theirs.out_proj(output), expected, rtol=1e-5, atol=1e-6)
+        assert_close(weights, expected_weights, rtol=1e-5, atol=1e-6)
+
+    def test_only_the_projections_are_learned(self):
+        head = AttentionHead(d_model=6, d_head=4)
+        assert {name for name, _ in head.named_parameters()} == {
+            "query.weight",
+            "key.weight",
+            "value.weight",
+        }
+
+    @pytest.mark.parametrize("name", ["d_model", "d_head", "d_value"])
+    def test_widths_must_be_positive(self, name):
+        sizes = {"d_model": 4, "d_head": 4, "d_value": 4, name: 0}
+        with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+            AttentionHead(**sizes)

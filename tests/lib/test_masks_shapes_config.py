@@ -1,0 +1,120 @@
+"""The plain values: masks, shape checks, configuration, and the influence measurement."""
+
+import dataclasses
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from torch.testing import assert_close
+
+from transformer_lib import shapes
+from transformer_lib.attention import AttentionHead, attention
+from transformer_lib.config import TransformerConfig
+from transformer_lib.masks import causal_mask, padding_mask
+from transformer_lib.tracing import influence
+
+
+@pytest.mark.parametrize(("t", "s"), [(1, 1), (4, 4), (1, 6), (3, 5)])
+def test_causal_mask_lets_query_i_see_up_to_its_own_place(t, s):
+    mask = causal_mask(t, s)
+    for i in range(t):
+        for j in range(s):
+            assert mask[i, j] == (j <= i + s - t)
+
+
+def test_causal_mask_of_the_last_query_equals_the_last_row_of_the_whole():
+    assert torch.equal(causal_mask(2, 7), causal_mask(7)[-2:])
+
+
+@pytest.mark.parametrize(("t", "s", "message"), [(0, 3, "n_queries=0"), (4, 3, "larger than")])
+def test_causal_mask_refuses_lengths_that_make_no_sense(t, s, message):
+    with pytest.raises(ValueError, match=message):
+        causal_mask(t, s)
+
+
+def test_padding_mask_hides_what_is_past_each_length():
+    mask = padding_mask(torch.tensor([2, 0, 3]), 3)
+    assert mask.shape == (3, 1, 1, 3)
+    assert mask[:, 0, 0].tolist() == [[True, True, False], [False] * 3, [True] * 3]
+
+
+@pytest.mark.parametrize("lengths", [[4, 1], [-1, 2]])
+def test_padding_mask_names_the_length_that_does_not_fit(lengths):
+    with pytest.raises(ValueError, match=r"lengths has \[(4|-1)\]; .* n_keys=3"):
+        padding_mask(torch.tensor(lengths), 3)
+
+
+def test_masks_combine_with_and():
+    both = causal_mask(3) & padding_mask(torch.tensor([3, 2]), 3)
+    assert both.shape == (2, 1, 3, 3)
+    assert both[1, 0].tolist() == [[True, False, False], [True, True, False], [True, True, False]]
+
+
+def test_describe_names_each_dimension():
+    assert shapes.describe(torch.zeros(2, 1, 6), "B 1 T") == "B=2 1 T=6"
+    with pytest.raises(ValueError, match="letters names 2 dimensions"):
+        shapes.describe(torch.zeros(2, 3, 4), "B T")
+
+
+def test_wrong_shapes_are_caught_by_the_annotations_in_the_test_run():
+    with pytest.raises(TypeCheckError):
+        attention(torch.ones(2, 4), torch.ones(3, 5), torch.ones(3, 4))
+
+
+def test_defaults_are_the_base_model_of_2017():
+    config = TransformerConfig()
+    assert (config.d_model, config.n_heads, config.d_head, config.ffn_width) == (512, 8, 64, 2048)
+    assert (config.n_layers, config.norm_position, config.position) == (6, "post", "sinusoidal")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"d_model": 100, "n_heads": 12}, "n_heads=12 must divide d_model=100"),
+        ({"n_heads": 8, "n_kv_heads": 3}, "n_kv_heads=3 must divide n_heads=8"),
+        ({"d_model": 0}, "d_model=0 must be a whole number"),
+        ({"d_model": 512.0}, "d_model=512.0 must be a whole number"),
+        ({"n_layers": True}, "n_layers=True must be a whole number"),
+        ({"d_ff": -1}, "d_ff=-1 must be a whole number"),
+        ({"window": 0}, "window=0 must be a whole number"),
+        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and less than 1"),
+        ({"dropout": -0.1}, "dropout=-0.1"),
+        ({"norm_eps": 0.0}, "norm_eps=0.0 must be greater than 0"),
+        ({"position": "rotary"}, "position='rotary' must be one of 'sinusoidal', 'learned'"),
+        ({"norm": "batch"}, "norm='batch' must be one of"),
+        ({"norm_position": "both"}, "norm_position='both' must be one of"),
+        ({"activation": "tanh"}, "activation='tanh' must be one of"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_config_names_what_does_not_fit(change, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerConfig(**change)
+
+
+def test_config_cannot_be_changed_afterwards():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TransformerConfig().d_model = 3
+
+
+def test_influence_tells_mixing_from_working_alone():
+    torch.manual_seed(0)
+    x = torch.randn(1, 5, 8)
+    per_token = influence(torch.nn.Linear(8, 3), x)
+    assert_close(per_token, per_token.diagonal().diag())
+    head = AttentionHead(8, 8)
+    assert (influence(lambda y: head(y)[0], x) > 0).all()
+    causal = influence(lambda y: head(y, mask=causal_mask(5))[0], x)
+    assert (causal.triu(diagonal=1) == 0).all()
+    assert (causal.tril() > 0)[causal_mask(5)].all()
+
+
+def test_influence_wants_one_sequence():
+    with pytest.raises(TypeCheckError):
+        influence(torch.tanh, torch.zeros(2, 3, 4))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_influence_says_what_it_wants():
+    with pytest.raises(ValueError, match=r"x has shape \(2, 3, 4\); expected one sequence"):
+        influence(torch.tanh, torch.zeros(2, 3, 4))

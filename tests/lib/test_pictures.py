@@ -1,0 +1,163 @@
+"""Pictures: well-formed, the same on every run, described, and changed when the data change."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+from transformer_lib import diagrams, plots
+from transformer_lib.config import TransformerConfig
+from transformer_lib.pictures import INK, finish_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+NAMES = ["the", "cat"]
+
+
+def heatmap(corner=0.25):
+    return plots.heatmap([[corner, 0.75], [0.5, 0.5]], rows=NAMES, columns=NAMES, title="Weights")
+
+
+def curve(middle=2.0):
+    return plots.lines(
+        {"a": ([1, 2, 3], [1, middle, 3]), "b": ([1, 3], [3, 1])},
+        title="Curves",
+        x_label="x",
+        y_label="y",
+    )
+
+
+PICTURES = {
+    "heatmap": heatmap,
+    "heatmaps": lambda: plots.heatmaps(
+        {"left": [[0.1, -0.2]], "right": [[0.3, 0.4]]},
+        rows=["cat"],
+        columns=NAMES,
+        title="Two",
+        signed=True,
+    ),
+    "lines": curve,
+    "log lines": lambda: plots.lines(
+        {"a": ([1, 10], [1e-3, 1])}, title="L", x_label="x", y_label="y", log_x=True, log_y=True
+    ),
+    "bars": lambda: plots.bars({"a": [0.5, 0.5]}, names=NAMES, title="Bars", y_label="w"),
+    "plane": lambda: plots.plane(
+        {"q": (1.0, 2.0, "query")},
+        {"o": (-1.0, -0.5, "weight")},
+        title="Plane",
+        hull=[(0, 0), (1, 0), (0, 1)],
+    ),
+    "attention": lambda: diagrams.attention_diagram(n_queries=3, n_keys=5, d_head=4, d_value=2),
+    "path": lambda: diagrams.tensor_path([("ids", "B T", (2, 6))], title="Path"),
+    "encoder block": lambda: diagrams.block_diagram(TransformerConfig()),
+    "decoder block": lambda: diagrams.block_diagram(
+        TransformerConfig(norm_position="pre", n_kv_heads=2), decoder=True
+    ),
+    "architecture": lambda: diagrams.architecture_diagram(TransformerConfig()),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+class TestEveryPicture:
+    def test_is_well_formed_and_described(self, name):
+        picture = PICTURES[name]()
+        root = ET.fromstring(picture.svg)
+        assert root.get("role") == "img"
+        assert root.find(f"{SVG}title").text == picture.title
+        assert root.find(f"{SVG}desc").text == picture.summary
+        assert len(picture.summary) > len(picture.title)
+        assert picture._repr_mimebundle_() == {
+            "image/svg+xml": picture.svg,
+            "text/plain": picture.summary,
+        }
+
+    def test_is_the_same_every_time_whatever_the_readers_settings(self, name):
+        first = PICTURES[name]().svg
+        with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path"}):
+            assert PICTURES[name]().svg == first
+
+    def test_has_real_text_in_the_books_font_and_rounded_numbers(self, name):
+        svg = PICTURES[name]().svg
+        texts = ET.fromstring(svg).iter(f"{SVG}text")
+        assert any(INK in ET.tostring(text, encoding="unicode") for text in texts)
+        assert "DejaVu Sans" not in svg.split("viewBox")[1].split(">", 1)[1]
+        assert not re.search(r'="[^"]*\d\.\d{3,}', svg)
+
+    def test_does_not_restyle_the_page_or_load_anything(self, name):
+        svg = PICTURES[name]().svg
+        assert "<style" not in svg
+        assert "<image" not in svg
+        assert not re.search(r'href="(?!#)', svg)
+
+
+def test_changed_data_change_the_summary_or_the_drawing():
+    assert heatmap(0.25).summary != heatmap(0.35).summary
+    assert curve(2.0).summary == curve(2.5).summary  # neither an end nor an extreme ...
+    assert curve(2.0).svg != curve(2.5).svg  # ... but the drawing shows it
+
+
+def test_heatmap_lists_every_value_and_large_ones_their_range():
+    assert heatmap().summary == (
+        "Weights: heat map, query by key. the: the 0.25, cat 0.75. cat: the 0.50, cat 0.50."
+    )
+    names = [str(i) for i in range(9)]
+    big = plots.heatmap(
+        [[i + j for i in range(9)] for j in range(9)], rows=names, columns=names, title="Sum"
+    )
+    assert big.summary == (
+        "Sum: heat map, query by key. 9 by 9 values from 0.00 to 16.00, mean 8.00."
+    )
+
+
+def test_text_on_a_cell_contrasts_with_the_cell():
+    svg = plots.heatmap([[0.0, 1.0]], rows=["r"], columns=["a", "b"], title="W").svg
+    assert re.search(rf"fill: {plots.ON_LIGHT}[^>]*>0.00<", svg)
+    assert re.search(rf"fill: {plots.ON_DARK}[^>]*>1.00<", svg)
+
+
+def test_minus_zero_is_never_written():
+    svg = plots.heatmap([[-0.0001]], rows=["r"], columns=["c"], title="W", signed=True).svg
+    assert ">0.00<" in svg
+
+
+def test_block_diagram_follows_the_configuration():
+    post = diagrams.block_diagram(TransformerConfig()).summary
+    pre = diagrams.block_diagram(TransformerConfig(norm_position="pre")).summary
+    assert "self-attention, add, norm" in post
+    assert "norm, self-attention, add" in pre
+    svg = diagrams.block_diagram(TransformerConfig(d_ff=999, norm="rms")).svg
+    assert "999" in svg
+    assert "RMSNorm" in svg
+
+
+def test_architecture_diagram_follows_the_configuration():
+    svg = diagrams.architecture_diagram(TransformerConfig(n_layers=3, vocab_size=1234)).svg
+    assert "× 3" in svg
+    assert "1,234" in svg
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: finish_svg("t", " ", "", 1, 1), "summary is empty"),
+        (lambda: finish_svg("", "s", "", 1, 1), "title is empty"),
+        (
+            lambda: plots.heatmap([[1.0]], rows=["a", "b"], columns=["c"], title="W"),
+            r"'W' has shape \(1, 1\); expected .*\(2, 1\)",
+        ),
+        (
+            lambda: plots.heatmap([[float("nan")]], rows=["a"], columns=["c"], title="W"),
+            "not finite",
+        ),
+        (
+            lambda: plots.lines({"a": ([1, 2], [1])}, title="t", x_label="x", y_label="y"),
+            "'a' has x of shape",
+        ),
+        (lambda: plots.lines({"a": ([], [])}, title="t", x_label="x", y_label="y"), "at least one"),
+        (lambda: diagrams.tensor_path([], title="t"), "steps is empty"),
+        (lambda: diagrams.tensor_path([("x", "B T", (1,))], title="t"), "names 'B T' but has"),
+    ],
+)
+def test_bad_input_gets_a_clear_error(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,1 @@
+"""Small, readable, tested Transformer parts: the library of The Executable Transformer."""

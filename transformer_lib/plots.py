@@ -1,0 +1,483 @@
+"""The book's plots: one style, SVG, and a computed sentence for each.
+
+Every function returns a :class:`~transformer_lib.pictures.Picture`; as the last line of a cell
+it shows itself. Series differ by marker and dash as well as by colour.
+"""
+
+import io
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from transformer_lib.pictures import GRID, INK, MUTED, PAPER, ROLES, Picture, finish_svg
+
+QUERY, KEY, VALUE, WEIGHT = (ROLES[role][0] for role in ("query", "key", "value", "weight"))
+SERIES_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": QUERY, "marker": "o", "linestyle": "-"},
+    {"color": KEY, "marker": "s", "linestyle": "--"},
+    {"color": VALUE, "marker": "^", "linestyle": "-."},
+    {"color": WEIGHT, "marker": "D", "linestyle": ":"},
+    {"color": INK, "marker": "x", "linestyle": (0, (5, 1, 1, 1))},
+)
+# Lightness falls (or falls to both sides) without a turn, so the maps also read in grey.
+AMOUNT = LinearSegmentedColormap.from_list("amount", ["#fbf5f9", "#c77fae", "#5a1446"])
+SIGNED = LinearSegmentedColormap.from_list("signed", ["#7a3300", "#f7f5f2", "#00406b"])
+ON_LIGHT, ON_DARK = "#101820", "#ffffff"
+MAX_LISTED = 64  # a matrix with more entries is summarised instead of listed
+
+STYLE: dict[str, Any] = {
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": "none",  # the picture brings its own background
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 10.5,
+    "ytick.labelsize": 10.5,
+    "legend.frameon": False,
+    "legend.fontsize": 10.5,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "svg.fonttype": "none",  # real text: it can be searched, read aloud and restyled
+    "svg.hashsalt": "the executable transformer",
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so the layout is the same everywhere
+    "mathtext.default": "regular",
+    "axes.unicode_minus": True,
+}
+
+
+def heatmap(
+    values: ArrayLike,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    row_axis: str = "query",
+    column_axis: str = "key",
+    signed: bool = False,
+    decimals: int = 2,
+) -> Picture:
+    """Draw one matrix as a heat map with its values written in the cells.
+
+    Args:
+        values: the matrix, one row for each name in ``rows``.
+        rows: a name for each row.
+        columns: a name for each column.
+        title: a short name for the picture.
+        row_axis: what the rows are.
+        column_axis: what the columns are.
+        signed: whether zero is the middle of the colours.
+        decimals: how many decimals to write.
+
+    Returns:
+        The picture.
+
+    Example:
+        >>> heatmap([[0.7, 0.3]], rows=["cat"], columns=["the", "cat"], title="Weights").summary
+        'Weights: heat map, query by key. cat: the 0.70, cat 0.30.'
+    """
+    return heatmaps(
+        {title: values},
+        rows=rows,
+        columns=columns,
+        title=title,
+        row_axis=row_axis,
+        column_axis=column_axis,
+        signed=signed,
+        decimals=decimals,
+    )
+
+
+def heatmaps(
+    panels: Mapping[str, ArrayLike],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    row_axis: str = "query",
+    column_axis: str = "key",
+    signed: bool = False,
+    decimals: int = 2,
+) -> Picture:
+    """Draw several matrices of one shape side by side, in one range of colours.
+
+    Args:
+        panels: a name and a matrix for each panel.
+        rows: a name for each row.
+        columns: a name for each column.
+        title: a short name for the picture.
+        row_axis: what the rows are.
+        column_axis: what the columns are.
+        signed: whether zero is the middle of the colours.
+        decimals: how many decimals to write.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if a matrix has another shape than the names.
+    """
+    matrices = {name: _matrix(name, values, rows, columns) for name, values in panels.items()}
+    top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
+    cell = 0.62 if max(len(name) for name in columns) <= 5 else 0.82
+    width = max(cell * len(columns) + 1.1, 2.1) * len(panels)
+    with _axes(width, 0.55 * len(rows) + 1.25, n_columns=len(panels)) as (figure, axes):
+        for axis, (name, matrix) in zip(axes, matrices.items(), strict=True):
+            _draw_heatmap(axis, matrix, rows, columns, top, signed, decimals)
+            axis.set_title(name if len(panels) > 1 else title, pad=10)
+            axis.set_xlabel(column_axis)
+            axis.set_ylabel(row_axis if axis is axes[0] else "")
+        summary = f"{title}: heat map, {row_axis} by {column_axis}. " + " ".join(
+            (f"{name}. " if len(panels) > 1 else "") + _describe(matrix, rows, columns, decimals)
+            for name, matrix in matrices.items()
+        )
+        return _picture(figure, title, summary)
+
+
+def lines(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    markers: bool = True,
+    y_from_zero: bool = False,
+    decimals: int = 2,
+) -> Picture:
+    """Draw curves, told apart by dash and marker as well as by colour.
+
+    Args:
+        series: for each curve its name and its x and y values.
+        title: a short name for the picture.
+        x_label: what x is.
+        y_label: what y is.
+        log_x: whether x has a logarithmic axis.
+        log_y: whether y has a logarithmic axis.
+        markers: whether to mark the points.
+        y_from_zero: whether the y axis starts at zero.
+        decimals: decimals in the summary; with ``log_y`` significant digits instead.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if a curve has no points, or x and y differ in length.
+
+    Example:
+        >>> lines({"a": ([1, 2], [3, 5])}, title="Up", x_label="x", y_label="y").summary
+        'Up: y against x. a: 2 points, 3.00 at 1, 5.00 at 2; lowest 3.00, highest 5.00.'
+    """
+    with _axes(5.4, 3.4) as (figure, axes):
+        axis = axes[0]
+        sentences = []
+        for (name, (x, y)), style in zip(
+            series.items(), itertools.cycle(SERIES_STYLES), strict=False
+        ):
+            xs, ys = _curve(name, x, y)
+            drawn = style if markers else {**style, "marker": ""}
+            axis.plot(xs, ys, label=name, **drawn)
+            sentences.append(f"{name}: {_describe_curve(xs, ys, decimals, log_y)}.")
+        _finish_axis(axis, title, x_label, y_label, log_x, log_y)
+        if y_from_zero:
+            axis.set_ylim(bottom=0)
+        if len(series) > 1:
+            axis.legend()
+        return _picture(
+            figure, title, f"{title}: {y_label} against {x_label}. " + " ".join(sentences)
+        )
+
+
+def bars(
+    groups: Mapping[str, ArrayLike],
+    *,
+    names: Sequence[str],
+    title: str,
+    y_label: str,
+    decimals: int = 2,
+) -> Picture:
+    """Draw groups of bars side by side, one panel a group, with the value above each bar.
+
+    Args:
+        groups: for each panel its name and one value for each of ``names``.
+        names: what each bar stands for.
+        title: a short name for the picture.
+        y_label: what the height is.
+        decimals: how many decimals to write.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if a group has another number of values than there are names.
+
+    Example:
+        >>> bars({"soft": [0.5, 0.5]}, names=["a", "b"], title="Choice", y_label="weight").summary
+        'Choice: weight. soft: a 0.50, b 0.50.'
+    """
+    rows = {
+        name: _matrix(name, np.atleast_2d(np.asarray(values)), ["row"], names)[0]
+        for name, values in groups.items()
+    }
+    top = max(float(row.max()) for row in rows.values())
+    with _axes(max(0.62 * len(names) + 0.6, 1.7) * len(rows), 2.7, n_columns=len(rows)) as (
+        figure,
+        axes,
+    ):
+        for axis, (group, row) in zip(axes, rows.items(), strict=True):
+            drawn = axis.bar(names, row, color=WEIGHT, width=0.66)
+            axis.bar_label(drawn, [_number(value, decimals) for value in row], padding=2)
+            axis.set_title(group)
+            axis.set_ylim(0, 1.18 * top)
+            axis.grid(axis="x", visible=False)
+            axis.set_ylabel(y_label if axis is axes[0] else "")
+            if axis is not axes[0]:
+                axis.tick_params(labelleft=False)
+        sentences = [f"{group}: {_listed(names, row, decimals)}." for group, row in rows.items()]
+        return _picture(figure, title, f"{title}: {y_label}. " + " ".join(sentences))
+
+
+def plane(
+    arrows: Mapping[str, tuple[float, float, str]],
+    points: Mapping[str, tuple[float, float, str]] | None = None,
+    *,
+    title: str,
+    hull: Sequence[tuple[float, float]] = (),
+    decimals: int = 2,
+) -> Picture:
+    """Draw vectors of two numbers as arrows from the origin and as points.
+
+    Args:
+        arrows: for each arrow its name, x, y and role (a key of ``pictures.ROLES``).
+        points: the same for points.
+        title: a short name for the picture.
+        hull: corners of a region to shade.
+        decimals: decimals in the summary.
+
+    Returns:
+        The picture.
+
+    Example:
+        >>> plane({"k": (1.0, 0.0, "key")}, title="A key").summary
+        'A key: arrows k (1.00, 0.00).'
+    """
+    points = points or {}
+    with _axes(4.6, 3.9) as (figure, axes):
+        axis = axes[0]
+        if hull:
+            corners = np.asarray(hull)
+            axis.fill(*corners.T, facecolor=ROLES["value"][1], edgecolor=VALUE, linewidth=1)
+        for name, (x, y, role) in arrows.items():
+            color = ROLES[role][0]
+            axis.annotate(
+                "", (x, y), (0, 0), arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2}
+            )
+            _label_point(axis, name, x, y, color)
+        for name, (x, y, role) in points.items():
+            axis.plot([x], [y], "o", color=ROLES[role][0], markersize=8, markeredgecolor=PAPER)
+            _label_point(axis, name, x, y, ROLES[role][0])
+        _frame_plane(axis, [*arrows.values(), *points.values()])
+        axis.set_title(title, pad=10)
+        parts = [
+            f"{kind} "
+            + ", ".join(
+                f"{name} ({_number(x, decimals)}, {_number(y, decimals)})"
+                for name, (x, y, _) in group.items()
+            )
+            for kind, group in (("arrows", arrows), ("points", points))
+            if group
+        ]
+        return _picture(figure, title, f"{title}: " + "; ".join(parts) + ".")
+
+
+@contextmanager
+def _axes(width: float, height: float, n_columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Give axes in the book's style, whatever the caller's matplotlib settings are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)  # type: ignore[arg-type]  # its keys are plain strings
+        figure = Figure(figsize=(width, height), layout="constrained")
+        grid = figure.subplots(1, n_columns, squeeze=False)
+        yield figure, list(grid[0])
+
+
+def _picture(figure: Figure, title: str, summary: str) -> Picture:
+    """Turn a matplotlib figure into a picture without dates, random names or embedded fonts."""
+    file = io.StringIO()
+    figure.savefig(
+        file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
+    body = file.getvalue()
+    body = body[body.index("<defs>") : body.rindex("</svg>")]
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # it would restyle the page
+    body = re.sub(r"font-family: 'DejaVu Sans'[^;\"]*;?\s*", "", body)
+    body = re.sub(r"font:\s*([^;\"]*?)'DejaVu Sans'[^;\"]*", _font_without_family, body)
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    return finish_svg(title, summary, body, width, height, scale=96 / 72)  # points to pixels
+
+
+def _font_without_family(match: re.Match[str]) -> str:
+    """Spell out the shorthand of older matplotlibs, ``font: 700 12px 'DejaVu Sans'``."""
+    words = match.group(1).split()
+    size = words[-1]
+    weight = f"; font-weight: {words[0]}" if len(words) > 1 else ""
+    return f"font-size: {size}{weight}"
+
+
+def _draw_heatmap(
+    axis: Axes,
+    matrix: NDArray[np.float64],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    top: float,
+    signed: bool,
+    decimals: int,
+) -> None:
+    low, high = (-top, top) if signed else (0.0, top)
+    color_map = SIGNED if signed else AMOUNT
+    sns.heatmap(
+        matrix,
+        ax=axis,
+        cmap=color_map,
+        vmin=low,
+        vmax=high,
+        cbar=False,
+        square=True,
+        linewidths=1.5,
+        linecolor=PAPER,
+        xticklabels=list(columns),
+        yticklabels=list(rows),
+    )
+    for (i, j), value in np.ndenumerate(matrix):
+        red, green, blue, _ = color_map((value - low) / ((high - low) or 1))
+        color = ON_LIGHT if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else ON_DARK
+        axis.text(j + 0.5, i + 0.5, _number(value, decimals), color=color, ha="center", va="center")
+    axis.grid(visible=False)
+    axis.tick_params(length=0, rotation=0)
+
+
+def _finish_axis(
+    axis: Axes, title: str, x_label: str, y_label: str, log_x: bool, log_y: bool
+) -> None:
+    axis.set_title(title, pad=10)
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    if log_x:
+        axis.set_xscale("log")
+    if log_y:
+        axis.set_yscale("log")
+
+
+def _label_point(axis: Axes, name: str, x: float, y: float, color: str) -> None:
+    """Write a name beside a point, on the side away from the origin."""
+    axis.annotate(
+        name,
+        (x, y),
+        xytext=(8 if x >= 0 else -8, 6 if y >= 0 else -6),
+        textcoords="offset points",
+        color=color,
+        ha="left" if x >= 0 else "right",
+        va="bottom" if y >= 0 else "top",
+        fontweight="bold",
+    )
+
+
+def _frame_plane(axis: Axes, drawn: Sequence[tuple[float, float, str]]) -> None:
+    """Show the origin and everything drawn, with room for the names."""
+    xs = [0.0, *(x for x, _, _ in drawn)]
+    ys = [0.0, *(y for _, y, _ in drawn)]
+    room = 0.22 * max(max(xs) - min(xs), max(ys) - min(ys))
+    axis.set_xlim(min(xs) - room, max(xs) + room)
+    axis.set_ylim(min(ys) - room, max(ys) + room)
+    axis.set_aspect("equal")
+    axis.axhline(0, color=MUTED, linewidth=0.8)
+    axis.axvline(0, color=MUTED, linewidth=0.8)
+
+
+def _matrix(
+    name: str, values: ArrayLike, rows: Sequence[str], columns: Sequence[str]
+) -> NDArray[np.float64]:
+    matrix = np.asarray(values, dtype=np.float64)
+    if matrix.shape != (len(rows), len(columns)):
+        raise ValueError(
+            f"{name!r} has shape {matrix.shape}; expected one value for each name: "
+            f"{(len(rows), len(columns))}"
+        )
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{name!r} holds values that are not finite")
+    return matrix
+
+
+def _curve(
+    name: str, x: ArrayLike, y: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if xs.ndim != 1 or xs.shape != ys.shape or not len(xs):
+        raise ValueError(
+            f"{name!r} has x of shape {xs.shape} and y of shape {ys.shape}; "
+            "expected two lists of the same length with at least one point"
+        )
+    return xs, ys
+
+
+def _number(value: float, decimals: int) -> str:
+    """Write a number with fixed decimals and never as minus zero."""
+    return f"{round(float(value), decimals) + 0.0:.{decimals}f}"
+
+
+def _listed(names: Sequence[str], values: NDArray[np.float64], decimals: int) -> str:
+    return ", ".join(
+        f"{name} {_number(value, decimals)}" for name, value in zip(names, values, strict=True)
+    )
+
+
+def _describe(
+    matrix: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], decimals: int
+) -> str:
+    """Say what is in a matrix: every value if there are few, else the range and each row's top."""
+    if matrix.size <= MAX_LISTED:
+        return " ".join(
+            f"{row}: {_listed(columns, values, decimals)}."
+            for row, values in zip(rows, matrix, strict=True)
+        )
+    return (
+        f"{len(rows)} by {len(columns)} values from {_number(matrix.min(), decimals)} "
+        f"to {_number(matrix.max(), decimals)}, mean {_number(matrix.mean(), decimals)}."
+    )
+
+
+def _describe_curve(
+    x: NDArray[np.float64], y: NDArray[np.float64], decimals: int, significant: bool
+) -> str:
+    def number(value: float) -> str:
+        return f"{value:.{decimals}g}" if significant else _number(value, decimals)
+
+    return (
+        f"{len(x)} points, {number(y[0])} at {x[0]:g}, {number(y[-1])} at {x[-1]:g}; "
+        f"lowest {number(y.min())}, highest {number(y.max())}"
+    )

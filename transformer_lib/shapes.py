@@ -1,0 +1,86 @@
+"""The letters of every shape in the book, and checks that name what is wrong with a tensor.
+
+One letter means one dimension everywhere: in the prose, in comments, in type annotations and in
+error messages.
+"""
+
+from torch import Tensor
+
+LETTERS = {
+    "B": "batch: sequences processed together",
+    "T": "positions of the target or only sequence; the queries' length",
+    "S": "positions of the source; the keys' and values' length",
+    "H": "attention heads",
+    "D": "d_model, the width of the residual stream",
+    "K": "d_head, the width of one query or key",
+    "F": "d_ff, the inner width of the feed-forward network",
+    "V": "vocab_size, the number of different tokens",
+}
+
+
+def describe(tensor: Tensor, letters: str) -> str:
+    """Write a tensor's shape with the letter of each dimension.
+
+    Args:
+        tensor: any tensor.
+        letters: one letter or number for each dimension, separated by spaces, such as ``"B T D"``.
+
+    Returns:
+        The named sizes, such as ``"B=2 T=6 D=512"``; a plain number stays as it is.
+
+    Raises:
+        ValueError: if the number of letters is not the number of dimensions.
+
+    Example:
+        >>> import torch
+        >>> describe(torch.zeros(2, 6, 512), "B T D")
+        'B=2 T=6 D=512'
+    """
+    names = letters.split()
+    if len(names) != tensor.ndim:
+        raise ValueError(
+            f"letters names {len(names)} dimensions ({letters!r}) but the tensor has "
+            f"{tensor.ndim}: {tuple(tensor.shape)}"
+        )
+    return " ".join(
+        name if name.isdigit() else f"{name}={size}"
+        for name, size in zip(names, tensor.shape, strict=True)
+    )
+
+
+def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) -> None:
+    """Check a tensor's last dimensions and remember the size of each new letter.
+
+    Args:
+        name: what the caller calls this argument, for the error message.
+        tensor: the tensor to check; leading dimensions are free.
+        letters: the letters of the last dimensions, such as ``"T K"``.
+        known: sizes of the letters seen so far; new letters are added to it.
+
+    Raises:
+        ValueError: if there are too few dimensions, a dimension is empty, or a letter already
+            known has another size.
+
+    Example:
+        >>> import torch
+        >>> sizes = {}
+        >>> expect_last("q", torch.zeros(5, 64), "T K", sizes)
+        >>> sizes
+        {'T': 5, 'K': 64}
+        >>> expect_last("k", torch.zeros(7, 32), "S K", sizes)
+        Traceback (most recent call last):
+        ValueError: k has shape (7, 32); expected (..., S, K) with K=64, got K=32
+    """
+    names = letters.split()
+    shape = tuple(tensor.shape)
+    wanted = f"(..., {', '.join(names)})"
+    if len(shape) < len(names):
+        raise ValueError(f"{name} has shape {shape}; expected {wanted}")
+    for letter, size in zip(names, shape[-len(names) :], strict=True):
+        if size == 0:
+            raise ValueError(f"{name} has shape {shape}; {letter} in {wanted} may not be 0")
+        if known.setdefault(letter, size) != size:
+            raise ValueError(
+                f"{name} has shape {shape}; expected {wanted} with {letter}={known[letter]}, "
+                f"got {letter}={size}"
+            )
