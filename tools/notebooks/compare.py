@@ -70,8 +70,10 @@ def pytest_command(paths: Sequence[Path], report: Path) -> list[str]:
     """The pytest invocation. It sets aside what pyproject.toml orders for the library's tests."""
     workers = _workers(len(paths))
     return [
-        *(sys.executable, "-m", "pytest", "--quiet", "--no-header", "--no-summary"),
-        *("-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"),
+        *(sys.executable, "-m", "pytest", "--quiet", "--no-header", "-rN"),
+        f"--color={'yes' if sys.stdout.isatty() else 'no'}",  # nbval cannot tell by itself
+        # Outside its root pytest names all notebooks alike, and xdist would run only one of them.
+        *("-c", str(ROOT / "pyproject.toml"), f"--rootdir={common_folder(paths)}"),
         *("-o", "addopts=", "-o", "filterwarnings=default", "-o", "xfail_strict=false"),
         *("-p", "no:cacheprovider", "-p", "tools.notebooks.nbval_guard"),
         *("--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_SECONDS}"),
@@ -79,6 +81,11 @@ def pytest_command(paths: Sequence[Path], report: Path) -> list[str]:
         *([f"--numprocesses={workers}", "--dist=loadfile"] if workers > 1 else []),
         *map(str, paths),
     ]
+
+
+def common_folder(paths: Sequence[Path]) -> str:
+    """The innermost folder that holds all the notebooks."""
+    return os.path.commonpath([path.parent for path in paths])
 
 
 def _cores() -> int:

@@ -25,7 +25,7 @@ from nbval.plugin import IPyNbCell, NbCellError
 from . import svg
 from .model import ANSI_COLOUR, MUST_RAISE, SVG, has_error, is_compared, shorten_traceback, tags
 
-REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
+REPORT = pytest.StashKey[dict[tuple[str, int], dict[str, Any]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,11 +61,20 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         for trouble in overlooked(item.cell, item.test_outputs):
             raise NbCellError(item.cell_num, trouble, item.cell.source)
     except NbCellError as error:
-        item.user_properties.append(("trouble", str(error)))
+        item.user_properties.append(("trouble", _in_one_line(error)))
         raise
     if is_compared(item.cell):
         item.user_properties += [("compared", True), ("figures", len(_pictures(item.cell.outputs)))]
     return None
+
+
+def _in_one_line(error: NbCellError) -> str:
+    """The message of nbval, with the line of its details that says most."""
+    details = ANSI_COLOUR.sub("", error.inner_traceback or "").split("\n")
+    lines = [line.strip() for line in details if line.strip()]
+    if not lines:
+        return str(error)
+    return f"{error}: {lines[0 if 'differ' in str(error) else -1]}"
 
 
 def overlooked(cell: NotebookNode, computed: Sequence[NotebookNode]) -> Iterator[str]:
@@ -121,10 +130,11 @@ class _Reporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase (set-up, call or teardown) of one cell."""
+        properties: dict[str, Any] = dict(report.user_properties)
         known = self.config.stash[REPORT].setdefault(
-            report.nodeid, {"outcome": "passed", "seconds": 0.0}
+            (properties["notebook"], properties["cell"]), {"outcome": "passed", "seconds": 0.0}
         )
-        known.update(dict(report.user_properties))
+        known.update(properties)
         known["seconds"] += report.duration
         if report.outcome != "passed":
             known["outcome"] = report.outcome
