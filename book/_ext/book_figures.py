@@ -38,7 +38,7 @@ THEME_COLOURS = {
     "#f4e0ee": "w-soft",
 }
 COLOUR_ATTRIBUTES = {"color", "fill", "flood-color", "stop-color", "stroke", "style"}
-SMALLEST_LABEL_PX = 10.5
+SMALLEST_LABEL_PX = 9.5
 DEFAULT_FONT_SIZE = 12.0
 
 _COLOUR = re.compile(r"(?<![\w(&#])#[0-9a-fA-F]{6}(?![0-9a-fA-F])")
