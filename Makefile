@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book serve test lint test-lib check-notebooks nbval notebooks test-site test-browser env clean
+.PHONY: help book serve test lint test-lib check-notebooks nbval notebooks test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-site: $(READY)  ## build the book from nothing; any warning fails
 
 test-browser: $(READY)  ## open every built page in a real browser (after test-site)
 	$(BIN)/python -m pytest tests/browser
+
+binder-check: $(READY)  ## run the notebooks with only what Binder installs (downloads a lot)
+	$(BIN)/python -m tools.fresh_env $(NB)
 
 env: $(READY)  ## create the environment only
 

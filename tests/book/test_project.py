@@ -1,0 +1,235 @@
+"""The files around the book: what they promise is there, and they agree with each other."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+EXACT_PIN = re.compile(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*")
+MAKE_COMMAND = re.compile(r"\bmake ((?:[a-z-]+ ?)+)")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def lines_of(name: str) -> list[str]:
+    """The lines of a requirements file that say something."""
+    lines = [line.partition("#")[0].strip() for line in read(name).splitlines()]
+    return [line for line in lines if line]
+
+
+def pins(name: str) -> dict[str, str]:
+    found = [line.split("==") for line in lines_of(name) if EXACT_PIN.fullmatch(line)]
+    return {package.lower(): version for package, version in found}
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+
+
+def commands_in(text: str) -> set[str]:
+    """The make targets that a text names in code: spans and blocks."""
+    code = re.findall(r"```(?:bash|text)?\n.*?```|`[^`\n]+`", text, re.DOTALL)
+    return {
+        target
+        for block in code
+        for targets in MAKE_COMMAND.findall(re.sub(r"#.*", "", block))
+        for target in targets.split()
+    }
+
+
+# --- CI -----------------------------------------------------------------------------------------
+
+
+def test_there_are_three_workflows() -> None:
+    assert [path.stem for path in WORKFLOWS] == ["deploy", "test", "weekly"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflow_runs_everything_and_fails_closed(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # YAML 1.1 reads the key `on` as the boolean true.
+    assert workflow[True], "no trigger"
+    assert workflow["permissions"] == {"contents": "read"}, "wider permissions belong to one job"
+    assert workflow["defaults"]["run"]["shell"] == "bash -euo pipefail {0}"
+    assert workflow["concurrency"]["group"]
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert any(command in (".ci/run", "make test") for command in commands)
+    assert not any("continue-on-error" in step for step in steps)
+    assert not any("|| true" in command for command in commands)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflow_is_bounded_and_pinned(path: Path) -> None:
+    for name, job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].items():
+        assert 0 < job["timeout-minutes"] <= 60, name
+        for step in job["steps"]:
+            assert re.fullmatch(r"actions/[a-z-]+@v\d+", step.get("uses", "actions/x@v1"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflow_calls_make_targets_that_exist(path: Path) -> None:
+    for job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values():
+        for step in job["steps"]:
+            for targets in re.findall(r"^make (.+)$", step.get("run", ""), re.MULTILINE):
+                assert set(targets.split()) <= make_targets()
+
+
+def test_ci_runs_make_test_and_fails_closed() -> None:
+    lines = read(".ci/run").splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in lines
+    assert lines[-1] == "make test"
+    assert 'export CI="${CI:-true}"' in lines
+    for script in (".ci/run", "binder/postBuild"):
+        assert os.access(ROOT / script, os.X_OK), f"{script} is not executable"
+
+
+def test_make_test_runs_every_check() -> None:
+    (recipe,) = re.findall(r"^test: (.+?)\s+##", read("Makefile"), re.MULTILINE)
+    assert set(recipe.split()) == {
+        *("lint", "test-lib", "check-notebooks", "nbval", "test-site", "test-browser")
+    }
+
+
+# --- versions -----------------------------------------------------------------------------------
+
+
+def test_requirements_are_exact() -> None:
+    loose = [line for line in lines_of("requirements.txt") if not EXACT_PIN.fullmatch(line)]
+    assert not loose
+    assert len(pins("requirements.txt")) == len(lines_of("requirements.txt")), "pinned twice"
+
+
+def test_binder_uses_the_same_versions() -> None:
+    lines = lines_of("binder/requirements.txt")
+    assert lines[0] == "--extra-index-url https://download.pytorch.org/whl/cpu"
+    assert len(pins("binder/requirements.txt")) == len(lines) - 1
+    assert pins("binder/requirements.txt").items() <= pins("requirements.txt").items()
+
+
+def test_binder_has_what_the_library_needs() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    needed = project["dependencies"] + project["optional-dependencies"]["plots"]
+    names = {Requirement(line).name.lower() for line in needed} | {"ipykernel"}
+    assert names <= pins("binder/requirements.txt").keys()
+    assert re.fullmatch(r"python-3\.(\d+)\n", read("binder/runtime.txt"))
+    python = Version(read("binder/runtime.txt").removeprefix("python-"))
+    assert Requirement(f"python{project['requires-python']}").specifier.contains(python)
+
+
+def test_the_librarys_ranges_admit_the_pins() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    pinned = pins("requirements.txt")
+    ranges = chain(project["dependencies"], *project["optional-dependencies"].values())
+    for requirement in map(Requirement, ranges):
+        version = pinned[requirement.name.lower()]
+        assert requirement.specifier.contains(version), f"{requirement} excludes {version}"
+
+
+# --- documents ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "book/colophon.md"])
+def test_documented_commands_exist(document: str) -> None:
+    commands = commands_in(read(document))
+    assert {"test"} <= commands
+    assert commands <= make_targets(), f"not in the Makefile: {commands - make_targets()}"
+
+
+def test_readme_starts_with_the_picture_and_the_two_commands() -> None:
+    first_screen = "\n".join(read("README.md").splitlines()[:16])
+    assert "make book" in first_screen
+    assert "make test" in first_screen
+    assert re.search(r"!\[[^\]]{20,}\]\(book/_static/[\w-]+\.png\)", first_screen)
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md"])
+def test_links_between_documents_lead_somewhere(document: str) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", read(document))
+    assert links
+    missing = [link for link in links if not (ROOT / link).exists()]
+    assert not missing, f"{document} links to {missing}"
+
+
+def test_readme_example_prints_what_it_says() -> None:
+    ((source, expected),) = re.findall(
+        r"```python\n(.*?)```\s+```text\n(.*?)```", read("README.md"), re.DOTALL
+    )
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(source, "README.md", "exec"), {})
+    assert printed.getvalue() == expected
+
+
+def test_citation_has_what_the_format_requires() -> None:
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["title"] == "The Executable Transformer"
+    assert all(author.keys() & {"name", "family-names"} for author in citation["authors"])
+    assert citation["version"] == tomllib.loads(read("pyproject.toml"))["project"]["version"]
+
+
+def test_both_licences_are_named() -> None:
+    assert read("LICENSE").startswith("MIT License\n\nCopyright (c) 20")
+    assert "https://creativecommons.org/licenses/by/4.0/" in read("LICENSE-TEXT.md")
+
+
+def test_pre_commit_hooks_are_local() -> None:
+    repositories = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"]
+    assert [entry["repo"] for entry in repositories] == ["local"]
+    for hook in repositories[0]["hooks"]:
+        assert hook["entry"].startswith(".venv/bin/")
+
+
+# --- no machine shines through ------------------------------------------------------------------
+
+# Put together from pieces, so that this file does not contain what it looks for.
+FOLDERS = ("wo" + "rk", "ro" + "ot", "ho" + "me", "Us" + "ers", "tm" + "p")
+MACHINE_PATH = re.compile(rf"(?<![\w.~-])/(?:{'|'.join(FOLDERS)})/[\w.-]+")
+NOT_OURS = ("tests/vendor/", "book/_static/vendor/")
+# Its notebooks are damaged on purpose, also by such paths.
+MADE_UP = ("tests/book/test_notebooks.py",)
+
+
+def machine_paths(text: str) -> list[str]:
+    return [hit.group() for hit in MACHINE_PATH.finditer(text)]
+
+
+def committed_files() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_committed_file_names_a_path_of_a_machine() -> None:
+    files = [name for name in committed_files() if not name.startswith(NOT_OURS + MADE_UP)]
+    assert len(files) > 20
+    found = []
+    for name in files:
+        with contextlib.suppress(UnicodeDecodeError):  # pictures and fonts hold no text
+            found += [f"{name}: {path}" for path in machine_paths(read(name))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", ["ho" + "me/me", "Us" + "ers/me", "tm" + "p/x", "ro" + "ot/x"])
+def test_a_path_of_a_machine_is_noticed(folder: str) -> None:
+    assert machine_paths(f'see "/{folder}/notes.txt"') != []
+    assert machine_paths(f"https://example.org/{folder}/notes") == []
