@@ -169,5 +169,5 @@ def _row(name: str, results: Sequence[Result]) -> tuple[str, ...]:
         str(sum(result.count("figures") for result in results)),
         f"{sum(result.seconds for result in results):.1f}",
         f"{sum(result.notebook.stat().st_size for result in results):,}",
-        f"{cut_ratio(verified, with_output):.2%}",
+        f"{cut_ratio(verified, with_output):.2%}" if with_output else "nothing",
     )
