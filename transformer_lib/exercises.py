@@ -92,8 +92,11 @@ def _compare(
 
 
 def _as_tensor(value: object) -> Tensor:
+    """One tensor of doubles; several tensors become one long row."""
     if isinstance(value, Tensor):
         return value.detach().to(torch.float64)
+    if isinstance(value, tuple) and all(isinstance(item, Tensor) for item in value):
+        return torch.cat([_as_tensor(item).flatten() for item in value])
     return torch.as_tensor(value, dtype=torch.float64)
 
 
@@ -280,11 +283,107 @@ SCORES_GRADIENT = Exercise(
     },
 )
 
+
+def _score_for(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+SCORE_FOR = Exercise(
+    reference=_score_for,
+    inputs=[(0.9,), (0.5,), (0.2,)],
+    mistakes={
+        "The other weight is missing: it is e^s / (e^s + 1) that equals p.": lambda p: math.log(p),
+        "That is e^s; take its logarithm.": lambda p: p / (1 - p),
+        "The sign is turned round: a larger weight needs a larger score.": (
+            lambda p: math.log((1 - p) / p)
+        ),
+    },
+)
+
+SPOT_THE_ERROR = Exercise(
+    reference=lambda: torch.tensor([1.0, 0.5, 0.5]).softmax(dim=0),
+    inputs=[()],
+    mistakes={
+        "Dividing the printed numbers by their sum mends the sum, not the weights.": (
+            lambda: torch.tensor([0.5, 0.3, 0.3]) / 1.1
+        ),
+        "Those are the scores divided by their sum; the softmax takes e to their power first.": (
+            lambda: torch.tensor([0.5, 0.25, 0.25])
+        ),
+    },
+)
+
+
+def _second_token(first_row: bool = False, average: bool = True) -> Tensor:
+    """The scores' gradient of the two-token example for the loss O[1, 0]."""
+    weights = torch.tensor([1 / math.sqrt(2), 0.0]).softmax(dim=0).flip(0)
+    worth = torch.tensor([10.0, 0.0])
+    row = weights * (worth - (weights @ worth if average else 0.0))
+    nothing = torch.zeros(2)
+    return torch.stack([row, nothing] if first_row else [nothing, row])
+
+
+SECOND_TOKEN = Exercise(
+    reference=_second_token,
+    inputs=[()],
+    mistakes={
+        "The right numbers in the wrong row: token 2 is the second query.": (
+            lambda: _second_token(first_row=True)
+        ),
+        "The average is missing: subtract 0.3302 · 10 before multiplying by the weights.": (
+            lambda: _second_token(average=False)
+        ),
+        "The signs are turned round: key 1 is the one that helps.": lambda: -_second_token(),
+    },
+)
+
+
+def _head_backward(
+    x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor, output_bar: Tensor
+) -> tuple[Tensor, ...]:
+    inputs = [t.clone().requires_grad_() for t in (x, w_query, w_key, w_value)]
+    output = _attend(inputs[0] @ inputs[1], inputs[0] @ inputs[2], inputs[0] @ inputs[3])
+    return torch.autograd.grad(output, inputs, output_bar)
+
+
+def _head_backward_with(
+    change: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]],
+) -> Answer:
+    """A mistake that gets one of the four gradients wrong."""
+    return lambda *arguments: change(*_head_backward(*arguments))
+
+
+def _forgets_a_use_of_x(
+    x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor, output_bar: Tensor
+) -> tuple[Tensor, ...]:
+    _, q_bar, k_bar, v_bar = _head_backward(x, w_query, w_key, w_value, output_bar)
+    value_path = _attend(x @ w_query, x @ w_key, torch.eye(len(x), dtype=x.dtype)).mT @ output_bar
+    return value_path @ w_value.mT, q_bar, k_bar, v_bar
+
+
+HEAD_BACKWARD = Exercise(
+    reference=_head_backward,
+    inputs=[_random((5, 6), (6, 4), (6, 4), (6, 3), (5, 3))],
+    mistakes={
+        "x is used three times: its gradient has a share from the queries and the keys too.": (
+            _forgets_a_use_of_x
+        ),
+        "The gradients of W_Q and W_K are swapped.": _head_backward_with(
+            lambda x, q, k, v: (x, k, q, v)
+        ),
+        "The order is x, W_Q, W_K, W_V.": _head_backward_with(lambda x, q, k, v: (q, k, v, x)),
+    },
+)
+
 EXERCISES = {
     "reading.score_shape": SCORE_SHAPE,
     "reading.mixes_tokens": MIXES_TOKENS,
     "attention.soft_lookup": SOFT_LOOKUP,
     "attention.from_scratch": FROM_SCRATCH,
     "attention.head": HEAD,
+    "attention.score_for": SCORE_FOR,
+    "attention.spot_the_error": SPOT_THE_ERROR,
     "attention.scores_gradient": SCORES_GRADIENT,
+    "attention.second_token": SECOND_TOKEN,
+    "attention.head_backward": HEAD_BACKWARD,
 }

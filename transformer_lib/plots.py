@@ -4,70 +4,28 @@ Every function returns a :class:`~transformer_lib.pictures.Picture`; as the last
 it shows itself. Series differ by marker and dash as well as by colour.
 """
 
-import io
 import itertools
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import matplotlib as mpl
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from transformer_lib.pictures import GRID, INK, MUTED, PAPER, ROLES, Picture, finish_svg
-
-QUERY, KEY, VALUE, WEIGHT = (ROLES[role][0] for role in ("query", "key", "value", "weight"))
-SERIES_STYLES: tuple[dict[str, Any], ...] = (
-    {"color": QUERY, "marker": "o", "linestyle": "-"},
-    {"color": KEY, "marker": "s", "linestyle": "--"},
-    {"color": VALUE, "marker": "^", "linestyle": "-."},
-    {"color": WEIGHT, "marker": "D", "linestyle": ":"},
-    {"color": INK, "marker": "x", "linestyle": (0, (5, 1, 1, 1))},
+from transformer_lib.pictures import MUTED, PAPER, ROLES, Picture
+from transformer_lib.plot_style import (
+    AMOUNT,
+    ON_DARK,
+    ON_LIGHT,
+    SERIES_STYLES,
+    SIGNED,
+    VALUE,
+    WEIGHT,
+    picture_of,
+    styled_axes,
 )
-# Lightness falls (or falls to both sides) without a turn, so the maps also read in grey.
-AMOUNT = LinearSegmentedColormap.from_list("amount", ["#fbf5f9", "#c77fae", "#5a1446"])
-SIGNED = LinearSegmentedColormap.from_list("signed", ["#7a3300", "#f7f5f2", "#00406b"])
-ON_LIGHT, ON_DARK = "#101820", "#ffffff"
-MAX_LISTED = 64  # a matrix with more entries is summarised instead of listed
 
-STYLE: dict[str, Any] = {
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "savefig.facecolor": "none",  # the picture brings its own background
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.labelsize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 10.5,
-    "ytick.labelsize": 10.5,
-    "legend.frameon": False,
-    "legend.fontsize": 10.5,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "svg.fonttype": "none",  # real text: it can be searched, read aloud and restyled
-    "svg.hashsalt": "the executable transformer",
-    "font.family": "DejaVu Sans",  # ships with matplotlib, so the layout is the same everywhere
-    "mathtext.default": "regular",
-    "axes.unicode_minus": True,
-}
+MAX_LISTED = 64  # a matrix with more entries is summarised instead of listed
 
 
 def heatmap(
@@ -145,7 +103,7 @@ def heatmaps(
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
     cell = 0.62 if max(len(name) for name in columns) <= 5 else 0.82
     width = max(cell * len(columns) + 1.1, 2.1) * len(panels)
-    with _axes(width, 0.55 * len(rows) + 1.25, n_columns=len(panels)) as (figure, axes):
+    with styled_axes(width, 0.55 * len(rows) + 1.25, n_columns=len(panels)) as (figure, axes):
         for axis, (name, matrix) in zip(axes, matrices.items(), strict=True):
             _draw_heatmap(axis, matrix, rows, columns, top, signed, decimals)
             axis.set_title(name if len(panels) > 1 else title, pad=10)
@@ -155,7 +113,7 @@ def heatmaps(
             (f"{name}. " if len(panels) > 1 else "") + _describe(matrix, rows, columns, decimals)
             for name, matrix in matrices.items()
         )
-        return _picture(figure, title, summary)
+        return picture_of(figure, title, summary)
 
 
 def lines(
@@ -193,7 +151,7 @@ def lines(
         >>> lines({"a": ([1, 2], [3, 5])}, title="Up", x_label="x", y_label="y").summary
         'Up: y against x. a: 2 points, 3.00 at 1, 5.00 at 2; lowest 3.00, highest 5.00.'
     """
-    with _axes(5.4, 3.4) as (figure, axes):
+    with styled_axes(5.4, 3.4) as (figure, axes):
         axis = axes[0]
         sentences = []
         for (name, (x, y)), style in zip(
@@ -208,7 +166,7 @@ def lines(
             axis.set_ylim(bottom=0)
         if len(series) > 1:
             axis.legend()
-        return _picture(
+        return picture_of(
             figure, title, f"{title}: {y_label} against {x_label}. " + " ".join(sentences)
         )
 
@@ -245,7 +203,7 @@ def bars(
         for name, values in groups.items()
     }
     top = max(float(row.max()) for row in rows.values())
-    with _axes(max(0.62 * len(names) + 0.6, 1.7) * len(rows), 2.7, n_columns=len(rows)) as (
+    with styled_axes(max(0.62 * len(names) + 0.6, 1.7) * len(rows), 2.7, n_columns=len(rows)) as (
         figure,
         axes,
     ):
@@ -259,7 +217,7 @@ def bars(
             if axis is not axes[0]:
                 axis.tick_params(labelleft=False)
         sentences = [f"{group}: {_listed(names, row, decimals)}." for group, row in rows.items()]
-        return _picture(figure, title, f"{title}: {y_label}. " + " ".join(sentences))
+        return picture_of(figure, title, f"{title}: {y_label}. " + " ".join(sentences))
 
 
 def plane(
@@ -287,8 +245,13 @@ def plane(
         'A key: arrows k (1.00, 0.00).'
     """
     points = points or {}
-    with _axes(4.6, 3.9) as (figure, axes):
+    x_limits, y_limits = _limits([*arrows.values(), *points.values()])
+    height = 3.9 * (y_limits[1] - y_limits[0]) / (x_limits[1] - x_limits[0]) + 0.6
+    with styled_axes(4.6, min(height, 4.6)) as (figure, axes):
         axis = axes[0]
+        axis.set(xlim=x_limits, ylim=y_limits, aspect="equal")
+        axis.axhline(0, color=MUTED, linewidth=0.8)
+        axis.axvline(0, color=MUTED, linewidth=0.8)
         if hull:
             corners = np.asarray(hull)
             axis.fill(*corners.T, facecolor=ROLES["value"][1], edgecolor=VALUE, linewidth=1)
@@ -301,7 +264,6 @@ def plane(
         for name, (x, y, role) in points.items():
             axis.plot([x], [y], "o", color=ROLES[role][0], markersize=8, markeredgecolor=PAPER)
             _label_point(axis, name, x, y, ROLES[role][0])
-        _frame_plane(axis, [*arrows.values(), *points.values()])
         axis.set_title(title, pad=10)
         parts = [
             f"{kind} "
@@ -312,41 +274,7 @@ def plane(
             for kind, group in (("arrows", arrows), ("points", points))
             if group
         ]
-        return _picture(figure, title, f"{title}: " + "; ".join(parts) + ".")
-
-
-@contextmanager
-def _axes(width: float, height: float, n_columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Give axes in the book's style, whatever the caller's matplotlib settings are."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)  # type: ignore[arg-type]  # its keys are plain strings
-        figure = Figure(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(1, n_columns, squeeze=False)
-        yield figure, list(grid[0])
-
-
-def _picture(figure: Figure, title: str, summary: str) -> Picture:
-    """Turn a matplotlib figure into a picture without dates, random names or embedded fonts."""
-    file = io.StringIO()
-    figure.savefig(
-        file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    )
-    body = file.getvalue()
-    body = body[body.index("<defs>") : body.rindex("</svg>")]
-    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # it would restyle the page
-    body = re.sub(r"font-family: 'DejaVu Sans'[^;\"]*;?\s*", "", body)
-    body = re.sub(r"font:\s*([^;\"]*?)'DejaVu Sans'[^;\"]*", _font_without_family, body)
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    return finish_svg(title, summary, body, width, height, scale=96 / 72)  # points to pixels
-
-
-def _font_without_family(match: re.Match[str]) -> str:
-    """Spell out the shorthand of older matplotlibs, ``font: 700 12px 'DejaVu Sans'``."""
-    words = match.group(1).split()
-    size = words[-1]
-    weight = f"; font-weight: {words[0]}" if len(words) > 1 else ""
-    return f"font-size: {size}{weight}"
+        return picture_of(figure, title, f"{title}: " + "; ".join(parts) + ".")
 
 
 def _draw_heatmap(
@@ -407,16 +335,14 @@ def _label_point(axis: Axes, name: str, x: float, y: float, color: str) -> None:
     )
 
 
-def _frame_plane(axis: Axes, drawn: Sequence[tuple[float, float, str]]) -> None:
-    """Show the origin and everything drawn, with room for the names."""
+def _limits(
+    drawn: Sequence[tuple[float, float, str]],
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Limits of x and y that show the origin and everything drawn, with room for the names."""
     xs = [0.0, *(x for x, _, _ in drawn)]
     ys = [0.0, *(y for _, y, _ in drawn)]
     room = 0.22 * max(max(xs) - min(xs), max(ys) - min(ys))
-    axis.set_xlim(min(xs) - room, max(xs) + room)
-    axis.set_ylim(min(ys) - room, max(ys) + room)
-    axis.set_aspect("equal")
-    axis.axhline(0, color=MUTED, linewidth=0.8)
-    axis.axvline(0, color=MUTED, linewidth=0.8)
+    return (min(xs) - room, max(xs) + room), (min(ys) - room, max(ys) + room)
 
 
 def _matrix(

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import matplotlib as mpl
 import pytest
 
-from transformer_lib import diagrams, plots
+from transformer_lib import diagrams, plot_style, plots
 from transformer_lib.config import TransformerConfig
 from transformer_lib.pictures import INK, finish_svg
 
@@ -111,8 +111,8 @@ def test_heatmap_lists_every_value_and_large_ones_their_range():
 
 def test_text_on_a_cell_contrasts_with_the_cell():
     svg = plots.heatmap([[0.0, 1.0]], rows=["r"], columns=["a", "b"], title="W").svg
-    assert re.search(rf"fill: {plots.ON_LIGHT}[^>]*>0.00<", svg)
-    assert re.search(rf"fill: {plots.ON_DARK}[^>]*>1.00<", svg)
+    assert re.search(rf"fill: {plot_style.ON_LIGHT}[^>]*>0.00<", svg)
+    assert re.search(rf"fill: {plot_style.ON_DARK}[^>]*>1.00<", svg)
 
 
 def test_minus_zero_is_never_written():
