@@ -12,7 +12,7 @@ def influence(
 ) -> Float[Tensor, "T_out T"]:
     """Measure how strongly each input position moves each output position.
 
-    Each position in turn is replaced by another vector and the largest change of every output
+    A fixed vector is added to each position in turn, and the largest change of every output
     position is recorded. A function that works on each token alone gives a diagonal matrix; one
     that mixes tokens gives entries off the diagonal; a causal one gives a lower triangle.
 
@@ -34,12 +34,14 @@ def influence(
     """
     if x.ndim != 3 or x.shape[0] != 1:
         raise ValueError(f"x has shape {tuple(x.shape)}; expected one sequence, (1, T, D)")
+    # Not the same for all features: a norm would not notice a shift of the whole vector.
+    nudge = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
     with torch.no_grad():
         before = function(x)
         columns = []
         for position in range(x.shape[1]):
             changed = x.clone()
-            changed[:, position] += 1.0
+            changed[:, position] += nudge
             change = (function(changed) - before).abs()
             columns.append(change.flatten(start_dim=2).amax(dim=-1).squeeze(0))
     return torch.stack(columns, dim=1)
