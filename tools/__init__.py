@@ -1,0 +1,1 @@
+"""The commands behind the Makefile: the notebooks and the site."""

@@ -16,13 +16,15 @@ from pathlib import Path
 import nbformat
 import pytest
 import specimens as sp
+from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 from nbval.plugin import comment_markers, metadata_tags
 
 from tools.notebooks.__main__ import main
-from tools.notebooks.execute import _stamp
+from tools.notebooks.execute import _stamp, patiently
 from tools.notebooks.guard import MAX_NOTEBOOK_BYTES, Finding, inspect, inspect_missing
 from tools.notebooks.model import ROOT, load, normalise, reseal
+from tools.notebooks.nbval_guard import patient_kernel
 from tools.notebooks.record import Record, measure
 from tools.notebooks.svg import difference
 
@@ -619,6 +621,50 @@ def test_comparison_passes_the_good_notebook_alone(good: Path) -> None:
     result = run_compare(good)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
+
+
+class FlakyStart:
+    """A kernel start that fails a number of times."""
+
+    def __init__(self, failures: int, error: type[Exception] = RuntimeError) -> None:
+        self.failures, self.error, self.calls = failures, error, 0
+
+    def __call__(self, *args: object, **kwargs: object) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error("Kernel died before replying to kernel_info")
+        return "started"
+
+
+@pytest.mark.parametrize(
+    ("failures", "error", "calls"),
+    [(0, RuntimeError, 1), (2, RuntimeError, 3), (3, RuntimeError, 3), (1, DeadKernelError, 1)],
+)
+def test_kernels_are_started_up_to_three_times(
+    failures: int, error: type[Exception], calls: int
+) -> None:
+    start = FlakyStart(failures, error)
+    if failures in (0, 2):
+        assert patiently(start) == "started"
+    else:
+        with pytest.raises(error, match="Kernel died"):
+            patiently(start)
+    assert start.calls == calls
+
+
+def test_run_and_comparison_start_kernels_patiently(
+    good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = FlakyStart(2)
+    monkeypatch.setattr("tools.notebooks.nbval_guard.RunningKernel", start)
+    assert patient_kernel("python3", cwd=".") == "started"
+    before = good.read_bytes()
+    start = FlakyStart(3)
+    monkeypatch.setattr("tools.notebooks.execute.NotebookClient.execute", start)
+    assert main(["run", str(good)]) == 1
+    assert start.calls == 3
+    assert "the kernel failed; the stored notebook is unchanged" in capsys.readouterr().err
+    assert good.read_bytes() == before
 
 
 # --- pictures ---------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import importlib.metadata
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
@@ -33,6 +34,9 @@ from .model import (
 )
 
 CELL_TIMEOUT_SECONDS = 120
+KERNEL_STARTS = 3
+
+Result = TypeVar("Result")
 
 
 def execute(path: Path) -> tuple[NotebookNode, float]:
@@ -75,20 +79,35 @@ class _OwnKernelManager(AsyncKernelManager):
         return NbvalKernelspecManager()
 
 
+def patiently(start: Callable[[], Result]) -> Result:
+    """Start a kernel, and again if it dies at once: two may have chosen the same port."""
+    for _ in range(KERNEL_STARTS - 1):
+        try:
+            return start()
+        except DeadKernelError:  # it died later, in a cell
+            raise
+        except RuntimeError:
+            continue
+    return start()
+
+
 def _run_cells(notebook: NotebookNode, path: Path) -> None:
-    client = NotebookClient(
-        notebook,
-        kernel_manager_class=_OwnKernelManager,
-        kernel_name=CURRENT_ENV_KERNEL_NAME,
-        timeout=CELL_TIMEOUT_SECONDS,
-        extra_arguments=["--log-level=ERROR"],
-        record_timing=False,
-        skip_cells_with_tag="",  # nothing is skipped: the guard refuses the tag
-        resources={"metadata": {"path": str(path.parent)}},
-    )
+    def run() -> NotebookNode:
+        client = NotebookClient(
+            notebook,
+            kernel_manager_class=_OwnKernelManager,
+            kernel_name=CURRENT_ENV_KERNEL_NAME,
+            timeout=CELL_TIMEOUT_SECONDS,
+            extra_arguments=["--log-level=ERROR"],
+            record_timing=False,
+            skip_cells_with_tag="",  # nothing is skipped: the guard refuses the tag
+            resources={"metadata": {"path": str(path.parent)}},
+        )
+        return client.execute(env=kernel_environment())
+
     try:
-        client.execute(env=kernel_environment())
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        patiently(run)
+    except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
         raise NotebookError(f"{show(path)}: {_failure(notebook)}\n{error}") from None
     for number, cell in code_cells(notebook):
         if MUST_RAISE in tags(cell) and not has_error(cell.outputs):

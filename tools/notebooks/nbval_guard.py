@@ -7,6 +7,8 @@ nbval runs each cell and compares most of its outputs. After it, this plugin fai
 - stores other pictures than those it draws now (see `svg` for the tolerance),
 - stores its outputs in another order, or another traceback (nbval looks at neither).
 
+It also starts a kernel again that died at its start, as happens when two choose the same port.
+
 `--guard-report FILE` writes one JSON record for each cell; it works under xdist too.
 """
 
@@ -18,11 +20,14 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import nbval.plugin
 import pytest
 from nbformat import NotebookNode
+from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, NbCellError
 
 from . import svg
+from .execute import patiently
 from .model import ANSI_COLOUR, MUST_RAISE, SVG, has_error, is_compared, shorten_traceback, tags
 
 REPORT = pytest.StashKey[dict[tuple[str, int], dict[str, Any]]]()
@@ -34,8 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin the report."""
+    """Begin the report, and let nbval start its kernels patiently."""
     config.stash[REPORT] = {}
+    nbval.plugin.RunningKernel = patient_kernel
+
+
+def patient_kernel(*args: Any, **kwargs: Any) -> RunningKernel:
+    """A kernel for nbval, which by itself gives up at the first failed start."""
+    return patiently(lambda: RunningKernel(*args, **kwargs))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -139,7 +150,9 @@ class _Reporter:
         if report.outcome != "passed":
             known["outcome"] = report.outcome
         if report.failed:
-            known.setdefault("trouble", str(report.longrepr).strip().splitlines()[-1])
+            crash = getattr(report.longrepr, "reprcrash", None)
+            message = str(crash.message if crash else report.longrepr)
+            known.setdefault("trouble", message.strip().splitlines()[0])
 
     def pytest_sessionfinish(self) -> None:
         """Write the report."""
