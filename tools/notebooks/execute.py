@@ -80,14 +80,18 @@ class _OwnKernelManager(AsyncKernelManager):
 
 
 def patiently(start: Callable[[], Result]) -> Result:
-    """Start a kernel, and again if it dies at once: two may have chosen the same port."""
+    """Start a kernel, and again if it dies at once.
+
+    That was seen with two kernels starting together, and has nothing to do with the notebook: a
+    kernel's ports, for one, can be taken between the choice and the use.
+    """
     for _ in range(KERNEL_STARTS - 1):
         try:
             return start()
         except DeadKernelError:  # it died later, in a cell
             raise
-        except RuntimeError:
-            continue
+        except RuntimeError as error:
+            print(f"{error}; starting the kernel again", file=sys.stderr, flush=True)
     return start()
 
 

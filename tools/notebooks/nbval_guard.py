@@ -7,7 +7,7 @@ nbval runs each cell and compares most of its outputs. After it, this plugin fai
 - stores other pictures than those it draws now (see `svg` for the tolerance),
 - stores its outputs in another order, or another traceback (nbval looks at neither).
 
-It also starts a kernel again that died at its start, as happens when two choose the same port.
+It also starts a kernel again that died at its start (see `patiently`).
 
 `--guard-report FILE` writes one JSON record for each cell; it works under xdist too.
 """
