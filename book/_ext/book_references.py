@@ -1,56 +1,99 @@
-"""Numbered references that also read well where nothing numbers them.
+"""References that also read well where nothing resolves them.
 
-A chapter writes ``[Figure](#fig-weights)`` and ``[equation](#eq-attention)``. In JupyterLab and
-on Colab these are plain words; in the book they become "Figure 2" and "equation (1)".
+In JupyterLab and on Colab a chapter's references are plain words. In the book
+
+- ``[Figure](#fig-weights)`` and ``[equation](#eq-attention)`` become "Figure 2", "equation (1)";
+- ``[weights](term:weight)`` leads to the glossary;
+- ``[Vaswani et al., 2017](cite:vaswani2017attention)`` leads to the bibliography.
+
+A reference that leads nowhere fails the build.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
+from sphinx.util.nodes import make_refnode
 
-_NUMBERED_WORD = re.compile(r"(figure|table|equation)", re.IGNORECASE)
-
-
-def with_number(text: str, number: str) -> str:
-    """Add a number to the word "Figure", "Table" or "equation"; leave any other text.
-
-    >>> with_number("Figure", "2"), with_number("equation", "1"), with_number("this", "1")
-    ('Figure 2', 'equation (1)', 'this')
-    """
-    if not _NUMBERED_WORD.fullmatch(text):
-        return text
-    shown = f"({number})" if text.lower() == "equation" else number
-    return f"{text}\N{NO-BREAK SPACE}{shown}"
+CITATION = "book-citation"
+_NUMBERED_WORD = re.compile(r"(?:figure|table|equation)", re.IGNORECASE)
 
 
-def _number_references(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    for reference in doctree.findall(nodes.reference):
-        text = reference.astext()
-        if not (reference.get("internal") and _NUMBERED_WORD.fullmatch(text)):
-            continue
-        target = reference.get("refid") or reference.get("refuri", "").rpartition("#")[2]
-        number = _find_number(app, target)
-        if number is not None:
-            leaf = next(iter(reference.findall(nodes.Text)))
-            leaf.parent.replace(leaf, nodes.Text(with_number(text, number)))
+def numbered_reference(word: str, target: str, document: str) -> list[nodes.Node]:
+    """Return what stands for ``[word](#target)``: Sphinx fills in the number."""
+    if word.lower() == "equation":
+        reference = _pending("math", "eq", target, document, explicit=False)
+        reference += nodes.literal(text=target)
+        return [nodes.Text(f"{word}\N{NO-BREAK SPACE}"), reference]
+    reference = _pending("std", "numref", target, document)
+    reference += nodes.literal(text=f"{word}\N{NO-BREAK SPACE}%s")
+    return [reference]
 
 
-def _find_number(app: Sphinx, target: str) -> str | None:
-    label = target.removeprefix("equation-")
-    equations = app.env.get_domain("math").equations  # type: ignore[attr-defined]
-    if label in equations:
-        return str(equations[label][1])
-    for kinds in app.env.toc_fignumbers.values():
-        for numbers in kinds.values():
-            if target in numbers:
-                return ".".join(map(str, numbers[target]))
+def named_reference(scheme: str, target: str, document: str) -> addnodes.pending_xref:
+    """Return what stands for a ``term:`` or ``cite:`` link, still without its text."""
+    if scheme == "term":
+        return _pending("std", "term", target, document)
+    return _pending("", CITATION, target, document)
+
+
+def _pending(
+    domain: str, kind: str, target: str, document: str, *, explicit: bool = True
+) -> addnodes.pending_xref:
+    return addnodes.pending_xref(
+        "",
+        refdomain=domain,
+        reftype=kind,
+        reftarget=target,
+        refdoc=document,
+        refexplicit=explicit,
+        refwarn=True,
+    )
+
+
+class BookReferences(SphinxTransform):
+    """Turn a document's plain links into references that Sphinx resolves and checks."""
+
+    default_priority = 870  # before MyST resolves its ``[text](#target)`` links, at 879
+
+    def apply(self, **_kwargs: Any) -> None:
+        """Replace the links of one document."""
+        for link in list(self.document.findall(nodes.reference)):
+            word = link.astext()
+            if link.get("id_link") and _NUMBERED_WORD.fullmatch(word):
+                target = link["refuri"].removeprefix("#")
+                link.replace_self(numbered_reference(word, target, self.env.docname))
+        for link in list(self.document.findall(addnodes.pending_xref)):
+            scheme, colon, target = str(link.get("reftarget", "")).partition(":")
+            if colon and scheme in ("term", "cite") and link.get("reftype") == "myst":
+                reference = named_reference(scheme, target, self.env.docname)
+                reference += nodes.inline("", "", *link.children)
+                reference.source, reference.line = link.source, link.line
+                link.replace_self(reference)
+
+
+def _resolve_citation(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.Element
+) -> nodes.reference | None:
+    if node["reftype"] != CITATION:
+        return None
+    citations = env.get_domain("cite").citations  # type: ignore[attr-defined]
+    for citation in citations:
+        if citation.key == node["reftarget"]:
+            document = citation.bibliography_key.docname
+            place = citation.citation_id
+            return make_refnode(app.builder, node["refdoc"], document, place, content)
     return None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
-    app.connect("doctree-resolved", _number_references)
+    app.add_transform(BookReferences)
+    app.connect("missing-reference", _resolve_citation)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
