@@ -1,4 +1,4 @@
-"""One configuration for every model of the book: independent choices, checked when made."""
+"""One configuration for every model: independent choices, checked."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

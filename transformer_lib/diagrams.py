@@ -1,4 +1,4 @@
-"""Block diagrams drawn from the sizes and the configuration, in one visual language.
+"""Block diagrams drawn from the configuration, in one visual language.
 
 Rounded boxes compute, square boxes are tensors; a dashed border marks what is optional. Colours
 follow roles (query, key, value, weight) and never carry a meaning that the words do not.

@@ -1,4 +1,4 @@
-"""Checks that diagnose a reader's answer instead of only refusing it.
+"""Checks that diagnose an answer instead of only refusing it.
 
 Each exercise has a reference answer, a few inputs, and a list of mistakes that people really make.
 An answer that is wrong is compared with each mistake; if it makes the same numbers, the reader is

@@ -1,4 +1,4 @@
-"""What every figure of the book is: an SVG drawing with a sentence that says what it shows.
+"""What a figure is: an SVG drawing and a sentence that says what it shows.
 
 The sentence is computed from the data. A notebook stores it beside the drawing, so that the test
 run compares it and a screen reader can read it.

@@ -1,4 +1,4 @@
-"""The one style of the book's plots, and the way from matplotlib to a picture."""
+"""The one style of all plots, and the way from matplotlib to a picture."""
 
 import io
 import re

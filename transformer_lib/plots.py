@@ -25,6 +25,7 @@ from transformer_lib.plot_style import (
     styled_axes,
 )
 
+MAX_INCHES = 6.9  # what a page has room for
 MAX_LISTED = 64  # a matrix with more entries is summarised instead of listed
 
 
@@ -101,14 +102,18 @@ def heatmaps(
     """
     matrices = {name: _matrix(name, values, rows, columns) for name, values in panels.items()}
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
-    cell = 0.62 if max(len(name) for name in columns) <= 5 else 0.82
-    width = max(cell * len(columns) + 1.1, 2.1) * len(panels)
-    with styled_axes(width, 0.55 * len(rows) + 1.25, n_columns=len(panels)) as (figure, axes):
+    names_width = 0.09 * max(len(name) for name in rows) + 0.45  # the rows' names, inches
+    wanted = 0.62 if max(len(name) for name in columns) <= 5 else 0.82
+    cell = min(wanted, (MAX_INCHES - names_width) / (len(columns) * len(panels)) - 0.04)
+    width = names_width + (cell * len(columns) + 0.2) * len(panels)
+    with styled_axes(width, cell * len(rows) + 1.0, n_columns=len(panels)) as (figure, axes):
         for axis, (name, matrix) in zip(axes, matrices.items(), strict=True):
             _draw_heatmap(axis, matrix, rows, columns, top, signed, decimals)
             axis.set_title(name if len(panels) > 1 else title, pad=10)
             axis.set_xlabel(column_axis)
             axis.set_ylabel(row_axis if axis is axes[0] else "")
+            if axis is not axes[0]:
+                axis.tick_params(labelleft=False)
         summary = f"{title}: heat map, {row_axis} by {column_axis}. " + " ".join(
             (f"{name}. " if len(panels) > 1 else "") + _describe(matrix, rows, columns, decimals)
             for name, matrix in matrices.items()
@@ -203,7 +208,8 @@ def bars(
         for name, values in groups.items()
     }
     top = max(float(row.max()) for row in rows.values())
-    with styled_axes(max(0.62 * len(names) + 0.6, 1.7) * len(rows), 2.7, n_columns=len(rows)) as (
+    width = min(max(0.62 * len(names) + 0.6, 1.7) * len(rows), MAX_INCHES)
+    with styled_axes(width, 2.7, n_columns=len(rows)) as (
         figure,
         axes,
     ):

@@ -285,6 +285,8 @@ FAULTS = {
     "unknown tag": ("control", sp.tag("hide-inputs"), "unknown tag `hide-inputs`"),
     "empty cell": ("silent", empty, "empty code cell"),
     "semicolon": ("value", sp.change_source("22", "22;"), "ends with a semicolon"),
+    "wide source": ("value", sp.change_source("22", "22  # " + 70 * "x"), "source has a line of"),
+    "wide output": ("control", prints(75 * "x"), "output has a line of 75 characters"),
     "timing": ("control", litter, "metadata not in normal form"),
     "trailing blanks": ("control", sp.change_source(")", ") "), "source not in normal form"),
     "set-up cell untagged": ("setup", untag, "not the set-up cell"),

@@ -34,6 +34,7 @@ from .record import FILE_NAME, Record, measure
 
 MAX_CELL_BYTES = 300_000
 MAX_NOTEBOOK_BYTES = 2_000_000
+MAX_WIDTH = 74  # characters that a page shows without scrolling sideways
 RERUN = "run `make notebooks`"
 
 ALLOWED_TAGS = frozenset(
@@ -105,6 +106,17 @@ def check_nbval_markers(cell: NotebookNode) -> Iterator[Trouble]:
             yield f"`{name}` has no effect: every cell is compared", "remove it"
         if meaning == "check_exception" and name != MUST_RAISE:
             yield f"`{name}` is not used here", f"use the tag `{MUST_RAISE}`"
+
+
+def check_width(cell: NotebookNode) -> Iterator[Trouble]:
+    """What is cut off at the right edge of the page is not read."""
+    printed = [str(output.get("text", "")) for output in cell.outputs]
+    values = [output.get("data", {}) for output in cell.outputs]
+    printed += [data.get("text/plain", "") for data in values if SVG not in data]
+    for what, text in (("source", cell.source), ("output", "\n".join(printed))):
+        longest = max((len(line) for line in text.splitlines()), default=0)
+        if longest > MAX_WIDTH and "remove-cell" not in tags(cell):
+            yield f"{what} has a line of {longest} characters, at most {MAX_WIDTH}", "break it"
 
 
 def check_weight(cell: NotebookNode) -> Iterator[Trouble]:
@@ -180,6 +192,7 @@ CODE_CHECKS: tuple[Callable[[NotebookNode], Iterator[Trouble]], ...] = (
     check_errors,
     check_stderr,
     check_nbval_markers,
+    check_width,
     check_weight,
     check_formats,
     check_alt_text,
