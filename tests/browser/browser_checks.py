@@ -27,6 +27,24 @@ VISIBLE_TEXT = """() => {
   return copy.textContent;
 }"""
 
+# axe takes time for every element, and a chapter has thousands that repeat: tokens of code, strokes
+# of formulas and figures. One token of each kind in each kind of block speaks for all; the others
+# become plain text, and drawings keep their box, so that nothing moves.
+THIN_OUT = """() => {
+  const seen = new Set();
+  for (const token of document.querySelectorAll("pre span")) {
+    if (token.querySelector("a, button, [tabindex], [id]")) continue;
+    const block = token.closest("pre").parentElement.closest("[class]");
+    const kind = [block?.className, token.className, token.getAttribute("style")].join("|");
+    if (seen.has(kind) && !token.id) token.replaceWith(...token.childNodes);
+    seen.add(kind);
+  }
+  document.querySelectorAll("mjx-container svg > *, mjx-assistive-mml > *")
+    .forEach((stroke) => stroke.remove());
+  document.querySelectorAll("svg[role=img] > :not(title, desc)")
+    .forEach((stroke) => stroke.remove());
+}"""
+
 RAW_MARKUP = {
     "display math": re.compile(r"\$\$"),
     "inline math": re.compile(r"\$(?!\s)[^$\n]{1,80}(?<!\s)\$(?!\d)"),
@@ -90,10 +108,16 @@ def settle(page: Page) -> None:
     )
 
 
-def next_frame(page: Page) -> None:
-    """Wait until the page has reacted to a change of its window or its media."""
+def settle_again(page: Page) -> None:
+    """Wait until the page has reacted to a change of its window or its media, fades included."""
     page.evaluate(
-        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        """async () => {
+          const frame = () => new Promise(requestAnimationFrame);
+          await frame(); await frame();
+          const ending = document.getAnimations()
+            .filter((animation) => animation.effect.getComputedTiming().endTime < 5000);
+          await Promise.allSettled(ending.map((animation) => animation.finished));
+        }"""
     )
 
 
@@ -123,15 +147,24 @@ def overflow(page: Page) -> list[str]:
         """() => {
           const root = document.documentElement;
           if (root.scrollWidth <= window.innerWidth) return null;
-          const scrolls = (element) => {
-            for (let up = element.parentElement; up && up !== document.body; up = up.parentElement)
-              if (getComputedStyle(up).overflowX !== "visible") return true;
+          // Inside its own scroll bar, or out of the flow, an element cannot widen the page.
+          const isContained = (element) => {
+            for (let up = element; up && up !== document.body; up = up.parentElement) {
+              const style = getComputedStyle(up);
+              if (style.position === "fixed") return true;
+              if (up !== element && style.overflowX !== "visible") return true;
+            }
             return false;
           };
           let widest = null, edge = window.innerWidth;
           for (const element of document.body.querySelectorAll("*")) {
-            const right = element.getBoundingClientRect().right;
-            if (right > edge && !scrolls(element)) { widest = element; edge = right; }
+            const box = element.getBoundingClientRect();
+            const spills = getComputedStyle(element).overflowX === "visible";
+            const right = Math.max(box.right, spills ? box.left + element.scrollWidth : 0);
+            // The innermost of several equally wide elements says most.
+            if (right >= edge && right > window.innerWidth && !isContained(element)) {
+              widest = element; edge = right;
+            }
           }
           const name = widest === null ? "no single element"
             : `<${widest.tagName.toLowerCase()} id="${widest.id}" `
@@ -226,6 +259,7 @@ def accessibility(page: Page) -> list[str]:
     """Run axe-core and report what it calls serious or critical."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE.read_text(encoding="utf-8"))
+        page.evaluate(THIN_OUT)
     violations: list[dict[str, object]] = page.evaluate(
         """async () => {
           const found = await axe.run(document, {resultTypes: ["violations"]});
@@ -296,10 +330,10 @@ def visit(
     settle(page)
     problems = _run(ON_A_DESKTOP, page, only)
     page.emulate_media(color_scheme="dark", reduced_motion="reduce")
-    next_frame(page)
+    settle_again(page)
     problems |= _run(IN_THE_DARK, page, only)
     page.set_viewport_size(PHONE)
-    next_frame(page)
+    settle_again(page)
     problems |= _run(ON_A_PHONE, page, only)
     outside = traffic.external + foreign_resources(page, origin)
     found = dict(zip(ALL_ALONG, (outside, traffic.failed, traffic.console), strict=True))

@@ -83,6 +83,15 @@ BROKEN = {
         "follows the system's dark mode",
     ),
     "pale text": ('<p style="color: #eee; background: #fff">pale</p>', "axe light"),
+    "pale code": (
+        "<div class='highlight'><pre><span class='k'>for</span> <span class='k'>in</span> "
+        "<span class='c' style='color: #eee'># pale</span></pre></div>",
+        "axe light",
+    ),
+    "wide code that the keyboard cannot scroll": (
+        "<pre style='overflow-x: auto'>" + "<span class='n'>wide</span> " * 100 + "</pre>",
+        "axe phone",
+    ),
     "dark text in the dark": (
         "<style>[data-theme=dark] .dim {color: #222}</style><p class='dim'>dim</p>",
         "axe dark",

@@ -10,6 +10,7 @@ from built_site import CHAPTER_03, SITE
 from playwright.sync_api import BrowserContext, Page, expect
 
 Style = dict[str, str]
+PATIENCE_MS = 10_000
 
 COLOURS = """() => {
   const shown = (element, property) => getComputedStyle(element)[property];
@@ -34,9 +35,12 @@ UNFOCUSED_STYLE = FOCUSED_STYLE.replace("document.activeElement", "window.lastFo
 @pytest.fixture
 def chapter(context: BrowserContext, origin: str) -> Page:
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_viewport_size(DESKTOP)
-    page.goto(f"{origin}/{CHAPTER_03}")
+    response = page.goto(f"{origin}/{CHAPTER_03}")
+    assert response is not None
+    assert response.ok, f"{CHAPTER_03}: {response.status}"
     settle(page)
     return page
 
@@ -82,6 +86,7 @@ def test_dark_mode_switches_page_and_figures(chapter: Page) -> None:
 def test_a_hidden_solution_opens(chapter: Page) -> None:
     solution = chapter.locator("article .tag_solution").first
     code = solution.locator(".cell_input pre").first
+    assert code.count() == 1
     expect(code).to_be_hidden()
     solution.locator("summary").first.click()
     expect(code).to_be_visible()
@@ -129,14 +134,13 @@ def test_keyboard_focus_is_visible_in_the_text(chapter: Page) -> None:
     assert focused != chapter.evaluate(UNFOCUSED_STYLE), "a focused link looks like any other"
 
 
-def test_phone_menu_opens(context: BrowserContext, origin: str) -> None:
-    page = context.new_page()
-    page.set_viewport_size(PHONE)
-    page.goto(f"{origin}/{CHAPTER_03}")
-    menu = page.locator("nav.bd-links a[href]").first
-    expect(menu).not_to_be_in_viewport()
-    page.locator("button.primary-toggle:visible").first.click()
-    expect(menu).to_be_in_viewport()
+def test_phone_menu_opens(chapter: Page) -> None:
+    chapter.set_viewport_size(PHONE)
+    entry = chapter.locator("nav.bd-links a[href]").first
+    assert entry.count() == 1
+    expect(entry).not_to_be_in_viewport()
+    chapter.locator("button.primary-toggle:visible").first.click()
+    expect(entry).to_be_in_viewport()
 
 
 def test_a_page_works_straight_from_the_disk(context: BrowserContext) -> None:
