@@ -94,7 +94,7 @@ def _compare(
 def _as_tensor(value: object) -> Tensor:
     """One tensor of doubles; several tensors become one long row."""
     if isinstance(value, Tensor):
-        return value.detach().to(torch.float64)
+        return value.detach().to("cpu", torch.float64)
     if isinstance(value, tuple) and all(isinstance(item, Tensor) for item in value):
         return torch.cat([_as_tensor(item).flatten() for item in value])
     return torch.as_tensor(value, dtype=torch.float64)
@@ -111,8 +111,11 @@ def _nothing(*_: object) -> Tensor:
 
 def _random(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Seeded inputs, the same on every machine that runs the same torch."""
-    generator = torch.Generator().manual_seed(3)
-    return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    generator = torch.Generator("cpu").manual_seed(3)
+    return tuple(
+        torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+        for shape in shapes
+    )
 
 
 # --- chapter 00: reading this book ----------------------------------------------------------------

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import seaborn as sns
+import torch
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from transformer_lib.pictures import MUTED, PAPER, ROLES, Picture
 from transformer_lib.plot_style import (
@@ -204,7 +206,7 @@ def bars(
         'Choice: weight. soft: a 0.50, b 0.50.'
     """
     rows = {
-        name: _matrix(name, np.atleast_2d(np.asarray(values)), ["row"], names)[0]
+        name: _matrix(name, np.atleast_2d(_array(values)), ["row"], names)[0]
         for name, values in groups.items()
     }
     top = max(float(row.max()) for row in rows.values())
@@ -351,10 +353,17 @@ def _limits(
     return (min(xs) - room, max(xs) + room), (min(ys) - room, max(ys) + room)
 
 
+def _array(values: ArrayLike) -> NDArray[np.float64]:
+    """Numbers to draw, wherever they come from: a tensor on a GPU or with a gradient, too."""
+    if isinstance(values, Tensor):
+        values = values.detach().to("cpu", torch.float64).numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
 def _matrix(
     name: str, values: ArrayLike, rows: Sequence[str], columns: Sequence[str]
 ) -> NDArray[np.float64]:
-    matrix = np.asarray(values, dtype=np.float64)
+    matrix = _array(values)
     if matrix.shape != (len(rows), len(columns)):
         raise ValueError(
             f"{name!r} has shape {matrix.shape}; expected one value for each name: "
@@ -368,7 +377,7 @@ def _matrix(
 def _curve(
     name: str, x: ArrayLike, y: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    xs, ys = _array(x), _array(y)
     if xs.ndim != 1 or xs.shape != ys.shape or not len(xs):
         raise ValueError(
             f"{name!r} has x of shape {xs.shape} and y of shape {ys.shape}; "

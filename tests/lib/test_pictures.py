@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
 import pytest
+import torch
 
 from transformer_lib import diagrams, plot_style, plots
 from transformer_lib.config import TransformerConfig
@@ -113,6 +114,12 @@ def test_text_on_a_cell_contrasts_with_the_cell():
     svg = plots.heatmap([[0.0, 1.0]], rows=["r"], columns=["a", "b"], title="W").svg
     assert re.search(rf"fill: {plot_style.ON_LIGHT}[^>]*>0.00<", svg)
     assert re.search(rf"fill: {plot_style.ON_DARK}[^>]*>1.00<", svg)
+
+
+def test_tensors_with_gradients_and_low_precision_can_be_drawn():
+    values = torch.tensor([[0.25, 0.75]], dtype=torch.bfloat16, requires_grad=True)
+    picture = plots.heatmap(values, rows=["cat"], columns=NAMES, title="W")
+    assert picture.summary == "W: heat map, query by key. cat: the 0.25, cat 0.75."
 
 
 def test_minus_zero_is_never_written():
