@@ -16,6 +16,11 @@ PAGES = pages()
 Visits = Callable[[str], dict[str, list[str]]]
 
 
+def on_one_worker(path: str) -> object:
+    """Keep a page's checks together when they are shared out, so that it is loaded once."""
+    return pytest.param(path, marks=pytest.mark.xdist_group(path), id=path)
+
+
 @pytest.fixture(scope="session")
 def visits(browser: Browser, origin: str) -> Visits:
     """Each page is loaded once; all its checks read from that one visit."""
@@ -28,7 +33,7 @@ def visits(browser: Browser, origin: str) -> Visits:
     return visit_once
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [on_one_worker(path) for path in PAGES])
 @pytest.mark.parametrize("check", CHECKS)
 def test_page(path: str, check: str, visits: Visits) -> None:
     problems = visits(path)[check]

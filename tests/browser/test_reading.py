@@ -62,7 +62,7 @@ def test_search_finds_softmax_in_chapter_03(chapter: Page) -> None:
     expect(hit).to_be_visible()
     hit.click()
     chapter.wait_for_url(re.compile("03_attention"))
-    expect(chapter.locator("h1").first).to_be_visible()
+    expect(chapter.locator("article h1").first).to_be_visible()
 
 
 def test_dark_mode_switches_page_and_figures(chapter: Page) -> None:
