@@ -1,4 +1,4 @@
-"""Last touches to each page: no leftover scripts, and toggles that say what they show."""
+"""Last touches to each page: no leftover scripts, toggles that say what they show, line breaks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _TOGGLE = re.compile(
     r'<summary aria-label="Toggle hidden content">\s*'
     r'<p class="collapsed admonition-title">Show code cell (?P<part>\w+)</p>\s*'
     r'<p class="expanded admonition-title">Hide code cell \w+</p>'
+)
+_FORMULA_AND_SIGN = re.compile(
+    r'(<span class="math notranslate nohighlight">[^<]*</span>[.,;:!?)\]’”]+)'
 )
 _CELL = re.compile(r'(?=<div class="cell (?:tag_|docutils))')
 
@@ -49,13 +52,27 @@ def _name_toggles_of_cell(cell: str) -> str:
     return _TOGGLE.sub(renamed, cell)
 
 
+def bind_signs(body: str) -> str:
+    """Keep the punctuation mark behind an inline formula on the formula's line."""
+    return _FORMULA_AND_SIGN.sub(r'<span class="formula-and-sign">\1</span>', body)
+
+
+def mark_citations_as_items(body: str) -> str:
+    """Make the entries of a bibliography the items of their list.
+
+    Docutils gives them a role of their own, so that the list appears to have no items.
+    """
+    return body.replace('role="doc-biblioentry"', 'role="listitem"')
+
+
 def _finish_page(
     _app: Sphinx, _pagename: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
     for files in ("script_files", "css_files"):
         context[files] = [file for file in context.get(files, []) if not is_thebe_script(file)]
     if "body" in context:
-        context["body"] = name_toggles(context["body"])
+        body = bind_signs(name_toggles(context["body"]))
+        context["body"] = mark_citations_as_items(body)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -277,6 +277,17 @@ def test_a_solution_does_not_rename_its_neighbours() -> None:
     assert re.findall(r"Show ([\w ]+)<", named) == ["the code", "the solution", "the code"]
 
 
+def test_a_sign_stays_with_its_formula() -> None:
+    formula = r'<span class="math notranslate nohighlight">\(K &lt; D\)</span>'
+    bound = f'<span class="formula-and-sign">{formula}),</span>'
+    assert book_pages.bind_signs(f"({formula}), and {formula} too") == f"({bound} and {formula} too"
+
+
+def test_entries_of_the_bibliography_are_items_of_their_list() -> None:
+    entry = '<div class="citation" id="id1" role="doc-biblioentry">'
+    assert 'role="listitem"' in book_pages.mark_citations_as_items(entry)
+
+
 def test_plan_lines_are_read() -> None:
     lines = ["03 | 03_attention | Attention: query | by hand", "", "  "]
     assert book_plan.parse_plan(lines) == [("03", "03_attention", "Attention: query", "by hand")]
