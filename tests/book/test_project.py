@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from tools.notebooks.stamp import stamp
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -105,6 +108,17 @@ def test_make_test_runs_every_check() -> None:
     assert set(recipe.split()) == {
         *("lint", "test-lib", "check-notebooks", "nbval", "test-site", "test-browser")
     }
+
+
+def test_every_chapter_can_be_stamped_for_the_deployment(tmp_path: Path) -> None:
+    chapters = sorted((ROOT / "book").glob("*.ipynb"))
+    assert chapters
+    for chapter in chapters:
+        stamped = stamp(chapter, "https://github.com/someone/book", tmp_path)
+        cells = json.loads(stamped.read_text(encoding="utf-8"))["cells"]
+        setup = next(cell for cell in cells if cell["cell_type"] == "code")
+        source = "".join(setup["source"])
+        assert 'REPOSITORY = "https://github.com/someone/book"\n' in source
 
 
 # --- versions -----------------------------------------------------------------------------------

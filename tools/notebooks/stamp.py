@@ -8,7 +8,8 @@ from pathlib import Path
 
 from .model import NotebookError, code_cells, load, reseal, save, show
 
-_PLACEHOLDER = re.compile(r'^(\s*)REPOSITORY = ""$', re.M)
+# A comment may follow; it speaks of the empty placeholder and goes with it.
+_PLACEHOLDER = re.compile(r'^(\s*)REPOSITORY = ""(?: *#.*)?$', re.M)
 _ADDRESS = re.compile(r"https://[\w.-]+(?:/[\w.~-]+)+")
 
 
