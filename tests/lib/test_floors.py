@@ -1,0 +1,54 @@
+"""Imports go one way: a file may use its own floor and lower ones, never a higher one."""
+
+import ast
+import pathlib
+
+import pytest
+
+import transformer_lib
+
+FLOORS = {
+    "config": 0,
+    "masks": 0,
+    "shapes": 0,
+    "attention": 1,
+    "tracing": 4,
+    "pictures": 5,
+    "plot_style": 5,
+    "plots": 5,
+    "diagrams": 5,
+    "exercises": 5,
+}
+ROOT = pathlib.Path(transformer_lib.__file__).parent
+FILES = {  # each file and the module on whose floor it stands
+    path.relative_to(ROOT): path.relative_to(ROOT).with_suffix("").parts[0]
+    for path in ROOT.rglob("*.py")
+    if path != ROOT / "__init__.py"
+}
+
+
+def imported_modules(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "transformer_lib":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "transformer_lib."
+        ):
+            yield node.module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            yield from (
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("transformer_lib.")
+            )
+
+
+def test_every_file_has_a_floor():
+    assert set(FILES.values()) == set(FLOORS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_file_imports_only_downwards(path):
+    floor = FLOORS[FILES[path]]
+    for used in imported_modules(ROOT / path):
+        assert FLOORS[used] <= floor, f"{path} (floor {floor}) imports {used}"

@@ -1,0 +1,43 @@
+"""Checks that diagnose an answer instead of only refusing it.
+
+Each exercise has a reference answer, a few inputs, and a list of mistakes that people really make.
+An answer that is wrong is compared with each mistake; if it makes the same numbers, the reader is
+told which one it is.
+"""
+
+from transformer_lib.exercises import attention, reading
+from transformer_lib.exercises.checking import Answer, Exercise, diagnose
+
+EXERCISES: dict[str, Exercise] = {
+    "reading.score_shape": reading.SCORE_SHAPE,
+    "reading.mixes_tokens": reading.MIXES_TOKENS,
+    "attention.soft_lookup": attention.SOFT_LOOKUP,
+    "attention.from_scratch": attention.FROM_SCRATCH,
+    "attention.head": attention.HEAD,
+    "attention.score_for": attention.SCORE_FOR,
+    "attention.spot_the_error": attention.SPOT_THE_ERROR,
+    "attention.scores_gradient": attention.SCORES_GRADIENT,
+    "attention.second_token": attention.SECOND_TOKEN,
+    "attention.head_backward": attention.HEAD_BACKWARD,
+}
+
+
+def check(name: str, answer: Answer) -> None:
+    """Say whether an answer is right and, if it is not, what probably went wrong.
+
+    Args:
+        name: the exercise, such as ``"attention.soft_lookup"``.
+        answer: the reader's function; one that returns nothing counts as not begun.
+
+    Raises:
+        ValueError: if there is no exercise of this name.
+
+    Example:
+        >>> check("attention.soft_lookup", lambda query, keys, values: ...)
+        attention.soft_lookup: not attempted yet (nothing was returned).
+        >>> check("attention.soft_lookup", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
+        attention.soft_lookup: not yet. This is the plain mean: the weights must depend on ...
+    """
+    if name not in EXERCISES:
+        raise ValueError(f"name={name!r} is not an exercise; expected one of {sorted(EXERCISES)}")
+    print(f"{name}: {diagnose(EXERCISES[name], answer)}")

@@ -1,0 +1,106 @@
+"""How an answer is diagnosed: by comparing it with mistakes that people really make."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Answer = Callable[..., object]
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A question with a reference answer and the mistakes it knows.
+
+    Args:
+        reference: the right answer.
+        inputs: argument lists; on at least one of them each mistake differs from the answer.
+        mistakes: for each hint the function that makes this mistake.
+    """
+
+    reference: Answer
+    inputs: Sequence[tuple[object, ...]]
+    mistakes: Mapping[str, Answer]
+
+
+def diagnose(exercise: Exercise, answer: Answer) -> str:
+    """One sentence about what the answer gets wrong, or a word of praise."""
+    returned: list[object] = []
+    crash = ""
+    for arguments in exercise.inputs:
+        try:
+            returned.append(answer(*arguments))
+        except NotImplementedError:
+            return "not attempted yet."
+        except Exception as error:  # whatever the reader's code raises is shown to the reader
+            crash = f"It raised {type(error).__name__}: {error}"
+            break
+        if returned[-1] is None or returned[-1] is ...:
+            return "not attempted yet (nothing was returned)."
+    complaint = _find_mistake(exercise, returned) or crash
+    return f"not yet. {complaint}" if complaint else "correct."
+
+
+def _find_mistake(exercise: Exercise, returned: Sequence[object]) -> str:
+    """The hint of the mistake that gives the same results, or what is wrong with them."""
+    inputs = exercise.inputs[: len(returned)]  # fewer results if the answer crashed on the way
+    right = [exercise.reference(*arguments) for arguments in inputs]
+    complaints = [_complain(*pair) for pair in zip(returned, right, strict=True)]
+    if not any(complaints):
+        return ""
+    for hint, mistake in exercise.mistakes.items():
+        if _gives_the_same(mistake, inputs, returned):
+            return hint
+    return next(filter(None, complaints))
+
+
+def _gives_the_same(
+    mistake: Answer, inputs: Sequence[tuple[object, ...]], returned: Sequence[object]
+) -> bool:
+    try:
+        wrong = [mistake(*arguments) for arguments in inputs]
+    except RuntimeError:  # this mistake cannot be made with these sizes
+        return False
+    return not any(_complain(*pair) for pair in zip(returned, wrong, strict=True))
+
+
+def _complain(returned: object, expected: object) -> str:
+    """What is wrong with one returned value; empty if nothing is."""
+    right = _as_tensor(expected)
+    several = isinstance(returned, tuple | list) and any(isinstance(r, Tensor) for r in returned)
+    if several and isinstance(expected, Tensor):
+        return "It returned several tensors; return the one that is asked for."
+    try:
+        got = _as_tensor(returned)
+    except (TypeError, ValueError, RuntimeError):
+        return f"It returned a {type(returned).__name__}; expected numbers."
+    if got.shape != right.shape:
+        return f"The shape is {tuple(got.shape)}; expected {tuple(right.shape)}."
+    if got.isnan().any():
+        return "There are NaNs in it: is a row of -inf alone going through the softmax?"
+    if torch.allclose(got, right, rtol=TOLERANCE, atol=TOLERANCE):
+        return ""
+    error = (got - right).abs().max()
+    if error < 0.006:
+        return f"Nearly right: the largest error is {error:.2g}. Give four decimals."
+    return f"The shape is right; the largest error is {error:.3g}."
+
+
+def _as_tensor(value: object) -> Tensor:
+    """One tensor of doubles; several tensors become one long row."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", torch.float64)
+    if isinstance(value, tuple | list) and all(isinstance(item, Tensor) for item in value):
+        return torch.cat([_as_tensor(item).flatten() for item in value])
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+def random_inputs(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Seeded inputs, the same on every machine that runs the same torch."""
+    generator = torch.Generator("cpu").manual_seed(3)
+    return tuple(
+        torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+        for shape in shapes
+    )
