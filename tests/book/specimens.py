@@ -14,9 +14,11 @@ class Picture:
     def __init__(self, height):
         self.summary = f"A chart with one bar of height {height:.0f}."
         self.svg = (
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 50" role="img">'
+            '<svg xmlns="http://www.w3.org/2000/svg" '
+            'viewBox="0 0 100 50" role="img">'
             f"<title>Bar</title><desc>{self.summary}</desc>"
-            f'<rect x="10" y="10" width="20" height="{height:.2f}" fill="#0067a5"/>'
+            f'<rect x="10" y="10" width="20" height="{height:.2f}" '
+            'fill="#0067a5"/>'
             '<text x="10" y="45">one bar</text></svg>'
         )
 
