@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 from browser_checks import CHECKS, visit
 from built_site import CHAPTER_03, ROOT, SITE, documents_in_toc, pages
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 from site_links import broken_links, repeated_ids
 
 PAGES = pages()
-Visits = Callable[[str], dict[str, list[str]]]
+LONGEST_FIRST = sorted(PAGES, key=lambda path: -(SITE / path).stat().st_size)
 
 
-def on_one_worker(path: str) -> object:
-    """Keep a page's checks together when they are shared out, so that it is loaded once."""
-    return pytest.param(path, marks=pytest.mark.xdist_group(path), id=path)
-
-
-@pytest.fixture(scope="session")
-def visits(browser: Browser, origin: str) -> Visits:
-    """Each page is loaded once; all its checks read from that one visit."""
-
-    @cache
-    def visit_once(path: str) -> dict[str, list[str]]:
-        with browser.new_context() as context:
-            return visit(context, origin, f"{origin}/{path}")
-
-    return visit_once
-
-
-@pytest.mark.parametrize("path", [on_one_worker(path) for path in PAGES])
-@pytest.mark.parametrize("check", CHECKS)
-def test_page(path: str, check: str, visits: Visits) -> None:
-    problems = visits(path)[check]
-    assert not problems, f"{path}: {check}?\n  " + "\n  ".join(problems)
+@pytest.mark.parametrize("path", LONGEST_FIRST)  # so that two workers end at the same time
+def test_page(path: str, context: BrowserContext, origin: str) -> None:
+    """One visit, every check: a page is slow to load and quick to look at."""
+    found = visit(context, origin, f"{origin}/{path}")
+    assert set(found) == set(CHECKS)
+    problems = [f"{check}? {problem}" for check, listed in found.items() for problem in listed]
+    assert not problems, f"{path}:\n  " + "\n  ".join(problems)
 
 
 def test_every_document_of_the_contents_has_a_page() -> None:
