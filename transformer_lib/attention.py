@@ -24,7 +24,7 @@ def attention(
 ) -> tuple[Float[Tensor, "*out T Dv"], Float[Tensor, "*weights T S"]]:
     r"""Look up each query among the keys and return the weighted mean of the values.
 
-    .. math:: \operatorname{softmax}\!\left(Q K^\top / \sqrt{K}\right) V
+    .. math:: \operatorname{softmax}\!\left(Q K^\top / \sqrt{d_k}\right) V
 
     Args:
         q: queries, ``(..., T, K)``.
