@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import re
 import sys
@@ -22,6 +23,7 @@ import book_launch  # noqa: E402
 import book_pages  # noqa: E402
 import book_plan  # noqa: E402
 import book_references  # noqa: E402
+import book_stamp  # noqa: E402
 
 # --- the repository behind the launch links ---------------------------------------------------
 
@@ -497,3 +499,25 @@ def test_both_modes_define_every_theme_colour() -> None:
     names = {f"fig-{name}" for name in book_figures.THEME_COLOURS.values()}
     assert names <= set(mode_colours("light"))
     assert names <= set(mode_colours("dark"))
+
+
+# --- the stamp at the end of a chapter ----------------------------------------------------------
+
+
+def test_stamp_says_what_the_notebook_and_the_record_say(tmp_path: Path) -> None:
+    cells = [{"outputs": [{}]}, {"outputs": []}, {"outputs": [{}]}, {}]
+    executed = {"date": "2026-01-02", "python": "3.12", "torch": "2.9"}
+    notebook, record = tmp_path / "x.ipynb", tmp_path / "verified.json"
+    notebook.write_text(json.dumps({"cells": cells, "metadata": {"executed": executed}}))
+    record.write_text(json.dumps({"chapters": {"x.ipynb": {"compared": 1, "ratio": 0.5}}}))
+    line = book_stamp.stamp_of(notebook, record)
+    assert "Executed on 2026-01-02 with Python 3.12 and torch 2.9." in line
+    assert "1 of 2 outputs" in line
+
+
+def test_no_stamp_is_made_up_for_a_chapter_that_was_not_run(tmp_path: Path) -> None:
+    notebook, record = tmp_path / "x.ipynb", tmp_path / "verified.json"
+    notebook.write_text(json.dumps({"cells": [], "metadata": {}}))
+    record.write_text(json.dumps({"chapters": {"x.ipynb": {"compared": 0}}}))
+    with pytest.raises(KeyError, match="executed"):
+        book_stamp.stamp_of(notebook, record)
