@@ -32,7 +32,7 @@ MAX_LISTED = 64  # a matrix with more entries is summarised instead of listed
 
 
 def heatmap(
-    values: ArrayLike,
+    values: ArrayLike | Mapping[str, ArrayLike],
     *,
     rows: Sequence[str],
     columns: Sequence[str],
@@ -42,10 +42,10 @@ def heatmap(
     signed: bool = False,
     decimals: int = 2,
 ) -> Picture:
-    """Draw one matrix as a heat map with its values written in the cells.
+    """Draw a matrix, or several side by side, as heat maps with the values in the cells.
 
     Args:
-        values: the matrix, one row for each name in ``rows``.
+        values: the matrix; for several panels of one shape, a name and a matrix for each.
         rows: a name for each row.
         columns: a name for each column.
         title: a short name for the picture.
@@ -55,53 +55,16 @@ def heatmap(
         decimals: how many decimals to write.
 
     Returns:
-        The picture.
+        The picture; all its panels share one range of colours.
+
+    Raises:
+        ValueError: if a matrix has another shape than the names, or values that are not finite.
 
     Example:
         >>> heatmap([[0.7, 0.3]], rows=["cat"], columns=["the", "cat"], title="Weights").summary
         'Weights: heat map, query by key. cat: the 0.70, cat 0.30.'
     """
-    return heatmaps(
-        {title: values},
-        rows=rows,
-        columns=columns,
-        title=title,
-        row_axis=row_axis,
-        column_axis=column_axis,
-        signed=signed,
-        decimals=decimals,
-    )
-
-
-def heatmaps(
-    panels: Mapping[str, ArrayLike],
-    *,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    title: str,
-    row_axis: str = "query",
-    column_axis: str = "key",
-    signed: bool = False,
-    decimals: int = 2,
-) -> Picture:
-    """Draw several matrices of one shape side by side, in one range of colours.
-
-    Args:
-        panels: a name and a matrix for each panel.
-        rows: a name for each row.
-        columns: a name for each column.
-        title: a short name for the picture.
-        row_axis: what the rows are.
-        column_axis: what the columns are.
-        signed: whether zero is the middle of the colours.
-        decimals: how many decimals to write.
-
-    Returns:
-        The picture.
-
-    Raises:
-        ValueError: if a matrix has another shape than the names.
-    """
+    panels = values if isinstance(values, Mapping) else {title: values}
     matrices = {name: _matrix(name, values, rows, columns) for name, values in panels.items()}
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
     names_width = 0.09 * max(len(name) for name in rows) + 0.45  # the rows' names, inches

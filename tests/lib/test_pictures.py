@@ -30,7 +30,7 @@ def curve(middle=2.0):
 
 PICTURES = {
     "heatmap": heatmap,
-    "heatmaps": lambda: plots.heatmaps(
+    "two heat maps": lambda: plots.heatmap(
         {"left": [[0.1, -0.2]], "right": [[0.3, 0.4]]},
         rows=["cat"],
         columns=NAMES,
