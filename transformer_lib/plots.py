@@ -4,6 +4,8 @@ Every function returns a :class:`~transformer_lib.pictures.Picture`; as the last
 it shows itself. Series differ by marker and dash as well as by colour.
 """
 
+from __future__ import annotations  # so that the documentation shows ArrayLike by its name
+
 import itertools
 from collections.abc import Mapping, Sequence
 
