@@ -42,7 +42,7 @@ test-site: $(READY)  ## build the book from nothing; any warning fails
 	$(BIN)/python -m tools.site build
 
 test-browser: $(READY)  ## open every built page in a real browser (after test-site)
-	$(BIN)/python -m pytest tests/browser -n 2
+	$(BIN)/python -m pytest tests/browser -n 2 -rs
 
 binder-check: $(READY)  ## run the notebooks with only what Binder installs (downloads a lot)
 	$(BIN)/python -m tools.fresh_env $(NB)
