@@ -155,8 +155,8 @@ def _masked_softmax(
 ) -> Float[Tensor, "*out T S"]:
     """Softmax over the allowed keys; exact zeros elsewhere, also in a row that allows none.
 
-    A row of ``-inf`` alone would give NaN, in the gradient too. Such a row keeps its scores, and
-    its weights are set to zero afterwards.
+    A row of ``-inf`` alone would be NaN on its way forwards and backwards, even where a later step
+    covers it up. Such a row keeps its scores, and its weights are set to zero afterwards.
     """
     has_a_key = mask.any(dim=-1, keepdim=True)
     weights = scores.masked_fill(~(mask | ~has_a_key), -math.inf).softmax(dim=-1)

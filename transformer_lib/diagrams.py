@@ -14,6 +14,7 @@ from transformer_lib.pictures import INK, MUTED, ROLES, Picture, finish_svg
 BOX_WIDTH = 200.0
 LINE = 17.0  # height of a line of text
 GAP = 26.0  # room for an arrow between two boxes
+ADD = "add"  # the residual sum
 
 
 @dataclass
@@ -249,13 +250,9 @@ def block_diagram(config: TransformerConfig, *, decoder: bool = False) -> Pictur
     entry = canvas.box(84, 14, ["residual stream in", f"B T D, D={config.d_model}"], tensor=True)
     last, sentences = entry, []
     for sublayer in _sublayers(config, decoder):
-        last = _draw_sublayer(canvas, last, sublayer, config)
-        order = (
-            ("norm", sublayer[0], "add")
-            if config.norm_position == "pre"
-            else (sublayer[0], "add", "norm")
-        )
-        sentences.append(", ".join(order))
+        steps = _steps(config, sublayer[0])
+        last = _draw_sublayer(canvas, last, sublayer, steps)
+        sentences.append(", ".join(steps))
     y = last.y + last.height + GAP
     exit_box = canvas.box(84, y, ["residual stream out", f"B T D, D={config.d_model}"], tensor=True)
     canvas.arrow(last.bottom, exit_box.top)
@@ -362,24 +359,29 @@ def _sublayers(config: TransformerConfig, decoder: bool) -> list[tuple[str, str,
     ]
 
 
+def _steps(config: TransformerConfig, sublayer: str) -> list[str]:
+    """Norm, sublayer and sum in the configured order."""
+    norm = "LayerNorm" if config.norm == "layer" else "RMSNorm"
+    if config.norm_position == "pre":
+        return [norm, sublayer, ADD]
+    return [sublayer, ADD, norm]
+
+
 def _draw_sublayer(
-    canvas: Canvas, before: Box, sublayer: tuple[str, str, str], config: TransformerConfig
+    canvas: Canvas, before: Box, sublayer: tuple[str, str, str], steps: Sequence[str]
 ) -> Box:
-    """Draw norm, sublayer and sum in the configured order, with the bypass at the left."""
+    """Draw the steps of one sublayer below a box, with the bypass at the left."""
     name, role, detail = sublayer
-    norm = f"{'LayerNorm' if config.norm == 'layer' else 'RMSNorm'}"
-    add = "add"
-    order = [norm, name, add] if config.norm_position == "pre" else [name, add, norm]
     last, y = before, before.y + before.height + GAP
     sum_box = before
-    for step in order:
+    for step in steps:
         lines = [step, detail] if step == name else [step]
         width = BOX_WIDTH if step == name else 120.0
         box = canvas.box(
             184 - width / 2, y, lines, role=role if step == name else "plain", width=width
         )
         canvas.arrow(last.bottom, box.top)
-        sum_box = box if step == add else sum_box
+        sum_box = box if step == ADD else sum_box
         last, y = box, box.y + box.height + GAP - 8
     start = before.y + before.height + 9
     middle = sum_box.y + sum_box.height / 2

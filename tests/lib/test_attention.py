@@ -155,6 +155,36 @@ def test_a_query_without_any_key_gives_zeros_and_clean_gradients_in_both_paths(d
     )
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_no_nan_arises_on_the_way_through_a_query_without_any_key():
+    q, k, v = (t.requires_grad_() for t in random_inputs((1,), 2, 3, 4, 4))
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    with torch.autograd.detect_anomaly():  # raises at the first NaN of the backward pass
+        output, weights = attention(q, k, v, mask)
+        (output.sum() + weights.square().sum()).backward()
+
+
+def test_no_kernel_is_ever_given_a_query_without_any_key(monkeypatch):
+    """What a kernel makes of such a row differs between versions and devices."""
+    given = []
+    kernel = F.scaled_dot_product_attention
+
+    def spy(*args, attn_mask=None, **kwargs):
+        given.append(attn_mask)
+        return kernel(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    fused_attention(*random_inputs((1,), 2, 3, 4, 4), mask)
+    assert given[0].any(dim=-1).all()
+
+
+def test_a_forbidden_key_takes_no_weight_however_low_the_allowed_scores_are():
+    q, k = torch.full((1, 1), 1e3), torch.tensor([[-1e3], [-1e3], [1e3]])
+    _, weights = attention(q, k, torch.ones(3, 1), torch.tensor([[True, True, False]]))
+    assert_close(weights, torch.tensor([[0.5, 0.5, 0.0]]))
+
+
 def test_large_scores_do_not_overflow():
     q = torch.full((1, 4), 1e4)
     k = torch.stack([torch.full((4,), 1e4), torch.full((4,), -1e4)])

@@ -130,11 +130,21 @@ def test_minus_zero_is_never_written():
 def test_block_diagram_follows_the_configuration():
     post = diagrams.block_diagram(TransformerConfig()).summary
     pre = diagrams.block_diagram(TransformerConfig(norm_position="pre")).summary
-    assert "self-attention, add, norm" in post
-    assert "norm, self-attention, add" in pre
+    assert "self-attention, add, LayerNorm" in post
+    assert "LayerNorm, self-attention, add" in pre
     svg = diagrams.block_diagram(TransformerConfig(d_ff=999, norm="rms")).svg
     assert "999" in svg
     assert "RMSNorm" in svg
+
+
+@pytest.mark.parametrize(("place", "first"), [("pre", "LayerNorm"), ("post", "self-attention")])
+def test_block_diagram_draws_the_norm_where_it_stands(place, first):
+    svg = diagrams.block_diagram(TransformerConfig(norm_position=place)).svg
+    heights = {
+        text.text: float(text.get("y"))
+        for text in reversed(list(ET.fromstring(svg).iter(f"{SVG}text")))  # the first one counts
+    }
+    assert min(("LayerNorm", "self-attention", "add"), key=heights.get) == first
 
 
 def test_architecture_diagram_follows_the_configuration():
