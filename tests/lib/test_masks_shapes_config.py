@@ -102,7 +102,7 @@ def test_influence_tells_mixing_from_working_alone():
     x = torch.randn(1, 5, 8)
     per_token = influence(torch.nn.Linear(8, 3), x)
     assert_close(per_token, per_token.diagonal().diag())
-    assert (influence(torch.nn.LayerNorm(8), x).diagonal() > 0).all()
+    assert (influence(torch.nn.LayerNorm(8), x).diagonal() > 0.01).all()
     head = AttentionHead(8, 8)
     assert (influence(lambda y: head(y)[0], x) > 0).all()
     causal = influence(lambda y: head(y, mask=causal_mask(5))[0], x)
