@@ -11,7 +11,7 @@ Activation = Literal["relu", "gelu", "swiglu"]
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """The sizes and choices that define a Transformer. The defaults are the base model of 2017.
+    """The sizes and choices that define a Transformer. The defaults follow the base model of 2017.
 
     Args:
         vocab_size: V, the number of different tokens.
