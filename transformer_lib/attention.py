@@ -5,13 +5,19 @@ Two paths give one answer. :func:`attention` is the readable one and returns the
 """
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer_lib.shapes import expect_last
+from transformer_lib.cache import KeyValueStore
+from transformer_lib.config import RopePairing
+from transformer_lib.masks import causal_mask
+from transformer_lib.positions import rotate
+from transformer_lib.shapes import check_divides, expect_last, expect_shape
 
 
 def attention(
@@ -20,7 +26,10 @@ def attention(
     v: Float[Tensor, "*v_batch S Dv"],
     mask: Bool[Tensor, "..."] | None = None,
     *,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
     scale: float | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "*out T Dv"], Float[Tensor, "*weights T S"]]:
     r"""Look up each query among the keys and return the weighted mean of the values.
 
@@ -32,7 +41,10 @@ def attention(
         v: values, ``(..., S, Dv)``; their width may differ from ``K``.
         mask: boolean, ``True`` = may attend, broadcastable to ``(..., T, S)``. A query that may
             attend to nothing gets zero weights and a zero output.
+        bias: added to the scaled scores, broadcastable to ``(..., T, S)`` (ALiBi, T5).
+        causal: whether to hide the future too; the last query stands at the last key.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        dropout: the probability with which a weight is dropped; the others grow to make up for it.
 
     Returns:
         The outputs ``(..., T, Dv)`` and the weights ``(..., T, S)``, whose rows sum to 1.
@@ -51,11 +63,15 @@ def attention(
         >>> output
         tensor([[13.3024]])
     """
-    _check_inputs(q, k, v, mask)
+    _check_inputs(q, k, v, mask, bias)
+    mask = _with_causal(mask, q, k) if causal else mask
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = scale * (q @ k.mT)  # (..., T, S)
+    scores = scores if bias is None else scores + bias
     weights = scores.softmax(dim=-1) if mask is None else _masked_softmax(scores, mask)
-    return weights @ v, weights  # (..., T, Dv), (..., T, S)
+    # Dropout thins out what mixes the values; the weights that are returned stay whole.
+    mixing = F.dropout(weights, dropout) if dropout else weights
+    return mixing @ v, weights  # (..., T, Dv), (..., T, S)
 
 
 def fused_attention(
@@ -64,7 +80,10 @@ def fused_attention(
     v: Float[Tensor, "*v_batch S Dv"],
     mask: Bool[Tensor, "..."] | None = None,
     *,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
     scale: float | None = None,
+    dropout: float = 0.0,
 ) -> Float[Tensor, "*out T Dv"]:
     """Compute what :func:`attention` computes with PyTorch's fused kernel, without the weights.
 
@@ -73,7 +92,10 @@ def fused_attention(
         k: keys, ``(..., S, K)``.
         v: values, ``(..., S, Dv)``.
         mask: boolean, ``True`` = may attend, broadcastable to ``(..., T, S)``.
+        bias: added to the scaled scores, broadcastable to ``(..., T, S)``.
+        causal: whether to hide the future too; the last query stands at the last key.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        dropout: the probability with which a weight is dropped.
 
     Returns:
         The outputs ``(..., T, Dv)``.
@@ -87,12 +109,20 @@ def fused_attention(
         >>> torch.allclose(fused_attention(x, x, x), attention(x, x, x)[0])
         True
     """
-    _check_inputs(q, k, v, mask)
+    _check_inputs(q, k, v, mask, bias)
+    kernel = partial(F.scaled_dot_product_attention, q, k, v, scale=scale, dropout_p=dropout)
+    if mask is None and bias is None and q.shape[-2] == k.shape[-2]:
+        return kernel(is_causal=causal)  # no mask to read: the fastest kernel
+    mask = _with_causal(mask, q, k) if causal else mask
     if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)
+        return kernel(attn_mask=None if bias is None else bias.to(q.dtype))
     has_a_key = mask.any(dim=-1, keepdim=True)
     # Kernels and versions disagree about a row with no key (NaN or zeros), so none is sent there.
-    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask | ~has_a_key, scale=scale)
+    allowed = mask | ~has_a_key
+    if bias is None:
+        output = kernel(attn_mask=allowed)
+    else:
+        output = kernel(attn_mask=bias.to(q.dtype).masked_fill(~allowed, -math.inf))
     return output.masked_fill(~has_a_key, 0.0)
 
 
@@ -150,6 +180,179 @@ class AttentionHead(nn.Module):
         return attention(self.query(x), self.key(memory), self.value(memory), mask)
 
 
+class MultiHeadAttention(nn.Module):
+    """Several attention heads side by side, and a projection that mixes what they found.
+
+    With fewer key-value heads than query heads, neighbouring query heads share one (GQA); with a
+    single one they all do (MQA).
+
+    Args:
+        d_model: D, the width of the residual stream.
+        n_heads: H, the number of query heads; must divide ``d_model``.
+        n_kv_heads: the number of heads with keys and values of their own; must divide ``n_heads``;
+            all of them if left out.
+        bias: whether the projections add a learned constant.
+        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        dropout: the probability with which an attention weight is dropped in training.
+        pairing: how RoPE pairs the features of a head.
+
+    Attributes:
+        fused: whether the forward pass uses :func:`fused_attention` (the default) or the readable
+            :func:`attention`; both give the same answer.
+
+    Raises:
+        ValueError: if the sizes do not divide.
+
+    Example:
+        >>> attend = MultiHeadAttention(d_model=8, n_heads=4, n_kv_heads=2)
+        >>> attend(torch.zeros(2, 5, 8), causal=True).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        *,
+        bias: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        pairing: RopePairing = "interleaved",
+    ) -> None:
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        check_divides("n_heads", n_heads, "d_model", d_model)
+        check_divides("n_kv_heads", n_kv_heads, "n_heads", n_heads)
+        self.d_model, self.n_heads, self.n_kv_heads = d_model, n_heads, n_kv_heads
+        self.d_head = d_model // n_heads
+        self.scale, self.dropout, self.pairing = scale, dropout, pairing
+        self.fused = True
+        self.query = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
+        self.key = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
+        self.value = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
+        self.output = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        angles: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        store: KeyValueStore | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Attend from ``x`` to itself, or to ``memory`` if it is given (cross-attention).
+
+        Args:
+            x: where the queries come from, ``(B, T, D)``.
+            memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
+            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``.
+            bias: added to the scores, broadcastable to ``(B, H, T, S)``.
+            angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``.
+            causal: whether to hide the future too.
+            store: keys and values of earlier calls; those of this call are added to it.
+
+        Returns:
+            What each position found, ``(B, T, D)``.
+
+        Raises:
+            ValueError: if the shapes do not fit together.
+        """
+        q, k, v = self._project(x, memory, angles, store)
+        attend = fused_attention if self.fused else _readable_attention
+        heads = attend(
+            q,
+            k,
+            v,
+            mask,
+            bias=bias,
+            causal=causal,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self._merge(heads)
+
+    def with_weights(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        angles: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B H T S"]]:
+        """Return what the forward pass returns, and the attention weights of every head.
+
+        Args:
+            x: where the queries come from, ``(B, T, D)``.
+            memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
+            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``.
+            bias: added to the scores, broadcastable to ``(B, H, T, S)``.
+            angles: RoPE's angles for the positions of ``x``.
+            causal: whether to hide the future too.
+
+        Returns:
+            The outputs ``(B, T, D)`` and the weights ``(B, H, T, S)``. No weight is dropped.
+        """
+        q, k, v = self._project(x, memory, angles, None)
+        heads, weights = attention(q, k, v, mask, bias=bias, causal=causal, scale=self.scale)
+        return self._merge(heads), weights
+
+    def _project(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        angles: Tensor | None,
+        store: KeyValueStore | None,
+    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
+        """Queries, keys and values of every head; keys and values of earlier calls come first."""
+        sizes = {"D": self.d_model}
+        expect_shape("x", x, "B T D", sizes)
+        q = self._split(self.query(x))  # (B, H, T, K)
+        if angles is not None:
+            q = rotate(q, angles, self.pairing)
+        if memory is not None:
+            expect_shape("memory", memory, "B S D", sizes)
+        if memory is not None and store is not None and store.length:
+            k, v = store.read()  # the memory does not change between calls
+        else:
+            source = x if memory is None else memory
+            k, v = self._split(self.key(source)), self._split(self.value(source))
+            if angles is not None:
+                k = rotate(k, angles, self.pairing)
+            if store is not None:
+                k, v = store.append(k, v)
+        group = self.n_heads // self.n_kv_heads
+        if group > 1:  # query heads 0 .. group-1 share key-value head 0, and so on
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        return q, k, v
+
+    def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
+        """Cut the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""
+        heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, K)
+        return heads.transpose(1, 2)
+
+    def _merge(self, heads: Float[Tensor, "B H T K"]) -> Float[Tensor, "B T D"]:
+        """Lay the heads side by side again, ``(B, T, H * K)``, and mix them."""
+        mixed: Tensor = self.output(heads.transpose(1, 2).flatten(start_dim=2))
+        return mixed
+
+
+def _readable_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any
+) -> Tensor:
+    return attention(q, k, v, mask, **options)[0]
+
+
+def _with_causal(mask: Tensor | None, q: Tensor, k: Tensor) -> Bool[Tensor, "..."]:
+    causal = causal_mask(q.shape[-2], k.shape[-2], device=q.device)
+    return causal if mask is None else mask & causal
+
+
 def _masked_softmax(
     scores: Float[Tensor, "*batch T S"], mask: Bool[Tensor, "..."]
 ) -> Float[Tensor, "*out T S"]:
@@ -163,8 +366,10 @@ def _masked_softmax(
     return weights.masked_fill(~mask, 0.0)
 
 
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
-    """Raise an error that names the argument if the four do not fit together."""
+def _check_inputs(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None
+) -> None:
+    """Raise an error that names the argument if the five do not fit together."""
     sizes: dict[str, int] = {}
     expect_last("q", q, "T K", sizes)
     expect_last("k", k, "S K", sizes)
@@ -176,27 +381,30 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
             "the leading dimensions of q, k and v must broadcast together; "
             f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         ) from None
+    scores_shape = (*batch, sizes["T"], sizes["S"])
     if mask is not None:
-        _check_mask(mask, (*batch, sizes["T"], sizes["S"]))
+        if mask.dtype != torch.bool:
+            raise TypeError(
+                f"mask has dtype {mask.dtype}; expected torch.bool with True = may attend "
+                "(for a 0/1 mask: mask.bool())"
+            )
+        _check_fits("mask", mask, scores_shape)
+    if bias is not None:
+        _check_fits("bias", bias, scores_shape)
 
 
-def _check_mask(mask: Tensor, scores_shape: tuple[int, ...]) -> None:
-    """Raise an error unless the mask is boolean and broadcasts to the scores' shape."""
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask has dtype {mask.dtype}; expected torch.bool with True = may attend "
-            "(for a 0/1 mask: mask.bool())"
-        )
+def _check_fits(name: str, tensor: Tensor, scores_shape: tuple[int, ...]) -> None:
+    """Raise an error unless a mask or bias broadcasts to the scores' shape."""
     try:
-        fits = _broadcast(mask.shape, scores_shape) == scores_shape
+        fits = _broadcast(tensor.shape, scores_shape) == scores_shape
     except RuntimeError:
         fits = False
     if not fits:
         raise ValueError(
-            f"mask has shape {tuple(mask.shape)}; expected one that broadcasts to the scores, "
+            f"{name} has shape {tuple(tensor.shape)}; expected one that broadcasts to the scores, "
             f"(..., T, S) = {scores_shape}"
         )
 
 
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return tuple(torch.broadcast_shapes(*shapes))

@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Position = Literal["sinusoidal", "learned", "rope", "alibi", "none"]
+from transformer_lib.shapes import check_choice, check_divides, check_whole
+
+Position = Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
+RopePairing = Literal["interleaved", "split"]
 Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
-Activation = Literal["relu", "gelu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"]
+Init = Literal["xavier", "gpt2"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +23,33 @@ class TransformerConfig:
         d_model: D, the width of the residual stream.
         n_heads: H, the number of attention heads; must divide ``d_model``.
         n_kv_heads: heads that have keys and values of their own; must divide ``n_heads``.
-            ``None`` means all of them.
+            ``None`` means all of them (MHA), ``1`` is MQA, anything between is GQA.
         d_ff: F, the inner width of the feed-forward network; ``None`` means ``4 * d_model``.
         n_layers: the number of blocks in each stack.
-        dropout: the probability with which a value is dropped in training.
+        dropout: the probability with which a value is dropped in training: in the embeddings and
+            in what each sublayer adds to the residual stream.
+        attention_dropout: the same for attention weights; the 2017 paper does not mention it.
         position: how a token's place is told to the model.
+        rope_theta: the base of RoPE's wavelengths.
+        rope_pairing: which features RoPE rotates together: neighbours (``"interleaved"``, the
+            paper) or the two halves of a head (``"split"``, Hugging Face).
         norm: which normalisation.
         norm_position: before each sublayer (``"pre"``) or after the residual sum (``"post"``).
         norm_eps: the small constant inside the norm's square root.
-        activation: the non-linearity of the feed-forward network.
-        bias: whether linear layers add a learned constant.
+        activation: the non-linearity of the feed-forward network; ``swiglu`` and ``geglu`` are
+            gated, ``_tanh`` is the approximation of GELU that GPT-2 uses.
+        n_experts: the number of feed-forward networks to choose from in each block (a mixture of
+            experts); ``None`` means one, and no choice.
+        active_experts: how many of them each token is sent to.
+        bias: whether linear layers and layer norms add a learned constant.
+        scale_embeddings: whether token embeddings are multiplied by ``sqrt(d_model)``.
+        norm_embeddings: whether the embeddings are normalised before the first block (BERT).
+        n_segments: the number of segment embeddings (BERT has 2); 0 means none.
+        attention_scale: what scores are multiplied by; ``None`` means ``1/sqrt(d_head)``.
         tie_embeddings: whether the output layer reuses the token embedding's weights.
-        window: how many positions back a token may look; ``None`` means all of them.
+        logit_scale: what the last vectors are multiplied by before the output layer (T5).
+        window: how many positions a token sees, itself included, to each side; ``None``: all.
+        init: how weights are drawn before training.
 
     Raises:
         ValueError: if a value is out of range or two of them do not fit together.
@@ -52,24 +71,46 @@ class TransformerConfig:
     d_ff: int | None = None
     n_layers: int = 6
     dropout: float = 0.1
+    attention_dropout: float = 0.0
     position: Position = "sinusoidal"
+    rope_theta: float = 10_000.0
+    rope_pairing: RopePairing = "interleaved"
     norm: Norm = "layer"
     norm_position: NormPosition = "post"
     norm_eps: float = 1e-5
     activation: Activation = "relu"
+    n_experts: int | None = None
+    active_experts: int = 2
     bias: bool = True
+    scale_embeddings: bool = True
+    norm_embeddings: bool = False
+    n_segments: int = 0
+    attention_scale: float | None = None
     tie_embeddings: bool = True
+    logit_scale: float = 1.0
     window: int | None = None
+    init: Init = "xavier"
 
     def __post_init__(self) -> None:
         self._check_sizes()
         self._check_choices()
-        _check_divides("n_heads", self.n_heads, "d_model", self.d_model)
-        _check_divides("n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must be at least 0 and less than 1")
-        if self.norm_eps <= 0:
-            raise ValueError(f"norm_eps={self.norm_eps} must be greater than 0")
+        self._check_numbers()
+        check_divides("n_heads", self.n_heads, "d_model", self.d_model)
+        check_divides("n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
+        if self.position == "rope" and self.d_head % 2:
+            raise ValueError(
+                f"position='rope' rotates pairs of features: d_model / n_heads = {self.d_head} "
+                "must be even"
+            )
+        if self.position == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"position='sinusoidal' pairs sines with cosines: d_model={self.d_model} "
+                "must be even"
+            )
+        if self.n_experts is not None and self.active_experts > self.n_experts:
+            raise ValueError(
+                f"active_experts={self.active_experts} must be at most n_experts={self.n_experts}"
+            )
 
     @property
     def d_head(self) -> int:
@@ -87,33 +128,31 @@ class TransformerConfig:
         return 4 * self.d_model if self.d_ff is None else self.d_ff
 
     def _check_sizes(self) -> None:
-        for name in ("vocab_size", "max_len", "d_model", "n_heads", "n_layers"):
-            _check_positive(name, getattr(self, name))
-        for name in ("n_kv_heads", "d_ff", "window"):
+        sizes = ("vocab_size", "max_len", "d_model", "n_heads", "n_layers", "active_experts")
+        for name in sizes:
+            check_whole(name, getattr(self, name))
+        for name in ("n_kv_heads", "d_ff", "n_experts", "window"):
             if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
+                check_whole(name, getattr(self, name))
+        check_whole("n_segments", self.n_segments, least=0)
+
+    def _check_numbers(self) -> None:
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
+        for name in ("norm_eps", "rope_theta", "logit_scale", "attention_scale"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value} must be greater than 0")
 
     def _check_choices(self) -> None:
         choices = {
             "position": Position,
+            "rope_pairing": RopePairing,
             "norm": Norm,
             "norm_position": NormPosition,
             "activation": Activation,
+            "init": Init,
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in get_args(allowed):
-                options = ", ".join(repr(option) for option in get_args(allowed))
-                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {options}")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
-
-
-def _check_divides(small_name: str, small: int, large_name: str, large: int) -> None:
-    if large % small:
-        raise ValueError(
-            f"{small_name}={small} must divide {large_name}={large}: "
-            f"{large} / {small} leaves a remainder of {large % small}"
-        )
+            check_choice(name, getattr(self, name), get_args(allowed))

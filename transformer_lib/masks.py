@@ -10,6 +10,41 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from transformer_lib.shapes import check_whole, expect_shape
+
+
+def query_key_distances(
+    n_queries: int, n_keys: int | None = None, *, device: torch.device | str | None = None
+) -> Int[Tensor, "T S"]:
+    """Count how far each key stands before each query; the last query stands at the last key.
+
+    Args:
+        n_queries: T, the number of query positions.
+        n_keys: S, the number of key positions; the same as ``n_queries`` if left out.
+        device: where to build the table.
+
+    Returns:
+        A ``(T, S)`` table, negative where the key comes after the query.
+
+    Raises:
+        ValueError: if a length is not positive, or there are more queries than keys.
+
+    Example:
+        >>> query_key_distances(2, 4)
+        tensor([[ 2,  1,  0, -1],
+                [ 3,  2,  1,  0]])
+    """
+    n_keys = n_queries if n_keys is None else n_keys
+    check_whole("n_queries", n_queries)
+    check_whole("n_keys", n_keys)
+    if n_queries > n_keys:
+        raise ValueError(
+            f"n_queries={n_queries} is larger than n_keys={n_keys}: "
+            "the first queries would have nothing to look at"
+        )
+    keys = torch.arange(n_keys, device=device)
+    return keys[n_keys - n_queries :, None] - keys
+
 
 def causal_mask(
     n_queries: int, n_keys: int | None = None, *, device: torch.device | str | None = None
@@ -38,16 +73,7 @@ def causal_mask(
         >>> causal_mask(1, 4).int()
         tensor([[1, 1, 1, 1]], dtype=torch.int32)
     """
-    n_keys = n_queries if n_keys is None else n_keys
-    if n_queries < 1 or n_keys < 1:
-        raise ValueError(f"n_queries={n_queries} and n_keys={n_keys} must both be at least 1")
-    if n_queries > n_keys:
-        raise ValueError(
-            f"n_queries={n_queries} is larger than n_keys={n_keys}: "
-            "the first queries would have nothing to look at"
-        )
-    all_pairs = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
-    return all_pairs.tril(diagonal=n_keys - n_queries)
+    return query_key_distances(n_queries, n_keys, device=device) >= 0
 
 
 def padding_mask(lengths: Int[Tensor, " B"], n_keys: int) -> Bool[Tensor, "B 1 1 {n_keys}"]:
@@ -68,10 +94,102 @@ def padding_mask(lengths: Int[Tensor, " B"], n_keys: int) -> Bool[Tensor, "B 1 1
         tensor([[1, 1, 1],
                 [1, 0, 0]], dtype=torch.int32)
     """
+    _check_lengths("lengths", lengths, n_keys)
+    positions = torch.arange(n_keys, device=lengths.device)
+    return (positions < lengths[:, None])[:, None, None, :]
+
+
+def token_mask(ids: Int[Tensor, "B S"], pad_id: int) -> Bool[Tensor, "B 1 1 S"]:
+    """Hide padding wherever it stands, at the end, at the start or in between.
+
+    Args:
+        ids: the padded batch, ``(B, S)``.
+        pad_id: the id that fills it up.
+
+    Returns:
+        A ``(B, 1, 1, S)`` mask, the same for all heads and all queries.
+
+    Raises:
+        ValueError: if ``ids`` is not a batch of sequences.
+
+    Example:
+        >>> token_mask(torch.tensor([[5, 7, 0], [0, 0, 9]]), pad_id=0)[:, 0, 0].int()
+        tensor([[1, 1, 0],
+                [0, 0, 1]], dtype=torch.int32)
+    """
+    expect_shape("ids", ids, "B S", {})
+    return (ids != pad_id)[:, None, None, :]
+
+
+def window_mask(
+    n_queries: int,
+    n_keys: int | None = None,
+    *,
+    window: int,
+    device: torch.device | str | None = None,
+) -> Bool[Tensor, "T S"]:
+    """Let each position see only those nearer than ``window``, to both sides.
+
+    Together with :func:`causal_mask` (``&``) a token sees itself and the ``window - 1`` before it.
+
+    Args:
+        n_queries: T, the number of query positions.
+        n_keys: S, the number of key positions; the same as ``n_queries`` if left out.
+        window: how many positions are seen to one side, the query's own included.
+        device: where to build the mask.
+
+    Returns:
+        A ``(T, S)`` mask, aligned bottom-right like :func:`causal_mask`.
+
+    Raises:
+        ValueError: if a length or the window is not positive, or there are more queries than keys.
+
+    Example:
+        >>> (window_mask(4, window=2) & causal_mask(4)).int()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [0, 1, 1, 0],
+                [0, 0, 1, 1]], dtype=torch.int32)
+    """
+    check_whole("window", window)
+    return query_key_distances(n_queries, n_keys, device=device).abs() < window
+
+
+def prefix_mask(
+    prefix_lengths: Int[Tensor, " B"], n_queries: int, n_keys: int | None = None
+) -> Bool[Tensor, "B 1 T S"]:
+    """Let every position see the whole prefix, and the rest causally (a prefix language model).
+
+    It takes the place of :func:`causal_mask`: combining the two would hide the prefix again.
+
+    Args:
+        prefix_lengths: the length of each sequence's prefix, ``(B,)``.
+        n_queries: T, the number of query positions.
+        n_keys: S, the number of key positions; the same as ``n_queries`` if left out.
+
+    Returns:
+        A ``(B, 1, T, S)`` mask.
+
+    Raises:
+        ValueError: if a prefix is longer than the keys, or the lengths make no sense.
+
+    Example:
+        >>> prefix_mask(torch.tensor([2]), 4)[0, 0].int()
+        tensor([[1, 1, 0, 0],
+                [1, 1, 0, 0],
+                [1, 1, 1, 0],
+                [1, 1, 1, 1]], dtype=torch.int32)
+    """
+    causal = causal_mask(n_queries, n_keys, device=prefix_lengths.device)
+    _check_lengths("prefix_lengths", prefix_lengths, causal.shape[1])
+    positions = torch.arange(causal.shape[1], device=prefix_lengths.device)
+    in_prefix = positions < prefix_lengths[:, None]  # (B, S)
+    return in_prefix[:, None, None, :] | causal
+
+
+def _check_lengths(name: str, lengths: Tensor, n_keys: int) -> None:
     outside = (lengths < 0) | (lengths > n_keys)
     if outside.any():
         raise ValueError(
-            f"lengths has {lengths[outside].tolist()}; each must be between 0 and n_keys={n_keys}"
+            f"{name} has {lengths[outside].tolist()}; each must be between 0 and n_keys={n_keys}"
         )
-    positions = torch.arange(n_keys, device=lengths.device)
-    return (positions < lengths[:, None])[:, None, None, :]

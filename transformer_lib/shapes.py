@@ -4,6 +4,8 @@ One letter means one dimension everywhere: in the prose, in comments, in type an
 error messages.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 LETTERS = {
@@ -71,9 +73,37 @@ def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) 
         Traceback (most recent call last):
         ValueError: k has shape (7, 32); expected (..., S, K) with K=64, got K=32
     """
+    _expect(name, tensor, letters, known, f"(..., {', '.join(letters.split())})")
+
+
+def expect_shape(name: str, tensor: Tensor, letters: str, known: dict[str, int]) -> None:
+    """Check all dimensions of a tensor and remember the size of each new letter.
+
+    Args:
+        name: what the caller calls this argument, for the error message.
+        tensor: the tensor to check.
+        letters: the letters of all its dimensions, such as ``"B T D"``.
+        known: sizes of the letters seen so far; new letters are added to it.
+
+    Raises:
+        ValueError: if the number of dimensions is another one, a dimension is empty, or a letter
+            already known has another size.
+
+    Example:
+        >>> import torch
+        >>> expect_shape("x", torch.zeros(5, 64), "B T D", {"D": 64})
+        Traceback (most recent call last):
+        ValueError: x has shape (5, 64); expected (B, T, D)
+    """
+    wanted = f"({', '.join(letters.split())})"
+    if tensor.ndim != len(letters.split()):
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {wanted}")
+    _expect(name, tensor, letters, known, wanted)
+
+
+def _expect(name: str, tensor: Tensor, letters: str, known: dict[str, int], wanted: str) -> None:
     names = letters.split()
     shape = tuple(tensor.shape)
-    wanted = f"(..., {', '.join(names)})"
     if len(shape) < len(names):
         raise ValueError(f"{name} has shape {shape}; expected {wanted}")
     for letter, size in zip(names, shape[-len(names) :], strict=True):
@@ -84,3 +114,71 @@ def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) 
                 f"{name} has shape {shape}; expected {wanted} with {letter}={known[letter]}, "
                 f"got {letter}={size}"
             )
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
+    """Raise an error unless a value is a whole number that is large enough.
+
+    Args:
+        name: what the caller calls this argument, for the error message.
+        value: what was given.
+        least: the smallest number allowed.
+
+    Raises:
+        ValueError: if it is not.
+
+    Example:
+        >>> check_whole("n_heads", 0)
+        Traceback (most recent call last):
+        ValueError: n_heads=0 must be a whole number of at least 1
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
+def check_choice(name: str, value: object, options: Sequence[object]) -> None:
+    """Raise an error unless a value is one of those allowed.
+
+    Args:
+        name: what the caller calls this argument, for the error message.
+        value: what was given.
+        options: what is allowed.
+
+    Raises:
+        ValueError: if it is not among them.
+
+    Example:
+        >>> check_choice("norm", "batch", ("layer", "rms"))
+        Traceback (most recent call last):
+        ValueError: norm='batch' must be one of 'layer', 'rms'
+    """
+    if value not in options:
+        raise ValueError(
+            f"{name}={value!r} must be one of {', '.join(repr(option) for option in options)}"
+        )
+
+
+def check_divides(small_name: str, small: int, large_name: str, large: int) -> None:
+    """Raise an error unless both numbers are positive and one divides the other.
+
+    Args:
+        small_name: what the caller calls the divisor.
+        small: the divisor.
+        large_name: what the caller calls the number to be divided.
+        large: the number to be divided.
+
+    Raises:
+        ValueError: if it does not divide.
+
+    Example:
+        >>> check_divides("n_heads", 12, "d_model", 100)
+        Traceback (most recent call last):
+        ValueError: n_heads=12 must divide d_model=100: 100 / 12 leaves a remainder of 4
+    """
+    check_whole(small_name, small)
+    check_whole(large_name, large)
+    if large % small:
+        raise ValueError(
+            f"{small_name}={small} must divide {large_name}={large}: "
+            f"{large} / {small} leaves a remainder of {large % small}"
+        )

@@ -1,0 +1,221 @@
+"""One block for every model, and a stack of them."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.cache import KeyValueCache, KeyValueStore
+from transformer_lib.config import TransformerConfig
+from transformer_lib.feedforward import make_feed_forward
+from transformer_lib.masks import window_mask
+from transformer_lib.norms import make_norm
+from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
+
+
+class Block(nn.Module):
+    """Attention, optional cross-attention, feed-forward: each read from and added to the stream.
+
+    Args:
+        config: the model's configuration.
+        cross_attention: whether the block also attends to a memory (the decoder of 2017).
+
+    Example:
+        >>> block = Block(TransformerConfig(d_model=8, n_heads=2))
+        >>> block(torch.zeros(2, 5, 8)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, config: TransformerConfig, *, cross_attention: bool = False) -> None:
+        super().__init__()
+        self.norm_position = config.norm_position
+        self.attention = _make_attention(config)
+        self.attention_norm = make_norm(config)
+        self.cross_attention = _make_attention(config) if cross_attention else None
+        self.cross_attention_norm = make_norm(config) if cross_attention else None
+        self.feed_forward = make_feed_forward(config)
+        self.feed_forward_norm = make_norm(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "..."] | None = None,
+        memory: Float[Tensor, "B S D"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        angles: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        own_store: KeyValueStore | None = None,
+        memory_store: KeyValueStore | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Carry the residual stream through the block.
+
+        Args:
+            x: the stream, ``(B, T, D)``.
+            mask: for self-attention, broadcastable to ``(B, H, T, T)``.
+            memory: what cross-attention reads, ``(B, S, D)``.
+            memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
+            bias: added to the scores of self-attention.
+            angles: RoPE's angles for self-attention.
+            causal: whether self-attention hides the future.
+            own_store: keys and values of earlier steps, for self-attention.
+            memory_store: keys and values of the memory, for cross-attention.
+
+        Returns:
+            The stream, ``(B, T, D)``.
+
+        Raises:
+            ValueError: if there is a memory and no cross-attention, or the other way round.
+        """
+        if (memory is None) != (self.cross_attention is None):
+            has = "no cross-attention" if self.cross_attention is None else "cross-attention"
+            given = "no memory was given" if memory is None else "a memory was given"
+            raise ValueError(f"the block has {has}, but {given}")
+        x = self._add(
+            x,
+            self.attention_norm,
+            lambda h: self.attention(
+                h, None, mask, bias=bias, angles=angles, causal=causal, store=own_store
+            ),
+        )
+        cross = self.cross_attention
+        if cross is not None and self.cross_attention_norm is not None:
+            x = self._add(
+                x,
+                self.cross_attention_norm,
+                lambda h: cross(h, memory, memory_mask, store=memory_store),
+            )
+        return self._add(x, self.feed_forward_norm, self.feed_forward)
+
+    def _add(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add what a sublayer says to the stream; the norm stands before or after."""
+        if self.norm_position == "pre":
+            x = x + self.dropout(sublayer(norm(x)))
+        else:
+            x = norm(x + self.dropout(sublayer(x)))
+        return x
+
+
+class Stack(nn.Module):
+    """``n_layers`` blocks, with the positions that act inside attention, and the final norm.
+
+    Args:
+        config: the model's configuration.
+        causal: whether self-attention hides the future (a decoder).
+        cross_attention: whether each block also attends to a memory.
+
+    Example:
+        >>> stack = Stack(TransformerConfig(d_model=8, n_heads=2, n_layers=2), causal=True)
+        >>> stack(torch.zeros(2, 5, 8)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self, config: TransformerConfig, *, causal: bool, cross_attention: bool = False
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.causal = causal
+        self.blocks = nn.ModuleList(
+            Block(config, cross_attention=cross_attention) for _ in range(config.n_layers)
+        )
+        # All blocks share one bias, as in T5, where the first block owns it.
+        self.bias: AlibiBias | T5Bias | None = None
+        if config.position == "alibi":
+            self.bias = AlibiBias(config.n_heads)
+        elif config.position == "t5":
+            self.bias = T5Bias(config.n_heads, bidirectional=not causal)
+        # After post-norm the stream is normalised already. Pre-norm leaves a bare sum.
+        self.final_norm = make_norm(config) if config.norm_position == "pre" else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "..."] | None = None,
+        memory: Float[Tensor, "B S D"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        positions: Int[Tensor, "#B T"] | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Carry the residual stream through all blocks.
+
+        Args:
+            x: the stream, ``(B, T, D)``.
+            mask: what hides padding, broadcastable to ``(B, H, T, T)``; the causal mask and the
+                window come on top.
+            memory: what cross-attention reads, ``(B, S, D)``.
+            memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
+            positions: the place of each vector, ``(1, T)`` or ``(B, T)``; counted on from the
+                cache if left out.
+            cache: keys and values of earlier steps; those of this step are added to it.
+
+        Returns:
+            The stream, ``(B, T, D)``.
+        """
+        n_queries = x.shape[1]
+        n_keys = n_queries + (0 if cache is None else cache.length)
+        positions = next_positions(x, cache) if positions is None else positions
+        angles = self._angles(positions)
+        bias = None if self.bias is None else self.bias(n_queries, n_keys, x.device)
+        mask = self._with_window(mask, n_queries, n_keys, x.device)
+        for i, block in enumerate(self.blocks):
+            x = block(
+                x,
+                mask,
+                memory,
+                memory_mask,
+                bias=bias,
+                angles=angles,
+                causal=self.causal,
+                own_store=None if cache is None else cache.own[i],
+                memory_store=None if cache is None else cache.memory[i],
+            )
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def _angles(self, positions: Int[Tensor, "#B T"]) -> Float[Tensor, "#B 1 T half"] | None:
+        if self.config.position != "rope":
+            return None
+        return rope_angles(positions, self.config.d_head, self.config.rope_theta)[:, None]
+
+    def _with_window(
+        self, mask: Tensor | None, n_queries: int, n_keys: int, device: torch.device
+    ) -> Tensor | None:
+        if self.config.window is None:
+            return mask
+        window = window_mask(n_queries, n_keys, window=self.config.window, device=device)
+        return window if mask is None else mask & window
+
+
+def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor, "1 T"]:
+    """Number the positions of a sequence, going on where the cache ends.
+
+    Args:
+        x: ids ``(B, T)`` or vectors ``(B, T, D)``.
+        cache: what came before; nothing if left out.
+
+    Returns:
+        The positions, ``(1, T)``.
+
+    Example:
+        >>> next_positions(torch.zeros(2, 3, 8))
+        tensor([[0, 1, 2]])
+    """
+    start = 0 if cache is None else cache.length
+    return torch.arange(start, start + x.shape[1], device=x.device)[None]
+
+
+def _make_attention(config: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.d_model,
+        config.n_heads,
+        config.n_kv_heads,
+        bias=config.bias,
+        scale=config.attention_scale,
+        dropout=config.attention_dropout,
+        pairing=config.rope_pairing,
+    )

@@ -1,0 +1,106 @@
+"""Keys and values kept between the steps of a decoder, so that none is computed twice."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from transformer_lib.shapes import check_whole
+
+
+class KeyValueStore:
+    """The keys and values of one attention layer, in memory that is set aside once.
+
+    Args:
+        max_len: for how many positions there is room; ``None`` means for those of the first call.
+
+    Example:
+        >>> import torch
+        >>> store = KeyValueStore(max_len=8)
+        >>> k, v = store.append(torch.zeros(2, 4, 3, 16), torch.zeros(2, 4, 3, 16))
+        >>> k, v = store.append(torch.ones(2, 4, 1, 16), torch.ones(2, 4, 1, 16))
+        >>> k.shape, store.length
+        (torch.Size([2, 4, 4, 16]), 4)
+    """
+
+    def __init__(self, max_len: int | None = None) -> None:
+        if max_len is not None:
+            check_whole("max_len", max_len)
+        self.max_len = max_len
+        self.length = 0
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def append(
+        self, k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T K"]
+    ) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
+        """Add the keys and values of new positions and return all of them.
+
+        Args:
+            k: keys of the new positions, ``(B, H, T, K)``.
+            v: values of the new positions, ``(B, H, T, K)``.
+
+        Returns:
+            Keys and values of all positions so far, ``(B, H, S, K)`` each.
+
+        Raises:
+            ValueError: if there is no room, or the batch is not the one that was stored.
+        """
+        self.max_len = k.shape[2] if self.max_len is None else self.max_len
+        end = self.length + k.shape[2]
+        if end > self.max_len:
+            raise ValueError(
+                f"the cache holds max_len={self.max_len} positions; "
+                f"{self.length} are in use and {k.shape[2]} more were given"
+            )
+        if self._keys is None or self._values is None:
+            room = (*k.shape[:2], self.max_len, k.shape[3])
+            self._keys, self._values = k.new_zeros(room), v.new_zeros(room)
+        if self._keys.shape[0] != k.shape[0]:
+            raise ValueError(
+                f"the cache was filled with a batch of {self._keys.shape[0]}; got {k.shape[0]}"
+            )
+        self._keys[:, :, self.length : end] = k
+        self._values[:, :, self.length : end] = v
+        self.length = end
+        return self.read()
+
+    def read(self) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
+        """Return the keys and values of all positions so far, ``(B, H, S, K)`` each."""
+        if self._keys is None or self._values is None:
+            raise ValueError("the cache is empty: append keys and values first")
+        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory set aside for keys and values."""
+        stored = [tensor for tensor in (self._keys, self._values) if tensor is not None]
+        return sum(tensor.numel() * tensor.element_size() for tensor in stored)
+
+
+class KeyValueCache:
+    """One store for each layer's self-attention, and one for its cross-attention.
+
+    Args:
+        n_layers: the number of blocks of the decoder.
+        max_len: the longest target sequence.
+
+    Example:
+        >>> cache = KeyValueCache(n_layers=6, max_len=512)
+        >>> cache.length, len(cache.own), len(cache.memory)
+        (0, 6, 6)
+    """
+
+    def __init__(self, n_layers: int, max_len: int) -> None:
+        check_whole("n_layers", n_layers)
+        self.own = [KeyValueStore(max_len) for _ in range(n_layers)]
+        # What the encoder said never changes, so its keys and values are stored once, in full.
+        self.memory = [KeyValueStore() for _ in range(n_layers)]
+
+    @property
+    def length(self) -> int:
+        """The number of target positions that every layer has stored."""
+        return self.own[-1].length
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory set aside in all layers."""
+        return sum(store.n_bytes for store in (*self.own, *self.memory))

@@ -1,0 +1,144 @@
+"""Normalisation of each token's vector: LayerNorm and RMSNorm.
+
+The two functions spell the formulas out. The modules call PyTorch's kernels, which read the vector
+once instead of five times; tests hold the two equal.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_lib.config import TransformerConfig
+from transformer_lib.shapes import check_whole, expect_last
+
+
+def layer_norm(
+    x: Float[Tensor, "*batch D"],
+    gain: Float[Tensor, " D"],
+    bias: Float[Tensor, " D"] | None = None,
+    eps: float = 1e-5,
+) -> Float[Tensor, "*batch D"]:
+    """Shift each vector to mean 0 and scale it to variance 1, then apply gain and bias.
+
+    Args:
+        x: vectors, ``(..., D)``.
+        gain: what each feature is multiplied by, ``(D,)``.
+        bias: what is added to each feature, ``(D,)``.
+        eps: added to the variance, inside the root, against division by zero.
+
+    Returns:
+        The normalised vectors, ``(..., D)``.
+
+    Raises:
+        ValueError: if the widths differ.
+
+    Example:
+        >>> layer_norm(torch.tensor([1.0, 2.0, 3.0]), gain=torch.ones(3))
+        tensor([-1.2247,  0.0000,  1.2247])
+    """
+    _check_widths(x, gain, bias)
+    mean = x.mean(dim=-1, keepdim=True)
+    variance = (x - mean).square().mean(dim=-1, keepdim=True)  # divides by D, not by D - 1
+    normalised = gain * (x - mean) / torch.sqrt(variance + eps)
+    return normalised if bias is None else normalised + bias
+
+
+def rms_norm(
+    x: Float[Tensor, "*batch D"], gain: Float[Tensor, " D"], eps: float = 1e-5
+) -> Float[Tensor, "*batch D"]:
+    """Scale each vector to root mean square 1, then apply the gain; the mean stays.
+
+    Args:
+        x: vectors, ``(..., D)``.
+        gain: what each feature is multiplied by, ``(D,)``.
+        eps: added to the mean square, inside the root, against division by zero.
+
+    Returns:
+        The normalised vectors, ``(..., D)``.
+
+    Raises:
+        ValueError: if the widths differ.
+
+    Example:
+        >>> rms_norm(torch.tensor([3.0, 4.0]), gain=torch.ones(2))
+        tensor([0.8485, 1.1314])
+    """
+    _check_widths(x, gain, None)
+    mean_square = x.square().mean(dim=-1, keepdim=True)
+    return gain * x / torch.sqrt(mean_square + eps)
+
+
+class LayerNorm(nn.Module):
+    """:func:`layer_norm` with learned gain and bias, by PyTorch's kernel.
+
+    Args:
+        width: D, the width of the vectors.
+        eps: added to the variance, inside the root.
+        bias: whether there is a learned bias.
+
+    Example:
+        >>> LayerNorm(3)(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([-1.2247,  0.0000,  1.2247], grad_fn=<NativeLayerNormBackward0>)
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5, *, bias: bool = True) -> None:
+        super().__init__()
+        check_whole("width", width)
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """Normalise each vector of ``x``, ``(..., D)``."""
+        _check_widths(x, self.gain, self.bias)
+        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """:func:`rms_norm` with a learned gain, by PyTorch's kernel.
+
+    Args:
+        width: D, the width of the vectors.
+        eps: added to the mean square, inside the root.
+
+    Example:
+        >>> RMSNorm(2)(torch.tensor([3.0, 4.0])).detach()
+        tensor([0.8485, 1.1314])
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        check_whole("width", width)
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """Normalise each vector of ``x``, ``(..., D)``."""
+        _check_widths(x, self.gain, None)
+        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+
+
+def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
+    """Build the norm that a configuration asks for.
+
+    Args:
+        config: ``norm``, ``d_model``, ``norm_eps`` and ``bias`` are read.
+
+    Returns:
+        A new norm over ``d_model`` features.
+
+    Example:
+        >>> make_norm(TransformerConfig(norm="rms"))
+        RMSNorm()
+    """
+    if config.norm == "rms":
+        return RMSNorm(config.d_model, config.norm_eps)
+    return LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+
+
+def _check_widths(x: Tensor, gain: Tensor, bias: Tensor | None) -> None:
+    sizes: dict[str, int] = {"D": gain.shape[-1]}
+    expect_last("x", x, "D", sizes)
+    if bias is not None:
+        expect_last("bias", bias, "D", sizes)
