@@ -17,7 +17,7 @@ from transformer_lib.cache import KeyValueStore
 from transformer_lib.config import RopePairing
 from transformer_lib.masks import causal_mask
 from transformer_lib.positions import rotate
-from transformer_lib.shapes import check_divides, expect_last, expect_shape
+from transformer_lib.shapes import check_divides, check_probability, expect_last, expect_shape
 
 
 def attention(
@@ -224,6 +224,7 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         check_divides("n_heads", n_heads, "d_model", d_model)
         check_divides("n_kv_heads", n_kv_heads, "n_heads", n_heads)
+        check_probability("dropout", dropout)
         self.d_model, self.n_heads, self.n_kv_heads = d_model, n_heads, n_kv_heads
         self.d_head = d_model // n_heads
         self.scale, self.dropout, self.pairing = scale, dropout, pairing
@@ -370,6 +371,11 @@ def _check_inputs(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None
 ) -> None:
     """Raise an error that names the argument if the five do not fit together."""
+    if not q.is_floating_point():
+        raise TypeError(f"q has dtype {q.dtype}; expected floating-point numbers")
+    for name, tensor in {"k": k, "v": v}.items():
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; expected that of q, {q.dtype}")
     sizes: dict[str, int] = {}
     expect_last("q", q, "T K", sizes)
     expect_last("k", k, "S K", sizes)

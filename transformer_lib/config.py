@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from transformer_lib.shapes import check_choice, check_divides, check_whole
+from transformer_lib.shapes import check_choice, check_divides, check_probability, check_whole
 
 Position = Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 RopePairing = Literal["interleaved", "split"]
@@ -138,12 +138,13 @@ class TransformerConfig:
 
     def _check_numbers(self) -> None:
         for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
+            check_probability(name, getattr(self, name))
         for name in ("norm_eps", "rope_theta", "logit_scale", "attention_scale"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name}={value} must be greater than 0")
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise ValueError(f"{name}={value!r} must be a number greater than 0")
+        for name in ("bias", "scale_embeddings", "norm_embeddings", "tie_embeddings"):
+            check_choice(name, getattr(self, name), (True, False))
 
     def _check_choices(self) -> None:
         choices = {

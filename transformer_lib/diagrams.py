@@ -19,7 +19,20 @@ ADD = "add"  # the residual sum
 
 @dataclass
 class Canvas:
-    """Collects boxes, arrows and labels; knows how large the drawing became."""
+    """Collects boxes, arrows and labels; knows how large the drawing became.
+
+    Args:
+        elements: what has been drawn so far, as SVG.
+        width: of what has been drawn so far.
+        height: of what has been drawn so far.
+
+    Example:
+        >>> canvas = Canvas()
+        >>> canvas.box(0, 0, ["softmax", "B H T S"], role="weight").bottom
+        (100.0, 48.0)
+        >>> canvas.picture("Softmax", "One box: softmax.")
+        Picture(title='Softmax', summary='One box: softmax.')
+    """
 
     elements: list[str] = field(default_factory=list)
     width: float = 0.0
@@ -113,7 +126,18 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Box:
-    """Where a box stands."""
+    """Where a box stands.
+
+    Args:
+        x: of its left edge.
+        y: of its upper edge.
+        width: of the box.
+        height: of the box.
+
+    Example:
+        >>> Box(0, 0, 100, 40).bottom
+        (50.0, 40)
+    """
 
     x: float
     y: float

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformer_lib.blocks import Stack, next_positions
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
-from transformer_lib.embeddings import Embedding, PatchEmbedding
+from transformer_lib.embeddings import Embedding, PatchEmbedding, check_ids
 from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.initialisation import initialise
 from transformer_lib.norms import make_norm
@@ -61,8 +61,7 @@ class Encoder(nn.Module):
             TypeError: if ids are not whole numbers.
             ValueError: if an id is outside the vocabulary or the sequence is too long.
         """
-        _check_length("ids", ids, self.config)
-        positions = next_positions(ids) if positions is None else positions
+        positions = _places(ids, positions, self.config)
         x = self.embedding(ids, positions, segments)
         encoded: Tensor = self.stack(x, mask, positions=positions)
         return encoded
@@ -119,8 +118,7 @@ class Decoder(nn.Module):
             ValueError: if an id is outside the vocabulary, the sequence is too long, or a memory
                 is missing or not wanted.
         """
-        _check_length("ids", ids, self.config, cache)
-        positions = next_positions(ids, cache) if positions is None else positions
+        positions = _places(ids, positions, self.config, cache)
         x = self.embedding(ids, positions)
         decoded: Tensor = self.stack(x, mask, memory, memory_mask, positions=positions, cache=cache)
         return decoded
@@ -500,12 +498,27 @@ def mean_over_tokens(
     return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
-def _check_length(
-    name: str, ids: Tensor, config: TransformerConfig, cache: KeyValueCache | None = None
-) -> None:
+def _places(
+    ids: Tensor,
+    positions: Tensor | None,
+    config: TransformerConfig,
+    cache: KeyValueCache | None = None,
+) -> Int[Tensor, "#B T"]:
+    """Check that the tokens have room, and number their positions if nobody did."""
+    check_ids("ids", ids, config.vocab_size)
     before = 0 if cache is None else cache.length
-    if ids.ndim == 2 and before + ids.shape[1] > config.max_len:
+    if before + ids.shape[1] > config.max_len:
         after = f" after {before} in the cache" if before else ""
         raise ValueError(
-            f"{name} has {ids.shape[1]} tokens{after}; the model accepts max_len={config.max_len}"
+            f"ids has {ids.shape[1]} tokens{after}; the model accepts max_len={config.max_len}"
         )
+    if positions is None:
+        return next_positions(ids, cache)
+    check_ids("positions", positions, config.max_len)
+    batch, length = ids.shape
+    if tuple(positions.shape) not in ((1, length), (batch, length)):
+        raise ValueError(
+            f"positions has shape {tuple(positions.shape)}; "
+            f"expected (1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
+        )
+    return positions

@@ -72,6 +72,11 @@ def finish_svg(
 
     Raises:
         ValueError: if the title or the summary is empty.
+
+    Example:
+        >>> dot = finish_svg("Dot", "A dot.", '<circle cx="1.234" cy="1" r="1"/>', 2, 2)
+        >>> 'cx="1.23"' in dot.svg
+        True
     """
     for name, text in {"title": title, "summary": summary}.items():
         if not text.strip():

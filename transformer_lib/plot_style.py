@@ -65,7 +65,21 @@ STYLE: dict[str, Any] = {
 def styled_axes(
     width: float, height: float, n_columns: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Give axes in the book's style, whatever the caller's matplotlib settings are."""
+    """Give axes in the book's style, whatever the caller's matplotlib settings are.
+
+    Args:
+        width: of the figure, in inches.
+        height: of the figure, in inches.
+        n_columns: the number of panels side by side.
+
+    Yields:
+        The figure and its axes.
+
+    Example:
+        >>> with styled_axes(6, 3, n_columns=2) as (figure, axes):
+        ...     len(axes)
+        2
+    """
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)  # type: ignore[arg-type]  # its keys are plain strings
@@ -75,7 +89,21 @@ def styled_axes(
 
 
 def picture_of(figure: Figure, title: str, summary: str) -> Picture:
-    """Turn a matplotlib figure into a picture without dates, random names or embedded fonts."""
+    """Turn a matplotlib figure into a picture without dates, random names or embedded fonts.
+
+    Args:
+        figure: made with :func:`styled_axes`.
+        title: a short name.
+        summary: the text alternative.
+
+    Returns:
+        The picture.
+
+    Example:
+        >>> with styled_axes(2, 2) as (figure, (axes,)):
+        ...     picture_of(figure, "Nothing", "An empty pair of axes.")
+        Picture(title='Nothing', summary='An empty pair of axes.')
+    """
     file = io.StringIO()
     figure.savefig(
         file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))

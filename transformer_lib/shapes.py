@@ -136,6 +136,25 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
 
 
+def check_probability(name: str, value: object) -> None:
+    """Raise an error unless a value is a probability less than 1.
+
+    Args:
+        name: what the caller calls this argument, for the error message.
+        value: what was given.
+
+    Raises:
+        ValueError: if it is not.
+
+    Example:
+        >>> check_probability("dropout", 1.0)
+        Traceback (most recent call last):
+        ValueError: dropout=1.0 must be at least 0 and less than 1
+    """
+    if not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{name}={value!r} must be at least 0 and less than 1")
+
+
 def check_choice(name: str, value: object, options: Sequence[object]) -> None:
     """Raise an error unless a value is one of those allowed.
 

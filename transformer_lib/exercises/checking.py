@@ -18,6 +18,11 @@ class Exercise:
         reference: the right answer.
         inputs: argument lists; on at least one of them each mistake differs from the answer.
         mistakes: for each hint the function that makes this mistake.
+
+    Example:
+        >>> double = Exercise(lambda x: 2 * x, [(3.0,)], {"You squared it.": lambda x: x**2})
+        >>> diagnose(double, lambda x: x * x)
+        'not yet. You squared it.'
     """
 
     reference: Answer
@@ -26,7 +31,20 @@ class Exercise:
 
 
 def diagnose(exercise: Exercise, answer: Answer) -> str:
-    """One sentence about what the answer gets wrong, or a word of praise."""
+    """Say in one sentence what an answer gets wrong, or that it is right.
+
+    Args:
+        exercise: the question.
+        answer: the reader's function.
+
+    Returns:
+        A hint, what went wrong, or ``"correct."``.
+
+    Example:
+        >>> double = Exercise(lambda x: 2 * x, [(3.0,)], {})
+        >>> diagnose(double, lambda x: x + x)
+        'correct.'
+    """
     returned: list[object] = []
     crash = ""
     for arguments in exercise.inputs:
@@ -98,7 +116,18 @@ def _as_tensor(value: object) -> Tensor:
 
 
 def random_inputs(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Seeded inputs, the same on every machine that runs the same torch."""
+    """Draw seeded inputs, the same on every machine that runs the same torch.
+
+    Args:
+        shapes: one for each tensor.
+
+    Returns:
+        Tensors of doubles.
+
+    Example:
+        >>> [x.shape for x in random_inputs((2, 3), (4,))]
+        [torch.Size([2, 3]), torch.Size([4])]
+    """
     generator = torch.Generator("cpu").manual_seed(3)
     return tuple(
         torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
