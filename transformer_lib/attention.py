@@ -67,7 +67,7 @@ def attention(
     mask = _with_causal(mask, q, k) if causal else mask
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = scale * (q @ k.mT)  # (..., T, S)
-    scores = scores if bias is None else scores + bias
+    scores = scores if bias is None else scores + bias.to(scores.dtype)
     weights = scores.softmax(dim=-1) if mask is None else _masked_softmax(scores, mask)
     # Dropout thins out what mixes the values; the weights that are returned stay whole.
     mixing = F.dropout(weights, dropout) if dropout else weights

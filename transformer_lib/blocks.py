@@ -156,7 +156,12 @@ class Stack(nn.Module):
 
         Returns:
             The stream, ``(B, T, D)``.
+
+        Raises:
+            ValueError: if a mask has other than four dimensions, or shapes do not fit.
         """
+        _check_dimensions("mask", mask)
+        _check_dimensions("memory_mask", memory_mask)
         n_queries = x.shape[1]
         n_keys = n_queries + (0 if cache is None else cache.length)
         positions = next_positions(x, cache) if positions is None else positions
@@ -207,6 +212,15 @@ def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor,
     """
     start = 0 if cache is None else cache.length
     return torch.arange(start, start + x.shape[1], device=x.device)[None]
+
+
+def _check_dimensions(name: str, mask: Tensor | None) -> None:
+    """Refuse ``(B, S)``: if B happened to equal T it would pass for ``(T, S)``, unnoticed."""
+    if mask is not None and mask.ndim != 4:
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}; expected four dimensions that broadcast to "
+            "(B, H, T, S), such as (B, 1, 1, S) from padding_mask"
+        )
 
 
 def _make_attention(config: TransformerConfig) -> MultiHeadAttention:

@@ -131,7 +131,7 @@ def check_ids(name: str, ids: Tensor, n: int) -> None:
     Example:
         >>> check_ids("ids", torch.tensor([[3, 10]]), n=10)
         Traceback (most recent call last):
-        ValueError: ids has 10; each id must be between 0 and 9
+        ValueError: ids has 10; each must be between 0 and 9
     """
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise TypeError(f"{name} has dtype {ids.dtype}; expected whole numbers such as torch.long")
@@ -140,4 +140,4 @@ def check_ids(name: str, ids: Tensor, n: int) -> None:
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= n:
             wrong = low if low < 0 else high
-            raise ValueError(f"{name} has {wrong}; each id must be between 0 and {n - 1}")
+            raise ValueError(f"{name} has {wrong}; each must be between 0 and {n - 1}")

@@ -79,7 +79,7 @@ def test_defaults_are_the_base_model_of_2017():
         ({"window": 0}, "window=0 must be a whole number"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and less than 1"),
         ({"dropout": -0.1}, "dropout=-0.1"),
-        ({"norm_eps": 0.0}, "norm_eps=0.0 must be greater than 0"),
+        ({"norm_eps": 0.0}, "norm_eps=0.0 must be a number greater than 0"),
         ({"position": "rotary"}, "position='rotary' must be one of 'sinusoidal', 'learned'"),
         ({"norm": "batch"}, "norm='batch' must be one of"),
         ({"norm_position": "both"}, "norm_position='both' must be one of"),

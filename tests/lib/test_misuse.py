@@ -1,0 +1,398 @@
+"""What a user gets for a mistake: the exact message, row by row."""
+
+import pytest
+import torch
+from torch_weights import small_config
+
+from transformer_lib.attention import (
+    AttentionHead,
+    MultiHeadAttention,
+    attention,
+    fused_attention,
+)
+from transformer_lib.blocks import Block, Stack
+from transformer_lib.cache import KeyValueCache, KeyValueStore
+from transformer_lib.config import TransformerConfig
+from transformer_lib.embeddings import Embedding, PatchEmbedding
+from transformer_lib.feedforward import FeedForward, MixtureOfExperts
+from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
+from transformer_lib.models import (
+    CausalLM,
+    Encoder,
+    EncoderDecoder,
+    SequenceClassifier,
+    VisionTransformer,
+    mean_over_tokens,
+)
+from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm
+from transformer_lib.positions import (
+    AlibiBias,
+    T5Bias,
+    change_pairing,
+    rope_angles,
+    rotate,
+    sinusoidal,
+)
+from transformer_lib.presets import build_preset
+from transformer_lib.shapes import describe
+from transformer_lib.tracing import influence
+
+IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
+X = torch.zeros(2, 3, 8)
+
+
+def zeros(*shape, dtype=torch.float32):
+    return torch.zeros(*shape, dtype=dtype)
+
+
+def allowed(*shape):
+    return torch.ones(*shape, dtype=torch.bool)
+
+
+def config(**changes):
+    return lambda: TransformerConfig(**changes)
+
+
+def lm(*args, **kwargs):
+    return lambda: CausalLM(small_config(position="learned"))(*args, **kwargs)
+
+
+def decode_with_cache(n_before, n_now, batch=2):
+    def run():
+        model, cache = CausalLM(small_config()), KeyValueCache(2, 16)
+        model(torch.ones(2, n_before, dtype=torch.long), cache=cache)
+        model(torch.ones(batch, n_now, dtype=torch.long), cache=cache)
+
+    return run
+
+
+def overfull_store():
+    store = KeyValueStore(max_len=3)
+    store.append(zeros(1, 1, 2, 4), zeros(1, 1, 2, 4))
+    store.append(zeros(1, 1, 2, 4), zeros(1, 1, 2, 4))
+
+
+def encode_decode(**masks):
+    return lambda: EncoderDecoder(small_config())(IDS, IDS, **masks)
+
+
+CONFIGURATION = [
+    (config(d_model=0), "d_model=0 must be a whole number of at least 1"),
+    (config(d_model=512.0), "d_model=512.0 must be a whole number of at least 1"),
+    (config(n_layers=True), "n_layers=True must be a whole number of at least 1"),
+    (config(vocab_size=-5), "vocab_size=-5 must be a whole number of at least 1"),
+    (config(max_len="512"), "max_len='512' must be a whole number of at least 1"),
+    (config(window=0), "window=0 must be a whole number of at least 1"),
+    (config(n_segments=-1), "n_segments=-1 must be a whole number of at least 0"),
+    (
+        config(n_heads=7),
+        "n_heads=7 must divide d_model=512: 512 / 7 leaves a remainder of 1",
+    ),
+    (
+        config(n_kv_heads=3),
+        "n_kv_heads=3 must divide n_heads=8: 8 / 3 leaves a remainder of 2",
+    ),
+    (config(dropout=1.0), "dropout=1.0 must be at least 0 and less than 1"),
+    (config(dropout="a lot"), "dropout='a lot' must be at least 0 and less than 1"),
+    (config(attention_dropout=-0.1), "attention_dropout=-0.1 must be at least 0 and less than 1"),
+    (config(norm_eps=0), "norm_eps=0 must be a number greater than 0"),
+    (config(rope_theta=-1.0), "rope_theta=-1.0 must be a number greater than 0"),
+    (config(attention_scale="none"), "attention_scale='none' must be a number greater than 0"),
+    (config(bias="no"), "bias='no' must be one of True, False"),
+    (
+        config(position="rotary"),
+        "position='rotary' must be one of 'sinusoidal', 'learned', 'rope', 'alibi', 't5', 'none'",
+    ),
+    (config(norm="batch"), "norm='batch' must be one of 'layer', 'rms'"),
+    (config(norm_position="both"), "norm_position='both' must be one of 'pre', 'post'"),
+    (config(rope_pairing="half"), "rope_pairing='half' must be one of 'interleaved', 'split'"),
+    (config(init="he"), "init='he' must be one of 'xavier', 'gpt2'"),
+    (
+        config(activation="silu"),
+        "activation='silu' must be one of "
+        "'relu', 'gelu', 'gelu_tanh', 'swiglu', 'geglu', 'geglu_tanh'",
+    ),
+    (
+        config(d_model=24, position="rope"),
+        "position='rope' rotates pairs of features: d_model / n_heads = 3 must be even",
+    ),
+    (
+        config(d_model=9, n_heads=3),
+        "position='sinusoidal' pairs sines with cosines: d_model=9 must be even",
+    ),
+    (config(n_experts=2, active_experts=3), "active_experts=3 must be at most n_experts=2"),
+    (
+        lambda: build_preset("gpt-5"),
+        "name='gpt-5' must be one of 'transformer-base', 'transformer-big', 'bert-base', 'gpt2', "
+        "'gpt2-medium', 'gpt2-large', 'gpt2-xl', 'gpt3-175b', 'llama-2-7b', 'llama-3-8b', "
+        "'llama-3-70b', 't5-small', 'vit-b-16'",
+    ),
+]
+
+MASKS = [
+    (lambda: causal_mask(0), "n_queries=0 must be a whole number of at least 1"),
+    (
+        lambda: causal_mask(4, 3),
+        "n_queries=4 is larger than n_keys=3: the first queries would have nothing to look at",
+    ),
+    (lambda: window_mask(4, window=0), "window=0 must be a whole number of at least 1"),
+    (
+        lambda: padding_mask(torch.tensor([2, 9]), 5),
+        "lengths has [9]; each must be between 0 and n_keys=5",
+    ),
+    (
+        lambda: prefix_mask(torch.tensor([6, -1]), 5),
+        "prefix_lengths has [6, -1]; each must be between 0 and n_keys=5",
+    ),
+    (lambda: token_mask(torch.tensor([1, 2]), 0), "ids has shape (2,); expected (B, S)"),
+    (
+        lambda: describe(X, "B T"),
+        "letters names 2 dimensions ('B T') but the tensor has 3: (2, 3, 8)",
+    ),
+]
+
+ATTENTION = [
+    (
+        lambda: attention(zeros(2, 4), zeros(3, 5), zeros(3, 4)),
+        "k has shape (3, 5); expected (..., S, K) with K=4, got K=5",
+    ),
+    (
+        lambda: fused_attention(zeros(2, 4), zeros(3, 4), zeros(2, 4)),
+        "v has shape (2, 4); expected (..., S, Dv) with S=3, got S=2",
+    ),
+    (
+        lambda: attention(zeros(4), zeros(3, 4), zeros(3, 4)),
+        "q has shape (4,); expected (..., T, K)",
+    ),
+    (
+        lambda: attention(zeros(2, 4), zeros(0, 4), zeros(0, 4)),
+        "k has shape (0, 4); S in (..., S, K) may not be 0",
+    ),
+    (
+        lambda: attention(zeros(2, 2, 4), zeros(3, 3, 4), zeros(3, 3, 4)),
+        "the leading dimensions of q, k and v must broadcast together; "
+        "got q (2, 2, 4), k (3, 3, 4), v (3, 3, 4)",
+    ),
+    (
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4), zeros(2, 3)),
+        "mask has dtype torch.float32; expected torch.bool with True = may attend "
+        "(for a 0/1 mask: mask.bool())",
+    ),
+    (
+        lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4), allowed(3, 2)),
+        "mask has shape (3, 2); expected one that broadcasts to the scores, (..., T, S) = (2, 3)",
+    ),
+    (
+        lambda: fused_attention(zeros(2, 4), zeros(3, 4), zeros(3, 4), bias=zeros(2, 2)),
+        "bias has shape (2, 2); expected one that broadcasts to the scores, (..., T, S) = (2, 3)",
+    ),
+    (
+        lambda: attention(*[zeros(2, 4, dtype=torch.long)] * 3),
+        "q has dtype torch.int64; expected floating-point numbers",
+    ),
+    (
+        lambda: attention(zeros(2, 4), zeros(2, 4, dtype=torch.float64), zeros(2, 4)),
+        "k has dtype torch.float64; expected that of q, torch.float32",
+    ),
+    (
+        lambda: attention(zeros(4, 4), zeros(3, 4), zeros(3, 4), causal=True),
+        "n_queries=4 is larger than n_keys=3: the first queries would have nothing to look at",
+    ),
+    (lambda: AttentionHead(8, 0), "d_head=0 must be at least 1"),
+    (
+        lambda: MultiHeadAttention(10, 4),
+        "n_heads=4 must divide d_model=10: 10 / 4 leaves a remainder of 2",
+    ),
+    (lambda: MultiHeadAttention(8, 0), "n_heads=0 must be a whole number of at least 1"),
+    (
+        lambda: MultiHeadAttention(8, 4, 3),
+        "n_kv_heads=3 must divide n_heads=4: 4 / 3 leaves a remainder of 1",
+    ),
+    (
+        lambda: MultiHeadAttention(8, 2, dropout=1.5),
+        "dropout=1.5 must be at least 0 and less than 1",
+    ),
+    (
+        lambda: MultiHeadAttention(8, 2)(zeros(2, 3, 7)),
+        "x has shape (2, 3, 7); expected (B, T, D) with D=8, got D=7",
+    ),
+    (lambda: MultiHeadAttention(8, 2)(zeros(3, 8)), "x has shape (3, 8); expected (B, T, D)"),
+    (
+        lambda: MultiHeadAttention(8, 2)(X, zeros(4, 5, 8)),
+        "memory has shape (4, 5, 8); expected (B, S, D) with B=2, got B=4",
+    ),
+    (
+        lambda: MultiHeadAttention(8, 2)(X, mask=allowed(2, 3)),
+        "mask has shape (2, 3); expected one that broadcasts to the scores, "
+        "(..., T, S) = (2, 2, 3, 3)",
+    ),
+    (lambda: KeyValueStore(0), "max_len=0 must be a whole number of at least 1"),
+    (lambda: KeyValueStore(3).read(), "the cache is empty: append keys and values first"),
+    (
+        overfull_store,
+        "the cache holds max_len=3 positions; 2 are in use and 2 more were given",
+    ),
+]
+
+PARTS = [
+    (
+        lambda: LayerNorm(8)(zeros(2, 7)),
+        "x has shape (2, 7); expected (..., D) with D=8, got D=7",
+    ),
+    (lambda: RMSNorm(0), "width=0 must be a whole number of at least 1"),
+    (
+        lambda: layer_norm(zeros(2, 8), zeros(8), zeros(7)),
+        "bias has shape (7,); expected (..., D) with D=8, got D=7",
+    ),
+    (
+        lambda: FeedForward(8, 16, "tanh"),
+        "activation='tanh' must be one of "
+        "'relu', 'gelu', 'gelu_tanh', 'swiglu', 'geglu', 'geglu_tanh'",
+    ),
+    (
+        lambda: FeedForward(8, 16)(zeros(2, 16)),
+        "x has shape (2, 16); expected (..., D) with D=8, got D=16",
+    ),
+    (
+        lambda: MixtureOfExperts(small_config()),
+        "n_experts=None; a mixture of experts needs a number of experts",
+    ),
+    (
+        lambda: MixtureOfExperts(small_config(n_experts=2))(zeros(2, 9)),
+        "x has shape (2, 9); expected (..., D) with D=8, got D=9",
+    ),
+    (
+        lambda: sinusoidal(torch.arange(3), 5),
+        "d_model=5 must be even: features are taken in pairs",
+    ),
+    (
+        lambda: rope_angles(torch.arange(3), 5),
+        "d_head=5 must be even: features are taken in pairs",
+    ),
+    (
+        lambda: rotate(zeros(3, 8), zeros(3, 3)),
+        "angles has 3 pairs; expected half the width of x, 8 / 2",
+    ),
+    (
+        lambda: rotate(zeros(3, 8), zeros(3, 4), "halves"),
+        "pairing='halves' must be one of 'interleaved', 'split'",
+    ),
+    (
+        lambda: change_pairing(zeros(10, 8), 4, "split"),
+        "weight has 10 rows; expected 4 heads of even width",
+    ),
+    (lambda: AlibiBias(0), "n_heads=0 must be a whole number of at least 1"),
+    (
+        lambda: T5Bias(4, bidirectional=True, n_buckets=2),
+        "n_buckets=2 must be a whole number of at least 4",
+    ),
+    (
+        lambda: PatchEmbedding(10, 4, 3, 8),
+        "patch_size=4 must divide image_size=10: 10 / 4 leaves a remainder of 2",
+    ),
+    (
+        lambda: PatchEmbedding(8, 4, 3, 8)(zeros(2, 1, 8, 8)),
+        "images has shape (2, 1, 8, 8); expected (B, 3, 8, 8)",
+    ),
+    (
+        lambda: Embedding(small_config())(IDS, IDS, segments=IDS),
+        "segments were given, but the configuration has n_segments=0",
+    ),
+    (lambda: influence(lambda x: x, X), "x has shape (2, 3, 8); expected one sequence, (1, T, D)"),
+]
+
+MODELS = [
+    (lm(torch.tensor([1, 2])), "ids has shape (2,); expected (B, T)"),
+    (lm(zeros(2, 0, dtype=torch.long)), "ids has shape (2, 0); T in (B, T) may not be 0"),
+    (lm(zeros(0, 3, dtype=torch.long)), "ids has shape (0, 3); B in (B, T) may not be 0"),
+    (
+        lm(zeros(1, 3)),
+        "ids has dtype torch.float32; expected whole numbers such as torch.long",
+    ),
+    (lm(torch.tensor([[3, 11]])), "ids has 11; each must be between 0 and 10"),
+    (lm(torch.tensor([[3, -100]])), "ids has -100; each must be between 0 and 10"),
+    (
+        lm(zeros(1, 17, dtype=torch.long)),
+        "ids has 17 tokens; the model accepts max_len=16",
+    ),
+    (
+        lm(IDS, positions=torch.arange(3)),
+        "positions has shape (3,); expected (B, T)",
+    ),
+    (
+        lm(IDS, positions=torch.arange(4)[None]),
+        "positions has shape (1, 4); expected (1, T) = (1, 3) or (B, T) = (2, 3)",
+    ),
+    (
+        lm(IDS, positions=torch.tensor([[0, 1, 16]])),
+        "positions has 16; each must be between 0 and 15",
+    ),
+    (
+        lm(IDS, IDS > 0),
+        "mask has shape (2, 3); expected four dimensions that broadcast to (B, H, T, S), "
+        "such as (B, 1, 1, S) from padding_mask",
+    ),
+    (
+        lm(IDS, allowed(2, 1, 1, 4)),
+        "mask has shape (2, 1, 1, 4); expected one that broadcasts to the scores, "
+        "(..., T, S) = (2, 2, 3, 3)",
+    ),
+    (
+        decode_with_cache(15, 2),
+        "ids has 2 tokens after 15 in the cache; the model accepts max_len=16",
+    ),
+    (decode_with_cache(3, 1, batch=1), "the cache was filled with a batch of 2; got 1"),
+    (
+        lambda: Block(small_config(), cross_attention=True)(X),
+        "the block has cross-attention, but no memory was given",
+    ),
+    (
+        lambda: Stack(small_config(), causal=True)(X, memory=X),
+        "the block has no cross-attention, but a memory was given",
+    ),
+    (
+        encode_decode(source_mask=causal_mask(3)),
+        "source_mask has shape (3, 3); expected a padding mask, (B, 1, 1, S), "
+        "the same for every query",
+    ),
+    (
+        lambda: Encoder(small_config(n_segments=2))(IDS, segments=IDS),
+        "segments has 6; each must be between 0 and 1",
+    ),
+    (
+        lambda: SequenceClassifier(small_config(), -1),
+        "n_classes=-1 must be a whole number of at least 0",
+    ),
+    (
+        lambda: SequenceClassifier(small_config(), 2, "max"),
+        "pooling='max' must be one of 'cls', 'mean'",
+    ),
+    (
+        lambda: mean_over_tokens(X, allowed(2, 3)),
+        "mask has shape (2, 3); expected a padding mask, (B, 1, 1, T) = (2, 1, 1, 3)",
+    ),
+    (
+        lambda: VisionTransformer(small_config(), 8, 4),
+        "max_len=16 must be 5: 4 patches and the class token",
+    ),
+]
+
+TABLE = [
+    pytest.param(call, message, id=message[:60])
+    for call, message in CONFIGURATION + MASKS + ATTENTION + PARTS + MODELS
+]
+NAMES_A_DTYPE = ("has dtype",)
+
+
+def test_the_table_has_at_least_sixty_different_messages():
+    assert len({row.values[1] for row in TABLE}) >= 60
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("call", "message"), TABLE)
+def test_misuse_gets_exactly_this_message(call, message):
+    error = TypeError if any(words in message for words in NAMES_A_DTYPE) else ValueError
+    with pytest.raises(error) as raised:
+        call()
+    assert type(raised.value) is error
+    assert str(raised.value) == message
