@@ -352,7 +352,7 @@ class AdditiveAttention(nn.Module):
         pairs = torch.tanh(self.query(queries)[:, :, None] + self.key(keys)[:, None])
         scores = self.score(pairs).squeeze(-1)  # (B, T, S)
         # From here on all attention is the same: dot products of nothing, with our scores added.
-        no_q, no_k = (side.new_zeros(*side.shape[:2], 1) for side in (queries, keys))
+        no_q, no_k = keys.new_zeros(sizes["T"], 1), keys.new_zeros(sizes["S"], 1)
         return attention(no_q, no_k, keys, mask, bias=scores)  # (B, T, Dk), (B, T, S)
 
 

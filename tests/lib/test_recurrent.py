@@ -680,8 +680,8 @@ MISUSES = [  # what is called, and the whole message
             "(..., T, S) = (2, 3, 5)"
         ),
     ),
-    (lambda: translate(IDS + 7), ValueError("source has 7; each id must be between 0 and 6")),
-    (lambda: translate(IDS, IDS - 1), ValueError("target has -1; each id must be between 0 and 6")),
+    (lambda: translate(IDS + 7), ValueError("source has 7; each must be between 0 and 6")),
+    (lambda: translate(IDS, IDS - 1), ValueError("target has -1; each must be between 0 and 6")),
     (lambda: translate(IDS[0]), ValueError("source has shape (4,); expected (B, T)")),
     (
         lambda: translate(IDS, IDS[:1]),
@@ -695,7 +695,7 @@ MISUSES = [  # what is called, and the whole message
         lambda: translate(lengths=torch.tensor([1, 9])),
         ValueError("lengths has [9]; each must be between 0 and n_keys=4"),
     ),
-    (lambda: classify(IDS + 8), ValueError("ids has 8; each id must be between 0 and 6")),
+    (lambda: classify(IDS + 8), ValueError("ids has 8; each must be between 0 and 6")),
     (
         lambda: classify(IDS.bool()),
         TypeError("ids has dtype torch.bool; expected whole numbers such as torch.long"),
