@@ -15,6 +15,14 @@ BOX_WIDTH = 200.0
 LINE = 17.0  # height of a line of text
 GAP = 26.0  # room for an arrow between two boxes
 ADD = "add"  # the residual sum
+POSITION_WORDS = {
+    "sinusoidal": "+ sinusoidal positions",
+    "learned": "+ learned positions",
+    "rope": "positions: RoPE, in attention",
+    "alibi": "positions: ALiBi, in attention",
+    "t5": "positions: T5 bias, in attention",
+    "none": "no positions",
+}
 
 
 @dataclass
@@ -311,9 +319,8 @@ def architecture_diagram(config: TransformerConfig) -> Picture:
         shape = "B S" if name == "encoder" else "B T"
         embed = f"embed V={config.vocab_size:,} → D={config.d_model}"
         first = canvas.box(x, 14, [ids, shape], tensor=True)
-        second = canvas.box(
-            x, first.y + first.height + GAP, [embed, f"+ {config.position} positions"]
-        )
+        places = POSITION_WORDS[config.position]
+        second = canvas.box(x, first.y + first.height + GAP, [embed, places])
         canvas.arrow(first.bottom, second.top)
         last, top = second, second.y + second.height + GAP - 4
         boxes: list[Box] = []

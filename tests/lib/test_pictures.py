@@ -2,13 +2,14 @@
 
 import re
 import xml.etree.ElementTree as ET
+from typing import get_args
 
 import matplotlib as mpl
 import pytest
 import torch
 
 from transformer_lib import diagrams, plot_style, plots
-from transformer_lib.config import TransformerConfig
+from transformer_lib.config import Position, TransformerConfig
 from transformer_lib.pictures import INK, finish_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -178,3 +179,11 @@ def test_architecture_diagram_follows_the_configuration():
 def test_bad_input_gets_a_clear_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("position", get_args(Position))
+def test_every_position_scheme_is_drawn_where_it_acts(position):
+    svg = diagrams.architecture_diagram(TransformerConfig(position=position)).svg
+    added = position in ("sinusoidal", "learned")
+    assert (f"+ {position} positions" in svg) == added
+    assert (", in attention" in svg) == (position in ("rope", "alibi", "t5"))
