@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from transformer_lib.attention import AttentionHead, attention, fused_attention
+from transformer_lib.attention import (
+    AttentionHead,
+    MultiHeadAttention,
+    attention,
+    fused_attention,
+)
 from transformer_lib.masks import causal_mask, padding_mask
+from transformer_lib.positions import rope_angles
 
 SHAPES = {  # q batch, T, S, K, Dv
     "one matrix": ((), 3, 5, 4, 4),
@@ -191,6 +197,52 @@ def test_large_scores_do_not_overflow():
     output, weights = attention(q, k, torch.eye(2))
     assert_close(weights, torch.tensor([[1.0, 0.0]]))
     assert output.isfinite().all()
+
+
+@pytest.mark.parametrize(("t", "s"), [(1, 1), (1, 6), (2, 6), (6, 6)])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_causal_flag_is_the_causal_mask_in_both_paths(t, s, padded, biased):
+    q, k, v = random_inputs((2, 1), t, s, 4, 4)
+    mask = padding_mask(torch.tensor([s, max(1, s - 2)]), s) if padded else None
+    bias = random_inputs((), t, s, s, s)[0] if biased else None
+    explicit = causal_mask(t, s) if mask is None else mask & causal_mask(t, s)
+    expected, _ = attention(q, k, v, explicit, bias=bias)
+    assert_close(attention(q, k, v, mask, bias=bias, causal=True)[0], expected)
+    assert_close(fused_attention(q, k, v, mask, bias=bias, causal=True), expected)
+
+
+def test_a_bias_is_added_to_the_scaled_scores():
+    q, k, v = random_inputs((2, 3), 4, 5, 6, 6)
+    bias = random_inputs((), 4, 1, 5, 5)[0]
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    assert_close(attention(q, k, v, bias=bias)[0], expected)
+    assert_close(fused_attention(q, k, v, bias=bias), expected)
+
+
+def test_a_query_without_any_key_gives_zeros_with_a_bias_too():
+    q, k, v = (t.requires_grad_() for t in random_inputs((1,), 2, 3, 4, 4))
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    bias = torch.ones(2, 3, dtype=torch.float64)
+    for output in (
+        attention(q, k, v, mask, bias=bias)[0],
+        fused_attention(q, k, v, mask, bias=bias),
+    ):
+        assert (output[0, 1] == 0).all()
+        gradients = torch.autograd.grad(output.sum(), (q, k, v), retain_graph=True)
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_the_weights_of_a_module_are_those_it_used(scale):
+    torch.manual_seed(0)
+    attend = MultiHeadAttention(8, 2, scale=scale, pairing="split").double()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    options = {"angles": rope_angles(torch.arange(5), 4), "bias": torch.randn(2, 5, 5).double()}
+    output, weights = attend.with_weights(x, causal=True, **options)
+    assert_close(output, attend(x, causal=True, **options))
+    values = attend.value(x).unflatten(-1, (2, 4)).transpose(1, 2)
+    assert_close(output, attend.output((weights @ values).transpose(1, 2).flatten(2)))
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
