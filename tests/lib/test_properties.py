@@ -253,7 +253,7 @@ def test_weights_are_probabilities_over_exactly_the_keys_allowed(causal, n_kv_he
 @few
 @given(seed=seeds)
 @example(seed=0)
-def test_a_query_without_any_key_says_nothing_and_has_finite_gradients(seed):
+def test_a_query_without_any_key_says_nothing(seed):
     mask = torch.rand(N, N, generator=torch.Generator().manual_seed(seed)) < 0.5
     mask[2] = False
     layer = make(MultiHeadAttention, 16, 4, seed=seed)
@@ -390,8 +390,9 @@ def test_every_parameter_moves_the_result():
     runs = {MaskedLM: (ids,), CausalLM: (ids,), Seq2SeqLM: (ids, ids)}
     for build, inputs in runs.items():
         _, gradients, _ = run_with_gradients(make(build, config), *inputs, read=slice(None))
-        unused = [name for name, gradient in gradients.items() if gradient.abs().max() < 1e-9]
-        assert not unused
+        for name, gradient in gradients.items():
+            assert gradient is not None, name
+            assert gradient.abs().max() > 1e-9, name
 
 
 def test_the_memory_reaches_every_target_position():

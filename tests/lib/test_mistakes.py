@@ -1,0 +1,117 @@
+"""Every wrong Transformer of the catalogue is caught by the test that it names."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from unittest import mock
+
+import pytest
+import torch
+from tiny_models import make, random_ids, tiny
+
+from transformer_lib import attention
+from transformer_lib.mistakes import MISTAKES, catalogue, mistake
+from transformer_lib.models import CausalLM
+
+REQUIRED = 25  # the issue asks for at least so many
+
+
+def caught_by(name):
+    """The test function that a mistake names; ``tests/lib`` is on the path while tests run."""
+    file, _, function = MISTAKES[name].caught_by.partition("::")
+    return getattr(importlib.import_module(file.removesuffix(".py")), function)
+
+
+@functools.cache
+def passes_on_the_readable_path(test):
+    """Whether a test passes with everything as during a mistake, except for the mistake itself."""
+    with mock.patch.object(attention, "fused_attention", catalogue._readable_attention):
+        test()
+    return True
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_test_named_catches_the_mistake(name):
+    test = caught_by(name)
+    assert passes_on_the_readable_path(test)
+    with mistake(name), pytest.raises(AssertionError):  # silent mistakes: no crash gives them away
+        test()
+
+
+def originals():
+    """Everything that any mistake replaces, as it is now."""
+    targets = {target for entry in MISTAKES.values() for target in entry.targets}
+    targets.add("attention.fused_attention")
+    return {target: pkgutil.resolve_name(f"transformer_lib.{target}") for target in sorted(targets)}
+
+
+def test_every_mistake_replaces_something_that_exists_and_takes_it_back():
+    before = originals()  # raises if the library has renamed one
+    for name, entry in MISTAKES.items():
+        with mistake(name) as made:
+            assert made is entry
+            during = originals()
+        changed = {target for target in before if during[target] is not before[target]}
+        assert changed == {*entry.targets, "attention.fused_attention"}
+        assert all(during[target] is entry.function for target in entry.targets)
+        assert originals() == before
+
+
+def test_a_mistake_is_taken_back_after_an_error_too():
+    before = originals()
+    with pytest.raises(KeyError), mistake("no-scale"):
+        raise KeyError
+    assert originals() == before
+
+
+def test_a_stack_has_all_its_parts_after_a_mistake():
+    model, ids = make(CausalLM, tiny(norm_position="pre")), random_ids(2, 5)
+    parts, expected = list(model.state_dict()), model(ids)
+    for name in ("no-final-norm", "one-block-repeated"):
+        with mistake(name):
+            assert not torch.allclose(model(ids), expected)
+            with pytest.raises(ValueError, match="ids has 99"):
+                model(torch.tensor([[99]]))
+        assert list(model.state_dict()) == parts
+        assert model(ids).equal(expected)
+
+
+def test_no_two_mistakes_are_the_same():
+    patches = {}
+    for name, entry in MISTAKES.items():
+        code = inspect.unwrap(entry.function).__code__
+        patch = entry.targets, code.co_code, code.co_consts[1:], code.co_names
+        assert patch not in patches, f"{name} is {patches[patch]}"
+        patches[patch] = name
+    assert len(patches) >= REQUIRED
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_described_in_one_line_each(name):
+    entry = MISTAKES[name]
+    assert entry.name == name
+    for text in (entry.wrong, entry.symptom):
+        assert text.endswith(".")
+        assert len(text.splitlines()) == 1
+    assert not inspect.signature(inspect.unwrap(caught_by(name))).parameters or hasattr(
+        caught_by(name), "hypothesis"
+    )
+    assert entry.source.startswith("def _")
+    assert '"""' not in entry.source
+    compile(entry.source, name, "exec")
+
+
+def test_an_unknown_mistake_is_refused_before_anything_is_patched():
+    before = originals()
+    with pytest.raises(ValueError, match=r"name='no-skale' must be one of 'no-scale', "):
+        mistake("no-skale")
+    assert originals() == before
+
+
+def test_wrong_versions_call_the_right_ones_while_they_are_replaced():
+    with mistake("no-scale"):
+        x = torch.randn(1, 2, 3, 4)
+        output, weights = attention.attention(x, x, x)
+        torch.testing.assert_close(weights, (x @ x.mT).softmax(dim=-1))
+        torch.testing.assert_close(output, weights @ x)

@@ -1,0 +1,140 @@
+"""Mistakes in scores, weights and heads."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from transformer_lib.attention import MultiHeadAttention, attention
+from transformer_lib.masks import query_key_distances
+from transformer_lib.mistakes.catalogue import Maybe, instead_of
+
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
+
+# The right versions, kept from before any mistake is made.
+_attend = MultiHeadAttention.forward
+_project = MultiHeadAttention._project
+
+
+@instead_of("attention.attention")
+def _no_scale(q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, **options: Any) -> Any:
+    """Scores are not divided by sqrt(d_head).
+
+    Symptom: weights are nearly one-hot from the start, and hardly any gradient passes the softmax.
+    Caught by: test_routes.py::test_weights_follow_the_formula_of_the_paper
+    """
+    return attention(q, k, v, mask, **options | {"scale": 1.0})
+
+
+@instead_of("attention.attention")
+def _scale_by_d_model(q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, **options: Any) -> Any:
+    """Scores are divided by sqrt(d_model) instead of sqrt(d_head).
+
+    Symptom: weights are too even, the more so the more heads there are; it trains, only worse.
+    Caught by: test_routes.py::test_weights_follow_the_formula_of_the_paper
+    """
+    d_model = q.shape[-3] * q.shape[-1]  # (B, H, T, K): H heads of width K
+    return attention(q, k, v, mask, **options | {"scale": 1 / math.sqrt(d_model)})
+
+
+@instead_of("attention.attention")
+def _bias_scaled_too(
+    q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *, bias: Maybe = None, **options: Any
+) -> Any:
+    """A bias for positions is added before the scores are scaled, and is scaled with them.
+
+    Symptom: ALiBi looks sqrt(d_head) times further back than it should.
+    Caught by: test_routes.py::test_a_bias_is_added_to_scores_that_are_scaled_already
+    """
+    bias = None if bias is None else bias / math.sqrt(q.shape[-1])
+    return attention(q, k, v, mask, bias=bias, **options)
+
+
+@instead_of("attention.attention")
+def _softmax_over_queries(
+    q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *, causal: bool = False, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """The softmax runs over the queries: the columns sum to 1, not the rows.
+
+    Symptom: outputs are no means of values; each token depends on all queries, future ones too.
+    Caught by: test_properties.py::test_weights_are_probabilities_over_exactly_the_keys_allowed
+    """
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if causal:
+        scores = scores.masked_fill(query_key_distances(*scores.shape[-2:]) < 0, -1e9)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -1e9)
+    weights = scores.softmax(dim=-2)
+    return weights @ v, weights
+
+
+@instead_of("attention.MultiHeadAttention.forward")
+def _attention_dropout_left_on(
+    self: MultiHeadAttention, x: Tensor, memory: Maybe = None, mask: Maybe = None, **options: Any
+) -> Tensor:
+    """Attention weights are dropped in evaluation too: a kernel's `dropout_p` knows no eval mode.
+
+    Symptom: the same input gives another answer each time, and a worse one than it could.
+    Caught by: test_routes.py::test_dropout_is_on_in_training_and_off_in_evaluation
+    """
+    q, k, v = self._project(x, memory, options.pop("angles", None), options.pop("store", None))
+    heads, _ = attention(q, k, v, mask, scale=self.scale, dropout=self.dropout, **options)
+    return self._merge(heads)
+
+
+# Heads
+
+
+@instead_of("attention.MultiHeadAttention._split")
+def _split_without_transpose(self: MultiHeadAttention, x: Tensor) -> Tensor:
+    """Features are cut into heads by a reshape alone, without a transpose.
+
+    Symptom: each head gets a mixture of positions; a causal model sees the future and looks great.
+    Caught by: test_routes.py::test_heads_at_once_equal_heads_one_by_one
+    """
+    return x.reshape(x.shape[0], -1, x.shape[1], self.d_head)  # (B, H, T, K), wrongly filled
+
+
+@instead_of("attention.MultiHeadAttention._merge")
+def _merge_without_transpose(self: MultiHeadAttention, heads: Tensor) -> Any:
+    """Heads are laid side by side by a reshape alone, without the transpose.
+
+    Symptom: each position gets parts of other positions' outputs; shapes fit, the loss stays high.
+    Caught by: test_routes.py::test_heads_at_once_equal_heads_one_by_one
+    """
+    return self.output(heads.reshape(heads.shape[0], heads.shape[2], -1))
+
+
+@instead_of("attention.MultiHeadAttention._merge")
+def _output_projection_missing(self: MultiHeadAttention, heads: Tensor) -> Tensor:
+    """Heads are laid side by side, but not mixed by the output projection.
+
+    Symptom: each head can write to its own slice of the stream only; one matrix is never trained.
+    Caught by: test_properties.py::test_every_parameter_moves_the_result
+    """
+    return heads.transpose(1, 2).flatten(start_dim=2)
+
+
+@instead_of("attention.MultiHeadAttention._project")
+def _gqa_heads_tiled(self: MultiHeadAttention, *inputs: Any) -> Heads:
+    """Shared keys and values are tiled (0 1 0 1) instead of repeated (0 0 1 1).
+
+    Symptom: query heads ask the wrong keys; a loaded GQA checkpoint speaks nonsense.
+    Caught by: test_routes.py::test_shared_keys_and_values_equal_repeated_weights
+    """
+    q, k, v = _project(self, *inputs)
+    group = self.n_heads // self.n_kv_heads
+    k, v = k[:, ::group], v[:, ::group]  # each one once
+    return q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1)
+
+
+@instead_of("attention.MultiHeadAttention.forward")
+def _cross_attention_to_itself(
+    self: MultiHeadAttention, x: Tensor, memory: Maybe = None, mask: Maybe = None, **options: Any
+) -> Tensor:
+    """Cross-attention takes its keys and values from the decoder, not from the memory.
+
+    Symptom: translations are fluent and have nothing to do with the source.
+    Caught by: test_properties.py::test_the_memory_reaches_every_target_position
+    """
+    return _attend(self, x, None, mask, **options) if memory is None else _attend(self, x)

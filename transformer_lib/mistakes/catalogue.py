@@ -1,0 +1,119 @@
+"""What a mistake is, how it is made, and how it is taken back."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from unittest import mock
+
+from torch import Tensor
+
+from transformer_lib import attention
+from transformer_lib.shapes import check_choice
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Maybe = Tensor | None
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One way to build a Transformer wrongly.
+
+    Args:
+        name: what :func:`mistake` calls it.
+        wrong: what is done wrong.
+        symptom: what one sees.
+        caught_by: the test that fails, as ``"file::function"`` in ``tests/lib``.
+        targets: what is replaced, such as ``"attention.MultiHeadAttention.forward"``.
+        function: the wrong version that takes its place.
+
+    Example:
+        >>> MISTAKES["mean-counts-pads"].wrong
+        'The mean over a sequence counts its padding.'
+        >>> print(MISTAKES["mean-counts-pads"].source)
+        def _mean_counts_pads(x: Tensor, mask: Maybe = None) -> Tensor:
+            return x.mean(dim=1)
+    """
+
+    name: str
+    wrong: str
+    symptom: str
+    caught_by: str
+    targets: tuple[str, ...]
+    function: Callable[..., Any]
+
+    @property
+    def source(self) -> str:
+        """The wrong version as it is written, without its docstring."""
+        whole = inspect.getsource(self.function)
+        head, _, rest = whole[whole.index("def ") :].partition('    """')
+        return head + rest.partition('"""\n')[2].rstrip()
+
+
+MISTAKES: dict[str, Mistake] = {}
+
+
+def mistake(name: str) -> AbstractContextManager[Mistake]:
+    """Make a mistake on purpose until the end of the ``with`` block.
+
+    Meanwhile models attend along the readable path, where mistakes can be read.
+
+    Args:
+        name: a key of ``MISTAKES``.
+
+    Returns:
+        A context manager; ``as`` gives the :class:`Mistake`.
+
+    Raises:
+        ValueError: if there is no such mistake.
+
+    Example:
+        >>> import torch
+        >>> attend = attention.MultiHeadAttention(d_model=8, n_heads=2)
+        >>> x = torch.randn(1, 5, 8)
+        >>> right = attend(x)
+        >>> with mistake("no-scale"):
+        ...     wrong = attend(x)
+        >>> torch.allclose(wrong, right), torch.allclose(attend(x), right)
+        (False, True)
+    """
+    check_choice("name", name, tuple(MISTAKES))
+    return _made(MISTAKES[name])
+
+
+@contextmanager
+def _made(found: Mistake) -> Iterator[Mistake]:
+    readable = {"attention.fused_attention": _readable_attention}
+    with ExitStack() as patches:
+        for target, wrong in (readable | dict.fromkeys(found.targets, found.function)).items():
+            patches.enter_context(mock.patch(f"transformer_lib.{target}", wrong))
+        yield found
+
+
+def _readable_attention(*inputs: Any, **options: Any) -> Any:
+    return attention.attention(*inputs, **options)[0]  # as it is now, wrong or not
+
+
+def instead_of(*targets: str) -> Callable[[Function], Function]:
+    """Enter a wrong version in the catalogue; its name and its docstring say the rest.
+
+    Args:
+        targets: what it replaces, such as ``"attention.MultiHeadAttention.forward"``.
+
+    Returns:
+        A decorator that leaves the function as it is.
+
+    Example:
+        >>> MISTAKES["no-scale"].targets
+        ('attention.attention',)
+    """
+
+    def enter(function: Function) -> Function:
+        wrong, _, rest = (inspect.getdoc(function) or "").partition("\n\nSymptom: ")
+        symptom, _, caught_by = rest.partition("\nCaught by: ")
+        name = function.__name__.strip("_").replace("_", "-")
+        MISTAKES[name] = Mistake(name, wrong, symptom, caught_by, targets, function)
+        return function
+
+    return enter

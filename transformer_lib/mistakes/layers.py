@@ -1,0 +1,226 @@
+"""Mistakes in norms, residuals, dropout, feed-forward networks, embeddings and heads."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from transformer_lib.blocks import Block, Stack
+from transformer_lib.embeddings import Embedding, PatchEmbedding
+from transformer_lib.feedforward import FeedForward, MixtureOfExperts, _gelu_tanh
+from transformer_lib.mistakes.catalogue import Maybe, instead_of
+from transformer_lib.models import OutputLayer
+from transformer_lib.norms import LayerNorm
+
+Sublayer = Callable[[Tensor], Tensor]
+
+# The right versions, kept from before any mistake is made.
+_add = Block._add
+_stack = Stack.forward
+_feed_forward = FeedForward.forward
+_mixture = MixtureOfExperts.forward
+
+
+def _gain_and_bias(norm: LayerNorm, x: Tensor) -> Tensor:
+    return norm.gain * x if norm.bias is None else norm.gain * x + norm.bias
+
+
+@instead_of("norms.LayerNorm.forward")
+def _norm_over_the_sequence(self: LayerNorm, x: Tensor) -> Tensor:
+    """Mean and variance are taken over positions instead of features.
+
+    Symptom: tokens leak into each other past every mask; a cache gives other results.
+    Caught by: test_properties.py::test_the_future_changes_nothing_before_it
+    """
+    mean, variance = x.mean(dim=-2, keepdim=True), x.var(dim=-2, correction=0, keepdim=True)
+    return _gain_and_bias(self, (x - mean) / torch.sqrt(variance + self.eps))
+
+
+@instead_of("norms.LayerNorm.forward")
+def _variance_with_d_minus_1(self: LayerNorm, x: Tensor) -> Tensor:
+    """The variance is divided by D - 1, as `x.var()` does unless told otherwise.
+
+    Symptom: vectors are shorter than in every other library by one part in 2D.
+    Caught by: test_routes.py::test_norms_equal_the_formulas_written_out
+    """
+    mean, variance = x.mean(dim=-1, keepdim=True), x.var(dim=-1, keepdim=True)
+    return _gain_and_bias(self, (x - mean) / torch.sqrt(variance + self.eps))
+
+
+@instead_of("norms.LayerNorm.forward")
+def _epsilon_outside_the_root(self: LayerNorm, x: Tensor) -> Tensor:
+    """Epsilon is added to the standard deviation instead of the variance.
+
+    Symptom: none for large vectors; small ones come out far too long.
+    Caught by: test_routes.py::test_norms_equal_the_formulas_written_out
+    """
+    mean, deviation = x.mean(dim=-1, keepdim=True), x.std(dim=-1, correction=0, keepdim=True)
+    return _gain_and_bias(self, (x - mean) / (deviation + self.eps))
+
+
+@instead_of("blocks.Block._add")
+def _residual_forgotten(self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer) -> Any:
+    """What a sublayer says replaces the stream instead of being added to it.
+
+    Symptom: two layers still learn something, twenty do not: gradients must pass every sublayer.
+    Caught by: test_routes.py::test_a_block_follows_the_formulas_of_its_paper
+    """
+    return sublayer(norm(x)) if self.norm_position == "pre" else norm(sublayer(x))
+
+
+@instead_of("blocks.Block._add")
+def _post_norm_on_the_branch(self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer) -> Any:
+    """Post-norm normalises what the sublayer says and not the sum: the residual goes around it.
+
+    Symptom: the stream grows from layer to layer and leaves the stack without a norm.
+    Caught by: test_properties.py::test_the_stream_leaves_every_stack_normalised
+    """
+    if self.norm_position == "pre":
+        return _add(self, x, norm, sublayer)
+    return x + norm(sublayer(x))
+
+
+@instead_of("blocks.Block._add")
+def _pre_norm_residual_normalised(
+    self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer
+) -> Any:
+    """Pre-norm adds to the normalised vector instead of the stream itself.
+
+    Symptom: no clean path leads through the layers, which is what pre-norm is for.
+    Caught by: test_routes.py::test_a_block_follows_the_formulas_of_its_paper
+    """
+    if self.norm_position == "post":
+        return _add(self, x, norm, sublayer)
+    x = norm(x)
+    return x + sublayer(x)
+
+
+@instead_of("blocks.Block._add")
+def _dropout_left_on(self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer) -> Any:
+    """`F.dropout` is called without `training=self.training`; it drops unless told otherwise.
+
+    Symptom: the same input gives another answer each time, and a worse one than it could.
+    Caught by: test_routes.py::test_dropout_is_on_in_training_and_off_in_evaluation
+    """
+    if self.norm_position == "pre":
+        return x + F.dropout(sublayer(norm(x)), self.dropout.p)
+    return norm(x + F.dropout(sublayer(x), self.dropout.p))
+
+
+@contextmanager
+def _with_part(module: nn.Module, name: str, part: nn.Module | None) -> Iterator[None]:
+    own = getattr(module, name)
+    setattr(module, name, part)
+    try:
+        yield
+    finally:
+        setattr(module, name, own)
+
+
+@instead_of("blocks.Stack.forward")
+def _no_final_norm(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
+    """A pre-norm stack ends without a norm.
+
+    Symptom: the output layer sees vectors that grow with depth; logits are too large to train.
+    Caught by: test_properties.py::test_the_stream_leaves_every_stack_normalised
+    """
+    with _with_part(self, "final_norm", None):
+        return _stack(self, x, *inputs, **options)
+
+
+@instead_of("blocks.Stack.forward")
+def _one_block_repeated(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
+    """`[Block(config)] * n_layers`: all layers are one and the same block.
+
+    Symptom: it trains, but has the parameters of a single layer.
+    Caught by: test_properties.py::test_every_parameter_moves_the_result
+    """
+    with _with_part(self, "blocks", nn.ModuleList([self.blocks[0]] * len(self.blocks))):
+        return _stack(self, x, *inputs, **options)
+
+
+# Feed-forward networks, embeddings and heads
+
+
+@instead_of("feedforward.FeedForward.forward")
+def _gate_and_value_swapped(self: FeedForward, x: Tensor) -> Any:
+    """The activation is applied to the value instead of the gate.
+
+    Symptom: none if trained so; a loaded LLaMA checkpoint speaks nonsense.
+    Caught by: test_routes.py::test_each_activation_follows_its_formula
+    """
+    if self.gate is None:
+        return _feed_forward(self, x)
+    return self.contract(self.activation(self.expand(x)) * self.gate(x))
+
+
+@instead_of("feedforward.FeedForward.forward")
+def _gelu_exactinstead_of_tanh(self: FeedForward, x: Tensor) -> Any:
+    """GPT-2's weights are run with the exact GELU instead of its tanh approximation.
+
+    Symptom: hidden values are off by up to 0.0005: near enough to look right, and not equal.
+    Caught by: test_routes.py::test_each_activation_follows_its_formula
+    """
+    if self.activation is not _gelu_tanh:
+        return _feed_forward(self, x)
+    active = F.gelu(self.expand(x) if self.gate is None else self.gate(x))
+    return self.contract(active if self.gate is None else active * self.expand(x))
+
+
+@instead_of("feedforward.MixtureOfExperts.forward")
+def _experts_not_renormalised(self: MixtureOfExperts, x: Tensor) -> Any:
+    """The probabilities of the experts picked do not sum to 1.
+
+    Symptom: the layer says the less the more experts there are to choose from.
+    Caught by: test_routes.py::test_a_mixture_equals_its_experts_asked_one_token_at_a_time
+    """
+    picked = self.router(x).softmax(dim=-1).topk(self.active_experts, dim=-1).values
+    return picked.sum(dim=-1, keepdim=True) * _mixture(self, x)  # undoes the division by the sum
+
+
+@instead_of("embeddings.Embedding.forward")
+def _embedding_unscaled(
+    self: Embedding, ids: Tensor, positions: Tensor, segments: Maybe = None
+) -> Any:
+    """Token vectors are not multiplied by sqrt(D) before positions are added.
+
+    Symptom: vectors of length 1 drown in positions of length sqrt(D / 2); learning starts slowly.
+    Caught by: test_routes.py::test_embeddings_follow_the_formula_of_the_paper
+    """
+    return self.dropout(self.positions(self.tokens(ids), positions))
+
+
+@instead_of("models.OutputLayer.forward")
+def _logits_unscaled(self: OutputLayer, x: Tensor) -> Any:
+    """T5's vectors go to the tied output layer without the factor 1/sqrt(D).
+
+    Symptom: the best token stays the best, but probabilities are far too sure and losses too high.
+    Caught by: test_routes.py::test_logits_follow_the_formula_of_t5
+    """
+    return self.projection(x)
+
+
+@instead_of("models.mean_over_tokens")
+def _mean_counts_pads(x: Tensor, mask: Maybe = None) -> Tensor:
+    """The mean over a sequence counts its padding.
+
+    Symptom: the same sentence has another vector in another batch; short ones all look alike.
+    Caught by: test_properties.py::test_a_mean_over_tokens_ignores_padding
+    """
+    return x.mean(dim=1)
+
+
+@instead_of("embeddings.PatchEmbedding.forward")
+def _patches_with_channels_last(self: PatchEmbedding, images: Tensor) -> Any:
+    """Pixels of a patch are laid out colour by colour within a pixel, not plane by plane.
+
+    Symptom: none if trained so; a loaded ViT checkpoint sees noise.
+    Caught by: test_routes.py::test_patches_equal_a_convolution
+    """
+    p = self.patch_size
+    rows = images.unfold(2, p, p).unfold(3, p, p)  # (B, C, rows, columns, p, p)
+    patches = rows.permute(0, 2, 3, 4, 5, 1).flatten(start_dim=3).flatten(1, 2)
+    return self.projection(patches)
