@@ -194,11 +194,46 @@ def test_explicit_positions_move_a_learned_table_and_rope():
 
 
 def test_experts_work_in_every_block_of_a_model():
-    model = CausalLM(small_config(n_experts=3, active_experts=1, activation="swiglu"))
-    model(IDS).sum().backward()
-    losses = [block.feed_forward.balance_loss for block in model.decoder.stack.blocks]
-    assert all(1 <= loss <= 3 for loss in losses)
+    config = small_config(n_experts=3, active_experts=1, activation="swiglu")
+    model = randomise(CausalLM(config))
+    (
+        model(IDS).sum() + sum(b.feed_forward.balance_loss for b in model.decoder.stack.blocks)
+    ).backward()
+    for block in model.decoder.stack.blocks:
+        assert 0 < block.feed_forward.balance_loss <= 3
+        assert block.feed_forward.router.weight.grad.abs().max() > 0
 
 
 def test_configurations_can_be_changed_by_replace():
     assert replace(PRESETS["gpt2"].config, n_layers=1).n_layers == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "value"),
+    [
+        ("attention_scale", 1.0),
+        ("rope_theta", 100.0),
+        ("rope_pairing", "split"),
+        ("norm_eps", 0.5),
+        ("activation", "gelu"),
+        ("norm", "rms"),
+        ("norm_position", "pre"),
+        ("scale_embeddings", False),
+        ("norm_embeddings", True),
+        ("logit_scale", 2.0),
+        ("window", 2),
+        ("position", "alibi"),
+    ],
+)
+def test_each_choice_of_the_configuration_changes_what_the_model_says(choice, value):
+    def logits(**changes):
+        model = randomise(CausalLM(small_config(**{"position": "rope", **changes})))
+        return model.eval()(IDS)
+
+    assert not torch.allclose(logits(), logits(**{choice: value}), rtol=1e-3, atol=1e-3)
+
+
+def test_attention_dropout_reaches_every_attention():
+    model = Seq2SeqLM(small_config(attention_dropout=0.5))
+    rates = [module.dropout for module in model.modules() if hasattr(module, "fused")]
+    assert rates == [0.5] * 6
