@@ -23,6 +23,8 @@ FLOORS = {
     "recurrent": 3,
     "presets": 3,
     "pretrained": 4,
+    "counting": 4,
+    "recording": 4,
     "tracing": 4,
     "mistakes": 5,
     "pictures": 5,
