@@ -41,7 +41,7 @@ from transformer_lib.positions import rope_angles, rotate
 from transformer_lib.tracing import influence
 
 N = 6  # the padded length of a batch
-few = settings(max_examples=6, deadline=None)
+few = settings(max_examples=5, deadline=None)
 seeds = st.integers(0, 1000)
 sides = st.sampled_from(("left", "right"))
 lengths_of_two = st.tuples(st.integers(1, N), st.integers(1, N))
@@ -214,6 +214,7 @@ def test_an_encoder_hears_everything():
 
 @few
 @given(prefix=st.integers(0, N), seed=seeds)
+@example(prefix=2, seed=0)
 def test_a_prefix_is_seen_by_all_and_the_rest_causally(prefix, seed):
     layer = make(MultiHeadAttention, 16, 4, seed=seed)
     mask = prefix_mask(torch.tensor([prefix]), N)
@@ -272,6 +273,7 @@ def test_a_query_without_any_key_says_nothing(seed):
 
 @few
 @given(config=tiny_configs(), fused=st.booleans(), seed=seeds)
+@example(config=tiny(), fused=True, seed=0)
 def test_a_sequence_of_padding_alone_harms_no_model(config, fused, seed):
     """One sequence of the batch is empty: nothing becomes NaN, forwards or backwards."""
     ids, _, real = padded((N, 0), "right", seed=seed)
@@ -323,21 +325,20 @@ def test_an_encoder_with_alibi_cannot_tell_forwards_from_backwards():
 @few
 @given(
     pairing=st.sampled_from(("interleaved", "split")),
-    places=st.tuples(st.integers(0, 50), st.integers(0, 50)),
+    places=st.lists(st.integers(0, 50), min_size=2, max_size=4),
     shift=st.integers(0, 100),
     seed=seeds,
 )
+@example(pairing="interleaved", places=[3, 0, 7], shift=5, seed=0)
 def test_rope_scores_depend_on_the_distance_only(pairing, places, shift, seed):
-    q, k = random_like(torch.empty(2, 1, 8, dtype=torch.float64), seed)
-
-    def score(i, j):
-        angles = [rope_angles(torch.tensor([place]), 8) for place in (i, j)]
-        turned = (rotate(x, angle, pairing) for x, angle in zip((q, k), angles, strict=True))
-        return torch.linalg.vecdot(*turned)
-
-    i, j = places
-    assert_close(score(i + shift, j + shift), score(i, j), rtol=0, atol=1e-4)
-    same(rotate(q, rope_angles(torch.tensor([i]), 8), pairing).norm(), q.norm(), atol=1e-6)
+    layer = make(MultiHeadAttention, 16, 4, pairing=pairing, seed=seed)
+    x = random_like(torch.empty(1, len(places), 16, dtype=torch.float64), seed)
+    here, there = (rope_angles(torch.tensor(places) + by, 4) for by in (0, shift))
+    _, weights = layer.with_weights(x, angles=here)
+    _, weights_there = layer.with_weights(x, angles=there)
+    assert_close(weights_there, weights, rtol=0, atol=1e-4)
+    turned = rotate(x[..., :4], here, pairing)
+    assert_close(turned.norm(dim=-1), x[..., :4].norm(dim=-1), rtol=0, atol=1e-5)
 
 
 @few

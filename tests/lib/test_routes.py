@@ -45,7 +45,7 @@ from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
 from transformer_lib.positions import change_pairing
 
 N = 7
-few = settings(max_examples=6, deadline=None)
+few = settings(max_examples=5, deadline=None)
 seeds = st.integers(0, 1000)
 same = partial(assert_close, rtol=0, atol=1e-10)
 
@@ -69,6 +69,7 @@ def random_vectors(*shape, seed=0):
 
 @few
 @given(config=tiny_configs(), seed=seeds)
+@example(config=tiny(position="t5"), seed=0)
 def test_fused_and_readable_attention_agree_in_whole_models(config, seed):
     for build, inputs in runs(real_tokens((N, 4), N, "right")).items():
         model = make(build, config, seed=seed)
@@ -166,7 +167,10 @@ def test_rope_turns_neighbours_by_the_angle_of_the_formula():
 
     for i in range(3):
         dots = [
-            sum((a * b.conjugate()).real for a, b in zip(turned(q[i], i), turned(k[j], j)))  # noqa: B905
+            sum(
+                (a * b.conjugate()).real
+                for a, b in zip(turned(q[i], i), turned(k[j], j), strict=True)
+            )
             for j in range(3)
         ]
         expected = torch.tensor(dots, dtype=torch.float64).div(2).softmax(dim=0)
@@ -307,7 +311,7 @@ def in_steps(decoder, ids, sizes, *, mask=None, positions=None, **memory):
 steps = st.sampled_from(((4, 1, 1, 1), (1,) * N, (2, 3, 2), (N,)))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(config=tiny_configs(), sizes=steps, seed=seeds)
 @example(config=tiny(position="none"), sizes=(2, 3, 2), seed=0)
 @example(config=tiny(position="learned"), sizes=(4, 1, 1, 1), seed=0)
@@ -323,6 +327,7 @@ def test_decoding_with_a_cache_equals_decoding_without(config, sizes, seed):
 
 @few
 @given(config=tiny_configs(), sizes=steps, seed=seeds)
+@example(config=tiny(position="learned"), sizes=(4, 1, 1, 1), seed=0)
 def test_a_cache_keeps_left_padding_apart(config, sizes, seed):
     real = real_tokens((N, 4), N, "left")
     ids, mask, positions = random_ids(2, N, seed=seed), real[:, None, None, :], positions_of(real)
@@ -335,6 +340,7 @@ def test_a_cache_keeps_left_padding_apart(config, sizes, seed):
 
 @few
 @given(config=tiny_configs(), sizes=steps, seed=seeds)
+@example(config=tiny(), sizes=(2, 3, 2), seed=0)
 def test_a_cache_keeps_what_the_encoder_said(config, sizes, seed):
     ids, memory = random_ids(2, N, seed=seed), random_vectors(2, 5, 16, seed=seed)
     memory_mask = real_tokens((5, 3), 5, "right")[:, None, None, :]
@@ -348,7 +354,6 @@ def test_a_cache_keeps_what_the_encoder_said(config, sizes, seed):
 
 COMPILED = {
     "llama": (CausalLM, tiny(**LLAMA, n_layers=1)),
-    "bert": (MaskedLM, tiny(position="learned", activation="gelu", n_layers=1)),
     "t5": (Seq2SeqLM, tiny(position="t5", norm_position="pre", window=4, n_layers=1)),
 }
 
@@ -380,11 +385,15 @@ def test_compiled_to_machine_code_and_eager_agree():
 @pytest.mark.parametrize("position", CHOICES["position"])
 def test_bfloat16_stays_near(position):
     for build, inputs in runs(real_tokens((N, 4), N, "right")).items():
-        model = make(build, tiny(position=position)).float()
+        model = make(build, tiny(position=position, n_layers=1)).float()
         expected = model(*inputs)
-        logits = model.bfloat16()(*inputs)
-        assert logits.dtype == torch.bfloat16
-        assert (logits.float() - expected).abs().max() < 0.06 * expected.abs().max()
+        model.bfloat16()
+        for fused in (True, False):
+            for layer in attentions(model):
+                layer.fused = fused
+            logits = model(*inputs)
+            assert logits.dtype == torch.bfloat16
+            assert (logits.float() - expected).abs().max() < 0.06 * expected.abs().max()
 
 
 @pytest.mark.parametrize("position", CHOICES["position"])
@@ -392,12 +401,12 @@ def test_shapes_are_known_on_the_meta_device(position):
     models = runs(real_tokens((N, 4), N, "right"))
     with torch.device("meta"):
         for build, inputs in models.items():
-            model = build(tiny(position=position, n_kv_heads=2, window=3, activation="swiglu"))
+            model = build(tiny(**LLAMA | {"position": position}, n_layers=1, window=3))
             logits = model(*(tensor.to("meta") for tensor in inputs))
             assert logits.is_meta
             assert logits.shape == (2, inputs[-1].shape[-1], VOCAB)
         image = torch.zeros(2, 3, 8, 8)
-        config = tiny(position=position, max_len=5)
+        config = tiny(position=position, max_len=5, n_layers=1)
         assert VisionTransformer(config, 8, 4, n_classes=10)(image).shape == (2, 10)
 
 
@@ -428,12 +437,11 @@ def test_training_without_dropout_equals_evaluation():
 
 
 def test_dropout_is_on_in_training_and_off_in_evaluation():
-    settings = ({"dropout": 0.5, "attention_dropout": 0.0},)
-    settings += ({"dropout": 0.0, "attention_dropout": 0.5},)
-    for chances in settings:
+    for place in ("dropout", "attention_dropout"):
+        chances = {"dropout": 0.0, "attention_dropout": 0.0, place: 0.5}
         for fused in (True, False):
             for build, inputs in runs(real_tokens((N, 4), N, "right")).items():
-                model = make(build, tiny(**chances))
+                model = make(build, tiny(**chances, n_layers=1))
                 for layer in attentions(model):
                     layer.fused = fused
                 assert model(*inputs).equal(model(*inputs))

@@ -52,7 +52,14 @@ def _bias_scaled_too(
 
 @instead_of("attention.attention")
 def _softmax_over_queries(
-    q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *, causal: bool = False, **options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Maybe = None,
+    *,
+    bias: Maybe = None,
+    causal: bool = False,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """The softmax runs over the queries: the columns sum to 1, not the rows.
 
@@ -60,6 +67,7 @@ def _softmax_over_queries(
     Caught by: test_properties.py::test_weights_are_probabilities_over_exactly_the_keys_allowed
     """
     scores = q @ k.mT / math.sqrt(q.shape[-1])
+    scores = scores if bias is None else scores + bias
     if causal:
         scores = scores.masked_fill(query_key_distances(*scores.shape[-2:]) < 0, -1e9)
     if mask is not None:

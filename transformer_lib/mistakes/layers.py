@@ -158,7 +158,7 @@ def _gate_and_value_swapped(self: FeedForward, x: Tensor) -> Any:
 
 
 @instead_of("feedforward.FeedForward.forward")
-def _gelu_exactinstead_of_tanh(self: FeedForward, x: Tensor) -> Any:
+def _gelu_exact_instead_of_tanh(self: FeedForward, x: Tensor) -> Any:
     """GPT-2's weights are run with the exact GELU instead of its tanh approximation.
 
     Symptom: hidden values are off by up to 0.0005: near enough to look right, and not equal.

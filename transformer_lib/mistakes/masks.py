@@ -58,6 +58,16 @@ def _decoder_not_causal(self: Block, x: Tensor, *masks: Maybe, **options: Any) -
     return _block(self, x, *masks, **options | {"causal": False})
 
 
+@instead_of("blocks.Block.forward")
+def _encoder_causal(self: Block, x: Tensor, *masks: Maybe, **options: Any) -> Tensor:
+    """The encoder has a causal mask, as if it were a decoder.
+
+    Symptom: each word is understood without those after it; the first is not understood at all.
+    Caught by: test_properties.py::test_an_encoder_hears_everything
+    """
+    return _block(self, x, *masks, **options | {"causal": True})
+
+
 @instead_of("attention._masked_softmax")
 def _mask_polarity_swapped(scores: Tensor, mask: Tensor) -> Tensor:
     """True is taken for "hide": PyTorch's `key_padding_mask` has the other polarity.

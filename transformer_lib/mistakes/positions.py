@@ -83,6 +83,20 @@ def _rope_pairing_mixed(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
 
 
 @instead_of("attention.MultiHeadAttention._project")
+def _rope_on_queries_only(
+    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any
+) -> Heads:
+    """RoPE rotates the queries, but not the keys.
+
+    Symptom: scores depend on where the query stands, not on how far away the key is.
+    Caught by: test_properties.py::test_rope_scores_depend_on_the_distance_only
+    """
+    q, _, _ = _project(self, x, memory, angles, None)
+    _, k, v = _project(self, x, memory, None, store)
+    return q, k, v
+
+
+@instead_of("attention.MultiHeadAttention._project")
 def _rope_on_values(
     self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any
 ) -> Heads:
