@@ -127,11 +127,11 @@ class Recorder(TorchFunctionMode):
             another one is shown as a number.
 
     Example:
-        >>> linear = nn.Linear(3, 4)
+        >>> linear, x = nn.Linear(3, 4), torch.zeros(2, 3)
         >>> recorder = Recorder(linear)
-        >>> recorder.enter(linear, (torch.zeros(2, 3),), {})
+        >>> recorder.enter(linear, (x,), {})
         >>> with recorder:
-        ...     output = linear(torch.zeros(2, 3))
+        ...     output = linear(x)
         >>> [step.what for step in recorder.steps]
         ['linear']
     """
@@ -223,8 +223,9 @@ class Recorder(TorchFunctionMode):
         path, module = self._open[-1]
         weights = {x for x in given if isinstance(x, nn.Parameter)}
         first_used, self._used = weights - self._used, self._used | weights
-        if name not in _JOINS:  # one input is enough, and the one that keeps its shape is best
-            inputs = [next((x for x in inputs if x.shape == output.shape), inputs[0])]
+        if name not in _JOINS:  # one input is enough: the one that keeps its shape
+            kept = [x for x in inputs if x.shape == output.shape and _RULES.get(name) is _meet]
+            inputs = (kept or inputs)[:1]
         memory = output.untyped_storage()._cdata
         is_view = any(x.untyped_storage()._cdata == memory for x in inputs)
         step = Step(
