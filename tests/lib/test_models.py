@@ -237,3 +237,17 @@ def test_attention_dropout_reaches_every_attention():
     model = Seq2SeqLM(small_config(attention_dropout=0.5))
     rates = [module.dropout for module in model.modules() if hasattr(module, "fused")]
     assert rates == [0.5] * 6
+
+
+def test_what_the_classifier_reads_is_dropped_in_training():
+    model = randomise(SequenceClassifier(small_config(dropout=0.999999), 3)).train()
+    assert_close(model(IDS), model.classifier.bias.expand(2, 3))
+
+
+def test_patches_are_dropped_in_training():
+    config = small_config(max_len=5, dropout=0.999999)
+    model = randomise(VisionTransformer(config, 4, 2, n_channels=1, n_classes=3)).train()
+    for block in model.stack.blocks:
+        block.dropout.p = 0.0  # what the blocks add stays
+    images = torch.randn(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert_close(model(images), model(torch.zeros_like(images)))
