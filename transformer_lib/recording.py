@@ -260,7 +260,7 @@ class Recorder(TorchFunctionMode):
 
 
 def _declared(annotation: object, x: Tensor) -> Letters:
-    """The letters of a jaxtyping annotation, a dot where it has none; nothing for ``...``."""
+    """The letters of a jaxtyping annotation, sizes where it has none; nothing for ``...``."""
     kinds = (annotation, *get_args(annotation))
     names = " ".join(getattr(kind, "dim_str", "") for kind in kinds).split()
     if names == ["..."]:
@@ -321,8 +321,8 @@ def _unflatten(x: Letters, dim: int, sizes: tuple[int, ...]) -> Letters:
     letter, dim = x[dim], dim % len(x)
     parts = letter.split("*")
     if len(parts) != len(sizes):
-        known = math.prod(size for size in sizes if size != -1)
-        parts = [f"{letter}/{known}" if size == -1 else "." for size in sizes]
+        rest = f"{letter}/{math.prod(size for size in sizes if size != -1)}"
+        parts = [rest if size == -1 and letter.isalpha() else "." for size in sizes]
     return (*x[:dim], *parts, *x[dim + 1 :])
 
 
@@ -337,11 +337,6 @@ def _stack(inputs: tuple[Letters, ...], dim: int = 0) -> Letters:
     return (*inputs[0][:at], ".", *inputs[0][at:])
 
 
-def _unbind(x: Letters, dim: int = 0) -> Letters:
-    at = dim % len(x)
-    return (*x[:at], *x[at + 1 :])
-
-
 # The signatures are PyTorch's, with letters in the place of tensors. A dot, or the wrong number of
 # letters, means: not known.
 # fmt: off
@@ -349,7 +344,8 @@ _RULES: dict[str, Callable[..., Letters]] = {
     "linear": lambda x, *_: (*x[:-1], "."), "topk": lambda x, *_, **__: (*x[:-1], "."),
     "embedding": lambda ids, *_, **__: (*ids, "."), "matmul": lambda a, b: (*a[:-1], b[-1]),
     "mT": lambda x: (*x[:-2], x[-1], x[-2]), "transpose": _transpose, "flatten": _flatten,
-    "unflatten": _unflatten, "stack": _stack, "unbind": _unbind, "view_as": lambda _, other: other,
+    "unflatten": _unflatten, "stack": _stack, "view_as": lambda _, other: other,
+    "unbind": lambda x, dim=0: x[: dim % len(x)] + x[dim % len(x) + 1 :],
     "repeat_interleave": lambda x, *_, **__: x, "index_add": lambda x, *_: x,
     **dict.fromkeys((
         "add", "sub", "mul", "div", "neg", "exp", "to", "zeros_like", "dropout", "softmax", "relu",

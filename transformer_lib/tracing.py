@@ -64,12 +64,6 @@ class Trace:
     def __repr__(self) -> str:
         return f"Trace({self._title})"
 
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
     def to_text(self, *, fold: bool = True) -> str:
         """Write the table for a terminal.
 
@@ -109,6 +103,9 @@ class Trace:
             f"<thead>{head}</thead>{sections}"
             f"<tfoot>{_html_row(self.total)}</tfoot></table>"
         )
+
+    __str__ = to_text
+    _repr_html_ = to_html
 
     @property
     def _title(self) -> str:
