@@ -22,9 +22,9 @@ from transformer_lib.shapes import check_choice, check_whole
 
 Settings = dict[str, Any]  # the content of config.json
 Tensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
-Places = dict[str, tuple[list[str], Transform]]  # whose parameters of ours a tensor holds, and how
+Places = dict[str, tuple[list[str], Transform]]  # our parameters that a tensor holds, and how
 
-_ONLY = {  # settings of which our models can follow one value
+_ONLY = {  # settings of which our models can follow only one value
     "add_cross_attention": False,
     "attention_bias": False,
     "is_decoder": False,
@@ -144,9 +144,8 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
         parts = [ours[part] for part in names]
         if transform is SAME and not all(torch.equal(parts[0], part) for part in parts):
             raise ValueError(f"{' and '.join(names)} differ; {architecture} has one {name}")
-        tensors[name if name.startswith(_HEADS) else prefix + name] = transform.write(
-            parts, model
-        ).contiguous()
+        full_name = name if name.startswith(_HEADS) else prefix + name
+        tensors[full_name] = transform.write(parts, model).contiguous()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -311,8 +310,7 @@ def _write_settings(model: Model, architecture: str) -> Settings:
         key: activations[config.activation] if ours == "activation" else getattr(config, ours)
         for ours, key in FAMILIES[kind].settings
     }
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    settings |= {"architectures": [architecture], "model_type": kind, "dtype": dtype}
+    settings |= {"architectures": [architecture], "model_type": kind}
     if kind == "t5":
         settings["scale_decoder_outputs"] = config.logit_scale != 1.0
     if isinstance(model, models.VisionTransformer):
