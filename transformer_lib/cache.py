@@ -9,6 +9,8 @@ from transformer_lib.shapes import check_whole
 class KeyValueStore:
     """The keys and values of one attention layer, in memory that is set aside once.
 
+    For generation, under ``torch.no_grad``: what is stored is written over in place.
+
     Args:
         max_len: for how many positions there is room; ``None`` means for those of the first call.
 

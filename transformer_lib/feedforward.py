@@ -79,6 +79,7 @@ class MixtureOfExperts(nn.Module):
     Attributes:
         balance_loss: of the latest forward pass: 1 if all experts were used evenly, up to
             ``n_experts`` if only one was (Switch Transformer's loss). Add it to the training loss.
+            It knows of no mask: padding is counted like any other token.
 
     Raises:
         ValueError: if the configuration has no experts.

@@ -316,8 +316,8 @@ class SequenceClassifier(nn.Module):
         config: the model's configuration.
         n_classes: the number of classes; 0 leaves the last layer out, and the forward pass returns
             the sequence's vector.
-        pooling: ``"cls"`` takes the first token's vector through one more layer (BERT),
-            ``"mean"`` the mean over the real tokens.
+        pooling: ``"cls"`` takes the first token's vector through one more layer (BERT; so no
+            padding may come first), ``"mean"`` the mean over the real tokens.
 
     Raises:
         ValueError: if an argument is out of range.

@@ -130,6 +130,11 @@ class TestPositions:
         theirs = T5Attention._relative_position_bucket(offsets, bidirectional)
         assert torch.equal(t5_bucket(offsets, bidirectional=bidirectional), theirs)
 
+    def test_t5_bias_is_the_tables_row_of_the_bucket(self):
+        bias = T5Bias(2, bidirectional=True, n_buckets=8, max_distance=6)
+        buckets = t5_bucket(torch.arange(-9, 1), n_buckets=8, max_distance=6)
+        assert_close(bias(1, 10)[0, :, 0], bias.table.weight[buckets].T)
+
     def test_t5_bias_of_a_cached_step_is_the_last_row(self):
         bias = T5Bias(2, bidirectional=False)
         assert_close(bias(1, 6), bias(6, 6)[:, :, -1:])
@@ -238,7 +243,9 @@ class TestNorms:
         assert_close(rms_norm(x, torch.ones(2), eps=7.0), x / 4)
 
     def test_configuration_decides(self):
-        assert isinstance(make_norm(small_config(norm="rms")), RMSNorm)
+        rms = make_norm(small_config(norm="rms", norm_eps=0.25))
+        assert isinstance(rms, RMSNorm)
+        assert rms.eps == 0.25
         norm = make_norm(small_config(bias=False, norm_eps=0.25))
         assert isinstance(norm, LayerNorm)
         assert norm.bias is None
