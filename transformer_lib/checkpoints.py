@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_lib import models
+from transformer_lib import heads, models
 from transformer_lib.config import TransformerConfig
 from transformer_lib.positions import change_pairing
 from transformer_lib.presets import PRESETS
@@ -105,8 +105,8 @@ classifier                 -                                  classifier
 """
 
 
-TextModel = models.Encoder | models.MaskedLM | models.SequenceClassifier | models.CausalLM
-Model = TextModel | models.Seq2SeqLM | models.VisionTransformer
+TextModel = models.Encoder | heads.MaskedLM | heads.SequenceClassifier | heads.CausalLM
+Model = TextModel | heads.Seq2SeqLM | heads.VisionTransformer
 
 
 class Transform(NamedTuple):
@@ -134,7 +134,7 @@ def _split_pairs(parts: Sequence[Tensor], model: Model) -> Tensor:
 
 def _as_convolution(parts: Sequence[Tensor], model: Model) -> Tensor:
     """A linear layer over patches is a convolution whose steps are as wide as its kernel."""
-    if parts[0].ndim == 1 or not isinstance(model, models.VisionTransformer):
+    if parts[0].ndim == 1 or not isinstance(model, heads.VisionTransformer):
         return parts[0]  # the bias
     size = model.patches.patch_size
     return parts[0].reshape(-1, model.patches.n_channels, size, size)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from transformer_lib.config import TransformerConfig
-from transformer_lib.models import CausalLM, Seq2SeqLM, SequenceClassifier, VisionTransformer
+from transformer_lib.heads import CausalLM, Seq2SeqLM, SequenceClassifier, VisionTransformer
 from transformer_lib.shapes import check_choice
 
 
@@ -113,6 +113,7 @@ _LLAMA3 = replace(
 
 _T5 = TransformerConfig(
     vocab_size=32_128,
+    attention_dropout=0.1,
     position="t5",
     norm="rms",
     norm_position="pre",

@@ -20,15 +20,14 @@ from transformer_lib.counting import (
     six_n_d,
     training_flops,
 )
-from transformer_lib.models import (
+from transformer_lib.heads import (
     CausalLM,
-    Decoder,
-    Encoder,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
+from transformer_lib.models import Decoder, Encoder
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.tracing import attention_maps, trace
 

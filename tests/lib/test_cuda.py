@@ -13,8 +13,8 @@ from torch_weights import randomise, small_config
 
 from transformer_lib.attention import attention, fused_attention
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.heads import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.masks import causal_mask, padding_mask
-from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")

@@ -15,15 +15,9 @@ from transformer_lib.cache import KeyValueCache, KeyValueStore
 from transformer_lib.config import TransformerConfig
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
+from transformer_lib.heads import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
-from transformer_lib.models import (
-    CausalLM,
-    Encoder,
-    EncoderDecoder,
-    SequenceClassifier,
-    VisionTransformer,
-    mean_over_tokens,
-)
+from transformer_lib.models import Encoder, EncoderDecoder
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm
 from transformer_lib.positions import (
     AlibiBias,

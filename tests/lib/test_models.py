@@ -10,12 +10,8 @@ from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
 from transformer_lib.cache import KeyValueCache
-from transformer_lib.masks import padding_mask, prefix_mask
-from transformer_lib.models import (
+from transformer_lib.heads import (
     CausalLM,
-    Decoder,
-    Encoder,
-    EncoderDecoder,
     MaskedLM,
     OutputLayer,
     Seq2SeqLM,
@@ -23,6 +19,8 @@ from transformer_lib.models import (
     VisionTransformer,
     mean_over_tokens,
 )
+from transformer_lib.masks import padding_mask, prefix_mask
+from transformer_lib.models import Decoder, Encoder, EncoderDecoder
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.tracing import influence
 

@@ -16,6 +16,7 @@ from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, KeyValueStore
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, make_feed_forward
+from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.initialisation import initialise
 from transformer_lib.masks import (
     causal_mask,
@@ -24,7 +25,6 @@ from transformer_lib.masks import (
     token_mask,
     window_mask,
 )
-from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
 from transformer_lib.positions import (
     AddedPositions,

@@ -31,16 +31,15 @@ from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.masks import causal_mask
-from transformer_lib.models import (
+from transformer_lib.heads import (
     CausalLM,
-    Decoder,
-    EncoderDecoder,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
+from transformer_lib.masks import causal_mask
+from transformer_lib.models import Decoder, EncoderDecoder
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
 from transformer_lib.positions import change_pairing
 

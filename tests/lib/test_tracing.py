@@ -17,7 +17,7 @@ from transformer_lib import (
     blocks,
     embeddings,
     feedforward,
-    models,
+    heads,
     positions,
     recording,
 )
@@ -27,17 +27,15 @@ from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
 from transformer_lib.counting import attention_matrix_bytes, forward_flops
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.masks import padding_mask
-from transformer_lib.models import (
+from transformer_lib.heads import (
     CausalLM,
-    Decoder,
-    Encoder,
-    EncoderDecoder,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
+from transformer_lib.masks import padding_mask
+from transformer_lib.models import Decoder, Encoder, EncoderDecoder
 from transformer_lib.presets import PRESETS
 from transformer_lib.tracing import attention_maps, hidden_states, trace
 
@@ -369,6 +367,13 @@ def test_the_steps_outside_attention(name):
     ]
     found = [(step.module, *row) for step, row in zip(steps, rows(steps), strict=True)]
     assert found == expected
+
+
+def test_what_a_part_calls_t_is_s_in_an_encoder():
+    """The positions are made inside the encoder; its annotations say T for either side."""
+    model = Seq2SeqLM(config(position="learned"))
+    lookups = [row for row in rows(trace(model, ids(S), ids())) if "position vec" in row[0]]
+    assert [shape for _, shape in lookups] == ["1 S -> 1 S D", "1 T -> 1 T D"]
 
 
 def test_the_steps_of_a_mixture():
@@ -836,7 +841,7 @@ def test_hidden_states_of_one_block():
 
 def test_the_words_belong_to_classes_that_exist():
     """A renamed class or child would lose its words without a sound."""
-    modules = (attention, blocks, embeddings, feedforward, models, positions)
+    modules = (attention, blocks, embeddings, feedforward, heads, positions)
     classes = {
         name: found
         for module in modules

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, _gelu_tanh
+from transformer_lib.heads import OutputLayer
 from transformer_lib.mistakes.catalogue import Maybe, instead_of
-from transformer_lib.models import OutputLayer
 from transformer_lib.norms import LayerNorm
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -193,7 +193,7 @@ def _embedding_unscaled(
     return self.dropout(self.positions(self.tokens(ids), positions))
 
 
-@instead_of("models.OutputLayer.forward")
+@instead_of("heads.OutputLayer.forward")
 def _logits_unscaled(self: OutputLayer, x: Tensor) -> Any:
     """T5's vectors go to the tied output layer without the factor 1/sqrt(D).
 
@@ -203,7 +203,7 @@ def _logits_unscaled(self: OutputLayer, x: Tensor) -> Any:
     return self.projection(x)
 
 
-@instead_of("models.mean_over_tokens")
+@instead_of("heads.mean_over_tokens")
 def _mean_counts_pads(x: Tensor, mask: Maybe = None) -> Tensor:
     """The mean over a sequence counts its padding.
 

@@ -1,0 +1,339 @@
+"""What makes a model useful: language models, classifiers, and one that reads images."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from transformer_lib.blocks import Stack, next_positions
+from transformer_lib.cache import KeyValueCache
+from transformer_lib.config import TransformerConfig
+from transformer_lib.embeddings import PatchEmbedding
+from transformer_lib.feedforward import ACTIVATIONS
+from transformer_lib.initialisation import initialise
+from transformer_lib.models import Decoder, Encoder, EncoderDecoder
+from transformer_lib.norms import make_norm
+from transformer_lib.positions import AddedPositions
+from transformer_lib.shapes import check_choice, check_whole
+
+Pooling = Literal["cls", "mean"]
+
+
+class CausalLM(nn.Module):
+    """A decoder alone that predicts the next token (GPT, LLaMA).
+
+    Args:
+        config: the model's configuration.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> CausalLM(config)(torch.tensor([[5, 7, 9]])).shape
+        torch.Size([1, 3, 100])
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.decoder = Decoder(config)
+        self.output = OutputLayer(config, self.decoder.embedding.tokens)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        positions: Int[Tensor, "#B T"] | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Score every token of the vocabulary as the next one, at each position.
+
+        Args:
+            ids: token ids, ``(B, T)``.
+            mask: what hides padding among the keys, broadcastable to ``(B, H, T, T)``.
+            positions: the place of each token; counted on from the cache if left out.
+            cache: keys and values of earlier tokens; those of ``ids`` are added to it.
+
+        Returns:
+            Logits, ``(B, T, V)``.
+        """
+        x = self.decoder(ids, mask=mask, positions=positions, cache=cache)
+        logits: Tensor = self.output(x)
+        return logits
+
+
+class Seq2SeqLM(nn.Module):
+    """The whole Transformer of 2017: from a source sequence to the next target token (T5 too).
+
+    Args:
+        config: the model's configuration, the same for encoder and decoder.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> model = Seq2SeqLM(config)
+        >>> model(torch.tensor([[5, 7, 9]]), torch.tensor([[1, 2]])).shape
+        torch.Size([1, 2, 100])
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.body = EncoderDecoder(config)
+        self.output = OutputLayer(config, self.body.decoder.embedding.tokens)
+
+    def forward(
+        self,
+        source: Int[Tensor, "B S"],
+        target: Int[Tensor, "B T"],
+        source_mask: Bool[Tensor, "..."] | None = None,
+        target_mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Score every token of the vocabulary as the next one, at each target position.
+
+        Args:
+            source: token ids, ``(B, S)``.
+            target: token ids, ``(B, T)``, the correct answer shifted right (teacher forcing).
+            source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
+            target_mask: what hides padding in the target, broadcastable to ``(B, H, T, T)``.
+
+        Returns:
+            Logits, ``(B, T, V)``.
+        """
+        x = self.body(source, target, source_mask, target_mask)
+        logits: Tensor = self.output(x)
+        return logits
+
+
+class MaskedLM(nn.Module):
+    """An encoder that guesses the tokens that were hidden from it (BERT).
+
+    Args:
+        config: the model's configuration.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> MaskedLM(config)(torch.tensor([[5, 7, 9]])).shape
+        torch.Size([1, 3, 100])
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        # BERT puts one more layer between the encoder and the output, with the same activation.
+        self.transform = nn.Linear(config.d_model, config.d_model)
+        self.activation, _ = ACTIVATIONS[config.activation]
+        self.norm = make_norm(config)
+        initialise(self.transform, config)
+        self.output = OutputLayer(config, self.encoder.embedding.tokens, bias=True)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        segments: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Score every token of the vocabulary at each position.
+
+        Args:
+            ids: token ids, ``(B, T)``, some of them replaced by a mask token.
+            mask: what hides padding, broadcastable to ``(B, H, T, T)``.
+            segments: the segment of each token, ``(B, T)``.
+
+        Returns:
+            Logits, ``(B, T, V)``.
+        """
+        x = self.encoder(ids, mask, segments=segments)
+        x = self.norm(self.activation(self.transform(x)))
+        logits: Tensor = self.output(x)
+        return logits
+
+
+class SequenceClassifier(nn.Module):
+    """An encoder that says to which class a whole sequence belongs.
+
+    Args:
+        config: the model's configuration.
+        n_classes: the number of classes; 0 leaves the last layer out, and the forward pass returns
+            the sequence's vector.
+        pooling: ``"cls"`` takes the first token's vector through one more layer (BERT; so no
+            padding may come first), ``"mean"`` the mean over the real tokens.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> SequenceClassifier(config, n_classes=3)(torch.tensor([[5, 7, 9]])).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(self, config: TransformerConfig, n_classes: int, pooling: Pooling = "cls") -> None:
+        super().__init__()
+        check_whole("n_classes", n_classes, least=0)
+        check_choice("pooling", pooling, ("cls", "mean"))
+        self.config = config
+        self.encoder = Encoder(config)
+        self.pooler = nn.Linear(config.d_model, config.d_model) if pooling == "cls" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.d_model, n_classes) if n_classes else None
+        for layer in (self.pooler, self.classifier):
+            if layer is not None:
+                initialise(layer, config)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        segments: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B n_classes"]:
+        """Score the classes, or return the sequence's vector if there are none.
+
+        Args:
+            ids: token ids, ``(B, T)``.
+            mask: what hides padding, ``(B, 1, 1, T)``.
+            segments: the segment of each token, ``(B, T)``.
+
+        Returns:
+            Logits ``(B, n_classes)``, or vectors ``(B, D)`` if ``n_classes`` is 0.
+
+        Raises:
+            ValueError: if the mask is not one for padding and the mean is asked for.
+        """
+        x = self.encoder(ids, mask, segments=segments)
+        if self.pooler is None:
+            pooled = mean_over_tokens(x, mask)
+        else:
+            pooled = torch.tanh(self.pooler(x[:, 0]))  # (B, D)
+        if self.classifier is None:
+            return pooled
+        logits: Tensor = self.classifier(self.dropout(pooled))
+        return logits
+
+
+class VisionTransformer(nn.Module):
+    """An encoder that reads an image as a sequence of patches and classifies it (ViT).
+
+    Args:
+        config: the model's configuration; ``vocab_size`` is not used, and ``max_len`` must be the
+            number of patches and one more for the class token.
+        image_size: height and width of the images.
+        patch_size: height and width of a patch; must divide ``image_size``.
+        n_channels: the number of colour channels.
+        n_classes: the number of classes.
+
+    Raises:
+        ValueError: if the sizes do not fit together.
+
+    Example:
+        >>> config = TransformerConfig(d_model=8, n_heads=2, n_layers=2, max_len=5)
+        >>> model = VisionTransformer(config, 8, 4, n_channels=1, n_classes=10)
+        >>> model(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        image_size: int,
+        patch_size: int,
+        n_channels: int = 3,
+        n_classes: int = 1000,
+    ) -> None:
+        super().__init__()
+        check_whole("n_classes", n_classes)
+        self.config = config
+        self.patches = PatchEmbedding(image_size, patch_size, n_channels, config.d_model)
+        if config.max_len != self.patches.n_patches + 1:
+            raise ValueError(
+                f"max_len={config.max_len} must be {self.patches.n_patches + 1}: "
+                f"{self.patches.n_patches} patches and the class token"
+            )
+        self.class_token = nn.Parameter(torch.zeros(config.d_model))
+        self.positions = AddedPositions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stack = Stack(config, causal=False)
+        self.classifier = nn.Linear(config.d_model, n_classes)
+        initialise(self, config)
+
+    def forward(self, images: Float[Tensor, "B C height width"]) -> Float[Tensor, "B n_classes"]:
+        """Score the classes of each image.
+
+        Args:
+            images: ``(B, C, height, width)``.
+
+        Returns:
+            Logits, ``(B, n_classes)``.
+        """
+        patches = self.patches(images)  # (B, n_patches, D)
+        first = self.class_token.expand(len(images), 1, -1)
+        x = torch.cat((first, patches), dim=1)  # (B, T, D)
+        positions = next_positions(x)
+        x = self.stack(self.dropout(self.positions(x, positions)), positions=positions)
+        logits: Tensor = self.classifier(x[:, 0])
+        return logits
+
+
+class OutputLayer(nn.Module):
+    """From vectors to a score for every token of the vocabulary.
+
+    Args:
+        config: the model's configuration.
+        tokens: the token embedding, whose weights are used again if ``tie_embeddings``.
+        bias: whether each token has a learned constant too.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> tokens = nn.Embedding(100, 8)
+        >>> OutputLayer(config, tokens).projection.weight is tokens.weight
+        True
+    """
+
+    def __init__(
+        self, config: TransformerConfig, tokens: nn.Embedding, *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.scale = config.logit_scale
+        self.projection = nn.Linear(config.d_model, config.vocab_size, bias=bias)
+        initialise(self, config)
+        if config.tie_embeddings:
+            self.projection.weight = tokens.weight
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
+        """Return the logits ``(..., V)`` of vectors ``(..., D)``."""
+        logits: Tensor = self.projection(x * self.scale)
+        return logits
+
+
+def mean_over_tokens(
+    x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 1 T"] | None = None
+) -> Float[Tensor, "B D"]:
+    """Take the mean of each sequence's vectors, padding left out.
+
+    Args:
+        x: one vector for each token, ``(B, T, D)``.
+        mask: what hides padding, ``(B, 1, 1, T)``.
+
+    Returns:
+        One vector for each sequence, ``(B, D)``; zeros if it has no token.
+
+    Raises:
+        ValueError: if the mask has another shape.
+
+    Example:
+        >>> from transformer_lib.masks import padding_mask
+        >>> x = torch.tensor([[[1.0], [3.0], [99.0]]])
+        >>> mean_over_tokens(x, padding_mask(torch.tensor([2]), 3))
+        tensor([[2.]])
+    """
+    if mask is None:
+        return x.mean(dim=1)
+    if tuple(mask.shape) != (x.shape[0], 1, 1, x.shape[1]):
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)}; expected a padding mask, "
+            f"(B, 1, 1, T) = ({x.shape[0]}, 1, 1, {x.shape[1]})"
+        )
+    real = mask[:, 0, 0, :, None]  # (B, T, 1)
+    return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
