@@ -5,7 +5,8 @@ from jaxtyping import config, install_import_hook
 
 # As in static typing, an int may stand where a float is asked for.
 install_import_hook(
-    "transformer_lib", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+    ["transformer_lib", "transformer_book"],
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 
 

@@ -1,4 +1,4 @@
-"""Attention: scores, weights, and the weighted mean of the values.
+"""Attention: the formula, its fused path, and many heads.
 
 Two paths give one answer. :func:`attention` is the readable one and returns the weights;
 :func:`fused_attention` hands the same work to PyTorch's fused kernel, which never stores them.

@@ -1,4 +1,4 @@
-"""Keys and values kept between the steps of a decoder, so that none is computed twice."""
+"""Keys and values kept between the steps of a decoder."""
 
 from jaxtyping import Float
 from torch import Tensor

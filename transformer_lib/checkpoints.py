@@ -1,4 +1,4 @@
-"""What Hugging Face calls the parts of our models: the tables behind ``pretrained.py``.
+"""What Hugging Face calls the parts of our models.
 
 Each family of checkpoints has a column in a table of settings (the keys of its ``config.json``) and
 one in a table of tensors. Both are used in both directions: to read a checkpoint and to write one.

@@ -1,4 +1,4 @@
-"""One configuration for every model: independent choices, checked."""
+"""One configuration for every model: free choices, checked."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""How large and how costly a model is, by arithmetic alone: no model is built or run.
+"""Parameters, FLOPs and bytes by arithmetic alone.
 
 A Transformer is a list of matrices and a few tables. Each matrix of ``inputs × outputs`` holds that
 many parameters and costs ``2 × inputs × outputs`` operations for each vector it multiplies. What

@@ -1,4 +1,4 @@
-"""From token ids or image patches to vectors: the start of the residual stream."""
+"""From token ids or image patches to vectors."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The feed-forward network: each token's vector is worked on alone. One network, or several."""
+"""The feed-forward network, and a mixture of several."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""What makes a model useful: language models, classifiers, and one that reads images."""
+"""Language models, classifiers, and one that reads images."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Encoder, decoder, and both together: from token ids to one vector for each token."""
+"""Encoder, decoder, and both together."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn

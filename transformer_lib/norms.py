@@ -1,4 +1,4 @@
-"""Normalisation of each token's vector: LayerNorm and RMSNorm.
+"""Normalisation of each vector: LayerNorm and RMSNorm.
 
 The two functions spell the formulas out. The modules call PyTorch's kernels, which read the vector
 once instead of five times; tests hold the two equal.

@@ -1,4 +1,4 @@
-"""How a token's place is told to the model: added, rotated in, or as a bias on the scores.
+"""Positions: added, rotated in, or as a bias on the scores.
 
 Three ways in. *Added* to the embedding: :func:`sinusoidal` and learned tables
 (both in :class:`AddedPositions`). *Rotated* into queries and keys: RoPE (:func:`rope_angles`,

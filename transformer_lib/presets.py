@@ -1,4 +1,4 @@
-"""The famous models as configurations, with the number of parameters each must have."""
+"""The famous models, and how many parameters each must have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

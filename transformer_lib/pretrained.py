@@ -1,4 +1,4 @@
-"""Read Hugging Face checkpoints into our models, and write ours as such."""
+"""Read Hugging Face checkpoints, and write ours as such."""
 
 import json
 import re

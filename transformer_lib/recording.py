@@ -1,4 +1,4 @@
-"""Record what a model really does: every PyTorch function it calls, in words and letters.
+"""Every PyTorch function a model calls, in words and letters.
 
 Letters travel with the tensors. A model's inputs are named by the annotations of its forward pass,
 and a rule for each function says where the letters go: ``transpose`` takes them along. None is

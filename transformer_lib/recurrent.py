@@ -1,4 +1,4 @@
-"""Recurrent networks, the baselines of chapter 1: RNN, GRU, LSTM, and attention over an RNN.
+"""RNN, GRU, LSTM, and attention over an RNN: the baselines.
 
 A recurrent network carries a state of fixed size from step to step. ``D`` is the width of its
 input here and ``Dh`` the width of its state. Equations and parameters are those of PyTorch's

@@ -1,4 +1,4 @@
-"""Watch a model at work: every step of a forward pass, attention weights, who influences whom."""
+"""Watch a model at work: steps, attention weights, influence."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

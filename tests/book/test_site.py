@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tools import site
-from transformer_lib import pictures
+from transformer_book import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -432,7 +432,8 @@ def test_serving_needs_a_built_site(
 
 
 def test_every_module_of_the_library_has_a_page() -> None:
-    modules = {module.name for module in pkgutil.iter_modules([str(ROOT / "transformer_lib")])}
+    packages = [str(ROOT / "transformer_lib"), str(ROOT / "transformer_book")]
+    modules = {module.name for module in pkgutil.iter_modules(packages)}
     pages = site.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
     documented = {Path(page).name for page in pages if page.startswith("book/api/")} - {"index"}
     assert modules == documented

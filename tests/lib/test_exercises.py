@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from transformer_lib.exercises import EXERCISES, check
+from transformer_book.exercises import EXERCISES, check
 
 MISTAKES = [
     pytest.param(name, hint, id=f"{name}: {hint[:30]}")

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tiny_models import make, random_ids, tiny
 
+from transformer_book.mistakes import MISTAKES, catalogue, mistake
 from transformer_lib import attention
 from transformer_lib.heads import CausalLM
-from transformer_lib.mistakes import MISTAKES, catalogue, mistake
 
 REQUIRED = 28  # the catalogue may grow, not shrink
 ALSO_CAUGHT = {  # tests that are not the best ones to name, but must be able to fail too

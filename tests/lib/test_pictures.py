@@ -8,9 +8,9 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from transformer_lib import diagrams, plot_style, plots
+from transformer_book import diagrams, plot_style, plots
+from transformer_book.pictures import INK, finish_svg
 from transformer_lib.config import Position, TransformerConfig
-from transformer_lib.pictures import INK, finish_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["the", "cat"]

@@ -1,4 +1,4 @@
-"""Wrong Transformers: mistakes that people really ship, each as a patch that can be put on.
+"""Wrong Transformers: mistakes that people really ship.
 
 ``with mistake("no-scale"): ...`` makes that mistake in every model of this library, also in those
 that are built already, and takes it back afterwards. Most of these models still run, still train
@@ -6,7 +6,7 @@ and still say something; each entry tells the symptom, and the test that catches
 this library make every mistake and check that the test named notices.
 """
 
-from transformer_lib.mistakes import attention, layers, masks, positions  # noqa: F401  (they enter)
-from transformer_lib.mistakes.catalogue import MISTAKES, Mistake, mistake
+from transformer_book.mistakes import attention, layers, masks, positions  # noqa: F401  (they enter)
+from transformer_book.mistakes.catalogue import MISTAKES, Mistake, mistake
 
 __all__ = ["MISTAKES", "Mistake", "mistake"]

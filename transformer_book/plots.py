@@ -1,6 +1,6 @@
-"""The book's plots: one style, SVG, and a computed sentence for each.
+"""Figures drawn from data, each with a computed sentence.
 
-Every function returns a :class:`~transformer_lib.pictures.Picture`; as the last line of a cell
+Every function returns a :class:`~transformer_book.pictures.Picture`; as the last line of a cell
 it shows itself. Series differ by marker and dash as well as by colour.
 """
 
@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from transformer_lib.pictures import MUTED, PAPER, ROLES, Picture
-from transformer_lib.plot_style import (
+from transformer_book.pictures import MUTED, PAPER, ROLES, Picture
+from transformer_book.plot_style import (
     AMOUNT,
     ON_DARK,
     ON_LIGHT,

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.attention import _masked_softmax
 from transformer_lib.blocks import Block
 from transformer_lib.masks import query_key_distances
-from transformer_lib.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.models import Decoder, Encoder
 
 # The right versions, kept from before any mistake is made.

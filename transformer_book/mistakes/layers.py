@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, _gelu_tanh
 from transformer_lib.heads import OutputLayer
-from transformer_lib.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.norms import LayerNorm
 
 Sublayer = Callable[[Tensor], Tensor]

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.models import Decoder
 from transformer_lib.positions import AddedPositions, AlibiBias, rope_angles, rotate, t5_bucket
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
+from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.attention import MultiHeadAttention, attention
 from transformer_lib.masks import query_key_distances
-from transformer_lib.mistakes.catalogue import Maybe, instead_of
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from transformer_lib.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.checking import Exercise, random_inputs
 
 
 def _score_shape(b: int, t: int, s: int, h: int, d: int) -> tuple[int, ...]:

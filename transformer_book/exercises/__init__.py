@@ -1,12 +1,12 @@
-"""Checks that diagnose an answer instead of only refusing it.
+"""Checks that diagnose an answer instead of refusing it.
 
 Each exercise has a reference answer, a few inputs, and a list of mistakes that people really make.
 An answer that is wrong is compared with each mistake; if it makes the same numbers, the reader is
 told which one it is.
 """
 
-from transformer_lib.exercises import attention, reading
-from transformer_lib.exercises.checking import Answer, Exercise, diagnose
+from transformer_book.exercises import attention, reading
+from transformer_book.exercises.checking import Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,

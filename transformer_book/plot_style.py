@@ -1,4 +1,4 @@
-"""The one style of all plots, and the way from matplotlib to a picture."""
+"""The one style of all plots, and the way to a picture."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from transformer_lib.pictures import GRID, INK, MUTED, PAPER, ROLES, Picture, finish_svg
+from transformer_book.pictures import GRID, INK, MUTED, PAPER, ROLES, Picture, finish_svg
 
 QUERY, KEY, VALUE, WEIGHT = (ROLES[role][0] for role in ("query", "key", "value", "weight"))
 SERIES_STYLES: tuple[dict[str, Any], ...] = (

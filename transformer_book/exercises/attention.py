@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from transformer_lib.exercises.checking import Answer, Exercise, random_inputs
+from transformer_book.exercises.checking import Answer, Exercise, random_inputs
 
 
 def _soft_lookup(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Block diagrams drawn from the configuration, in one visual language.
+"""Block diagrams drawn from the configuration.
 
 Rounded boxes compute, square boxes are tensors; a dashed border marks what is optional. Colours
 follow roles (query, key, value, weight) and never carry a meaning that the words do not.
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from transformer_book.pictures import INK, MUTED, ROLES, Picture, finish_svg
 from transformer_lib.config import TransformerConfig
-from transformer_lib.pictures import INK, MUTED, ROLES, Picture, finish_svg
 
 BOX_WIDTH = 200.0
 LINE = 17.0  # height of a line of text

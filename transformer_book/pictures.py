@@ -1,4 +1,4 @@
-"""What a figure is: an SVG drawing and a sentence that says what it shows.
+"""What a figure is: a drawing and a sentence about it.
 
 The sentence is computed from the data. A notebook stores it beside the drawing, so that the test
 run compares it and a screen reader can read it.
