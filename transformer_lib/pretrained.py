@@ -79,10 +79,9 @@ def load_pretrained(name: str | Path, *, dtype: torch.dtype = torch.float32) -> 
         dtype: the floating-point type the weights are converted to.
 
     Returns:
-        One of our models, in evaluation mode: for BERT a :class:`MaskedLM`,
-        :class:`SequenceClassifier` (without classes if the file is the bare model) or, if it has
-        no pooler, an :class:`Encoder`; for GPT-2 and LLaMA a :class:`CausalLM`; for T5 a
-        :class:`Seq2SeqLM`; for ViT a :class:`VisionTransformer`.
+        One of our models in evaluation mode. BERT becomes a ``MaskedLM``, a ``SequenceClassifier``
+        (without classes if the file is the bare model) or, if it has no pooler, an ``Encoder``;
+        GPT-2 and LLaMA a ``CausalLM``, T5 a ``Seq2SeqLM``, ViT a ``VisionTransformer``.
 
     Raises:
         ImportError: if a name on the hub is given and ``huggingface_hub`` is not installed.

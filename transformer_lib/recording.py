@@ -88,7 +88,7 @@ class Step:
         module: the path of the module that ran, such as ``"stack.blocks.0.attention.query"``.
         section: the same, or the path of its parent if the module has no parts of its own.
         what: what the step does, in words.
-        inputs: the letters of each input, such as ``("B T D",)``; see :data:`STEP_LETTERS`.
+        inputs: the letters of each input, such as ``("B T D",)``; see ``STEP_LETTERS``.
         output: the letters of the output.
         input_sizes: the sizes of each input.
         output_sizes: the sizes of the output.
