@@ -374,6 +374,7 @@ def test_what_a_part_calls_t_is_s_in_an_encoder():
     model = Seq2SeqLM(config(position="learned"))
     lookups = [row for row in rows(trace(model, ids(S), ids())) if "position vec" in row[0]]
     assert [shape for _, shape in lookups] == ["1 S -> 1 S D", "1 T -> 1 T D"]
+    assert ("look up position vectors", "1 T -> 1 T D") in rows(traced("one sequence"))
 
 
 def test_the_steps_of_a_mixture():
@@ -608,6 +609,11 @@ def test_a_block_that_differs_is_shown():
     assert "scale by 0.123" in text
     assert "blocks.1\n  as block 0 " in text
     assert text.count("softmax") == 3  # blocks 0, 2 and 3
+    model = CausalLM(config(n_layers=3))
+    model.decoder.stack.blocks[1].feed_forward = FeedForward(D, F + 1)
+    text = str(trace(model, ids()))
+    assert "as block" not in text  # the words are the same, the shapes are not
+    assert f"B T D → B T {F + 1} " in text
 
 
 @pytest.mark.parametrize("name", ["causal lm", "seq2seq", "vision", "mixture"])
