@@ -61,7 +61,7 @@ configs = st.builds(
     n_heads=st.just(6),
     n_kv_heads=st.sampled_from([None, 1, 2, 3]),
     d_ff=st.sampled_from([None, 20]),
-    n_layers=st.integers(1, 3),
+    n_layers=st.integers(1, 2),
     position=st.sampled_from(["sinusoidal", "learned", "rope", "alibi", "t5", "none"]),
     norm=st.sampled_from(["layer", "rms"]),
     norm_position=st.sampled_from(["pre", "post"]),
@@ -115,7 +115,7 @@ def test_presets(name):
 
 @pytest.mark.parametrize("kind", BUILD)
 @given(config=configs)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_parameters_of_any_configuration(kind, config):
     with torch.device("meta"):
         model = BUILD[kind](config)
@@ -129,7 +129,6 @@ def test_operations_of_any_configuration(kind, config):
     model = BUILD[kind](config)
     formula = forward_flops(config, kind, 3, *lengths_of(kind), **ENDS.get(kind, {}))
     assert formula["total"] == counted(model, inputs_of(kind))
-    assert formula["total"] == trace(model, *inputs_of(kind)).total.flops
 
 
 PARTS = {  # where a part's parameters are, and the number of them that the formula must find there
@@ -183,6 +182,15 @@ def test_the_parts_of_the_heads():
     assert "tokens" not in vision
     t5 = parameter_count(replace(SMALL, position="t5"), "encoder-decoder")
     assert t5["relative bias"] == 2 * 32 * SMALL.n_heads
+
+
+@pytest.mark.parametrize("kind", BUILD)
+def test_the_trace_counts_the_same(kind):
+    config = replace(SMALL, position="learned", n_kv_heads=3, activation="geglu")
+    formula = forward_flops(config, kind, 3, *lengths_of(kind), **ENDS.get(kind, {}))
+    parameters = parameter_count(config, kind, **ENDS.get(kind, {}))
+    total = trace(BUILD[kind](config), *inputs_of(kind)).total
+    assert (total.flops, total.parameters) == (formula["total"], parameters["total"])
 
 
 def test_the_parts_of_a_forward_pass():
