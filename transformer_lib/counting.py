@@ -11,8 +11,6 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.shapes import check_choice, check_whole
 
-# Encoder · CausalLM · Seq2SeqLM · MaskedLM · SequenceClassifier by its first token and by the mean
-# of all · VisionTransformer: the classes in models.py that are meant
 Kind = Literal[
     "encoder", "decoder", "encoder-decoder", "masked-lm", "classifier", "mean-classifier", "vision"
 ]
@@ -38,7 +36,10 @@ def parameter_count(
 
     Args:
         config: the model's configuration.
-        kind: which model; ``"decoder"`` is a causal language model, for example.
+        kind: ``"encoder"`` (the class ``Encoder``), ``"decoder"`` (``CausalLM``),
+            ``"encoder-decoder"`` (``Seq2SeqLM``), ``"masked-lm"`` (``MaskedLM``), ``"classifier"``
+            and ``"mean-classifier"`` (``SequenceClassifier`` by its first token and by the mean of
+            all), or ``"vision"`` (``VisionTransformer``).
         n_classes: of a classifier or a vision model; 0 means no last layer.
         patch_numbers: channels × height × width of a vision model's patch.
 
