@@ -37,7 +37,7 @@ from transformer_lib.heads import (
 from transformer_lib.masks import padding_mask
 from transformer_lib.models import Decoder, Encoder, EncoderDecoder
 from transformer_lib.presets import PRESETS
-from transformer_lib.tracing import attention_maps, hidden_states, trace
+from transformer_lib.tracing import attention_maps, hidden_states, influence, trace
 
 # All sizes differ: a letter in the wrong place would have the wrong size.
 B, T, S, D, H, F, V = 3, 5, 7, 12, 6, 20, 50
@@ -843,6 +843,12 @@ def test_hidden_states_of_one_block():
     states = hidden_states(block, stream())
     assert list(states) == ["input", ""]
     assert_close(states[""], block(stream()).detach())
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_influence_wants_one_sequence():
+    with pytest.raises(ValueError, match=r"^x has shape \(3, 5, 12\); expected one sequence"):
+        influence(lambda x: x, stream())
 
 
 def test_the_words_belong_to_classes_that_exist():
