@@ -303,7 +303,7 @@ class OutputLayer(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """Return the logits ``(..., V)`` of vectors ``(..., D)``."""
-        logits: Tensor = self.projection(x * self.scale)
+        logits: Tensor = self.projection(x if self.scale == 1 else x * self.scale)
         return logits
 
 

@@ -27,14 +27,14 @@ VISIBLE_TEXT = """() => {
   return copy.textContent;
 }"""
 
-# axe takes time for every element, and a chapter has thousands that repeat: tokens of code, strokes
-# of formulas and figures. One token of each kind in each kind of block speaks for all; the others
-# become plain text, and drawings keep their box, so that nothing moves.
+# axe takes time for every element, and a page has thousands that repeat: tokens of code and of
+# signatures, strokes of formulas and figures. One token of each kind in each kind of block speaks
+# for all; the others become plain text, and drawings keep their box, so that nothing moves.
 THIN_OUT = """() => {
   const seen = new Set();
-  for (const token of document.querySelectorAll("pre span")) {
+  for (const token of document.querySelectorAll("pre span, dt.sig span, dt.sig em, code span")) {
     if (token.querySelector("a, button, [tabindex], [id]")) continue;
-    const block = token.closest("pre").parentElement.closest("[class]");
+    const block = token.closest("pre, dt, code").parentElement.closest("[class]");
     const kind = [block?.className, token.className, token.getAttribute("style")].join("|");
     if (seen.has(kind) && !token.id) token.replaceWith(...token.childNodes);
     seen.add(kind);
