@@ -431,14 +431,28 @@ def test_serving_needs_a_built_site(
 # --- the book's own pages -----------------------------------------------------------------------
 
 
-def test_every_module_of_the_library_has_a_page() -> None:
-    packages = [str(ROOT / "transformer_lib"), str(ROOT / "transformer_book")]
-    modules = {module.name for module in pkgutil.iter_modules(packages)}
+def test_every_module_of_the_library_is_documented() -> None:
+    packages = ("transformer_lib", "transformer_book")
+    modules = {
+        f"{package}.{module.name}"
+        for package in packages
+        for module in pkgutil.iter_modules([str(ROOT / package)])
+    }
     pages = site.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    documented = {Path(page).name for page in pages if page.startswith("book/api/")} - {"index"}
-    assert modules == documented
-    overview = (ROOT / "book" / "api" / "index.md").read_text(encoding="utf-8")
-    assert {m for m in modules if f"({m}.md)" not in overview} == set()
+    texts = {
+        Path(page).name: (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        for page in pages
+        if page.startswith("book/api/")
+    }
+    documented = {
+        found: page
+        for page, text in texts.items()
+        for found in re.findall(r"automodule:: (\w+\.\w+)\n", text)
+    }
+    assert set(documented) == modules
+    for module, page in documented.items():
+        name = module.split(".")[1]
+        assert f"[`{name}`](#module-{name})" in texts["index"], page
 
 
 def test_every_planned_chapter_that_is_written_is_in_the_contents() -> None:

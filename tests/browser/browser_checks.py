@@ -114,6 +114,7 @@ def settle_again(page: Page) -> None:
         """async () => {
           const frame = () => new Promise(requestAnimationFrame);
           await frame(); await frame();
+          await document.fonts.ready;  // another layout may ask for another font
           const ending = document.getAnimations()
             .filter((animation) => animation.effect.getComputedTiming().endTime < 5000);
           await Promise.allSettled(ending.map((animation) => animation.finished));
