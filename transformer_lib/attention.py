@@ -111,7 +111,8 @@ def fused_attention(
     """
     _check_inputs(q, k, v, mask, bias)
     kernel = partial(F.scaled_dot_product_attention, q, k, v, scale=scale, dropout_p=dropout)
-    causal = causal and q.shape[-2] > 1  # a single query stands at the last key and sees them all
+    if q.shape[-2] == 1:  # a single query stands at the last key and sees them all
+        causal = False
     if mask is None and bias is None and (not causal or q.shape[-2] == k.shape[-2]):
         return kernel(is_causal=causal)  # no mask to read: the fastest kernel
     mask = _with_causal(mask, q, k) if causal else mask
