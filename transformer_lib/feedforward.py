@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -116,6 +117,10 @@ class MixtureOfExperts(nn.Module):
             said = weights[rows, slots, None] * expert(tokens[rows])
             output = output.index_add(0, rows, said.to(output.dtype))
         return output.view_as(x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy of the model starts without the graph that the last loss hangs on.
+        return self.__dict__ | {"balance_loss": self.balance_loss.detach()}
 
 
 def make_feed_forward(config: TransformerConfig) -> FeedForward | MixtureOfExperts:

@@ -1,6 +1,8 @@
 """The parts, each against an independent way to compute the same thing."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -214,6 +216,14 @@ class TestExperts:
         moe.balance_loss.backward()
         assert from_task.abs().max() > 0
         assert not torch.equal(from_task, moe.router.weight.grad)
+
+    def test_a_model_can_be_copied_between_forward_and_backward(self):
+        moe, x = self.experts(), draw(2, 3, 8)
+        output = moe(x)
+        twin = copy.deepcopy(moe)
+        (output.sum() + moe.balance_loss).backward()  # the original keeps its graph
+        assert_close(twin(x), output)
+        assert not pickle.loads(pickle.dumps(moe)).balance_loss.requires_grad
 
     def test_configuration_decides(self):
         assert isinstance(make_feed_forward(small_config()), FeedForward)
