@@ -322,6 +322,11 @@ class MultiHeadAttention(nn.Module):
             expect_shape("memory", memory, "B S D", sizes)
         if memory is not None and store is not None and store.length:
             k, v = store.read()  # the memory does not change between calls
+            if (k.shape[0], k.shape[2]) != tuple(memory.shape[:2]):
+                raise ValueError(
+                    f"memory has shape {tuple(memory.shape)}; the store holds another one, "
+                    f"with (B, S) = {(k.shape[0], k.shape[2])}"
+                )
         else:
             source = x if memory is None else memory
             k, v = self._split(self.key(source)), self._split(self.value(source))
@@ -404,7 +409,7 @@ def _check_inputs(
 def _check_fits(name: str, tensor: Tensor, scores_shape: tuple[int, ...]) -> None:
     """Raise an error unless a mask or bias broadcasts to the scores' shape."""
     try:
-        fits = _broadcast(tensor.shape, scores_shape) == scores_shape
+        fits = tensor.ndim >= 2 and _broadcast(tensor.shape, scores_shape) == scores_shape
     except RuntimeError:
         fits = False
     if not fits:

@@ -146,12 +146,13 @@ class Stack(nn.Module):
 
         Args:
             x: the stream, ``(B, T, D)``.
-            mask: what hides padding, broadcastable to ``(B, H, T, T)``; the causal mask and the
-                window come on top.
+            mask: what hides padding among the keys, those in the cache included; broadcastable to
+                ``(B, H, T, S)``. The causal mask and the window come on top.
             memory: what cross-attention reads, ``(B, S, D)``.
             memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
             positions: the place of each vector, ``(1, T)`` or ``(B, T)``; counted on from the
-                cache if left out.
+                cache if left out. ALiBi, T5's bias and the window count places in the tensor
+                instead: for them only distances matter.
             cache: keys and values of earlier steps; those of this step are added to it.
 
         Returns:
@@ -160,11 +161,14 @@ class Stack(nn.Module):
         Raises:
             ValueError: if a mask has other than four dimensions, or shapes do not fit.
         """
-        _check_dimensions("mask", mask)
-        _check_dimensions("memory_mask", memory_mask)
+        if cache is not None:
+            cache.check_layers(len(self.blocks))
         n_queries = x.shape[1]
         n_keys = n_queries + (0 if cache is None else cache.length)
+        _check_mask("mask", mask, n_keys)
+        _check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
         positions = next_positions(x, cache) if positions is None else positions
+        check_positions(positions, x)
         angles = self._angles(positions)
         bias = None if self.bias is None else self.bias(n_queries, n_keys, x.device)
         mask = self._with_window(mask, n_queries, n_keys, x.device)
@@ -214,12 +218,46 @@ def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor,
     return torch.arange(start, start + x.shape[1], device=x.device)[None]
 
 
-def _check_dimensions(name: str, mask: Tensor | None) -> None:
-    """Refuse ``(B, S)``: if B happened to equal T it would pass for ``(T, S)``, unnoticed."""
-    if mask is not None and mask.ndim != 4:
+def check_positions(positions: Tensor, x: Tensor) -> None:
+    """Raise an error unless there is one position for each token, or for each place.
+
+    Args:
+        positions: should be ``(1, T)`` or ``(B, T)``.
+        x: ids ``(B, T)`` or vectors ``(B, T, D)``.
+
+    Raises:
+        ValueError: if the shape is another one.
+
+    Example:
+        >>> check_positions(torch.arange(4)[None], torch.zeros(2, 3, 8))
+        Traceback (most recent call last):
+        ValueError: positions has shape (1, 4); expected (1, T) = (1, 3) or (B, T) = (2, 3)
+    """
+    batch, length = x.shape[:2]
+    if tuple(positions.shape) not in ((1, length), (batch, length)):
+        raise ValueError(
+            f"positions has shape {tuple(positions.shape)}; "
+            f"expected (1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
+        )
+
+
+def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
+    """Refuse a mask that would fit by accident, before anything is stored in a cache.
+
+    ``(B, S)`` would pass for ``(T, S)`` if B happened to equal T. ``(B, 1, 1, 1)`` of the newest
+    token alone would unhide every padded key that the cache holds.
+    """
+    if mask is None:
+        return
+    if mask.ndim != 4:
         raise ValueError(
             f"{name} has shape {tuple(mask.shape)}; expected four dimensions that broadcast to "
             "(B, H, T, S), such as (B, 1, 1, S) from padding_mask"
+        )
+    if mask.shape[-1] != n_keys:
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}; its last dimension must be the number of keys, "
+            f"S={n_keys}, those in the cache included"
         )
 
 

@@ -81,6 +81,8 @@ class KeyValueStore:
 class KeyValueCache:
     """One store for each layer's self-attention, and one for its cross-attention.
 
+    One cache serves one batch and one memory. H is the number of key-value heads here.
+
     Args:
         n_layers: the number of blocks of the decoder.
         max_len: the longest target sequence.
@@ -96,6 +98,26 @@ class KeyValueCache:
         self.own = [KeyValueStore(max_len) for _ in range(n_layers)]
         # What the encoder said never changes, so its keys and values are stored once, in full.
         self.memory = [KeyValueStore() for _ in range(n_layers)]
+
+    def check_layers(self, n_layers: int) -> None:
+        """Raise an error unless the cache fits a decoder and all of its layers stored as much.
+
+        Args:
+            n_layers: the number of blocks of the decoder.
+
+        Raises:
+            ValueError: if it does not, or if an earlier call failed halfway.
+        """
+        if len(self.own) != n_layers:
+            raise ValueError(
+                f"the cache has {len(self.own)} layers; expected n_layers={n_layers} of the model"
+            )
+        lengths = [store.length for store in self.own]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"the layers of the cache hold {lengths} positions: an earlier call failed "
+                "halfway; start with a new cache"
+            )
 
     @property
     def length(self) -> int:

@@ -41,7 +41,7 @@ class TransformerConfig:
         n_experts: the number of feed-forward networks to choose from in each block (a mixture of
             experts); ``None`` means one, and no choice.
         active_experts: how many of them each token is sent to.
-        bias: whether linear layers and layer norms add a learned constant.
+        bias: whether the linear layers of the blocks and the layer norms add a learned constant.
         scale_embeddings: whether token embeddings are multiplied by ``sqrt(d_model)``.
         norm_embeddings: whether the embeddings are normalised before the first block (BERT).
         n_segments: the number of segment embeddings (BERT has 2); 0 means none.

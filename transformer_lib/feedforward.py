@@ -79,8 +79,9 @@ class MixtureOfExperts(nn.Module):
 
     Attributes:
         balance_loss: of the latest forward pass: 1 if all experts were used evenly, up to
-            ``n_experts`` if only one was (Switch Transformer's loss). Add it to the training loss.
-            It knows of no mask: padding is counted like any other token.
+            ``n_experts / active_experts`` if the same ones always were (Switch Transformer's loss).
+            Add that of each block to the training loss, with a small weight such as 0.01. It knows
+            of no mask: padding is counted like any other token.
 
     Raises:
         ValueError: if the configuration has no experts.

@@ -50,8 +50,10 @@ class CausalLM(nn.Module):
 
         Args:
             ids: token ids, ``(B, T)``.
-            mask: what hides padding among the keys, broadcastable to ``(B, H, T, T)``.
-            positions: the place of each token; counted on from the cache if left out.
+            mask: what hides padding among the keys, those in the cache included; broadcastable to
+                ``(B, H, T, S)``.
+            positions: the place of each token; counted on from the cache if left out. With padding
+                at the start, give them in every call.
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
 
         Returns:
@@ -217,8 +219,8 @@ class VisionTransformer(nn.Module):
     """An encoder that reads an image as a sequence of patches and classifies it (ViT).
 
     Args:
-        config: the model's configuration; ``vocab_size`` is not used, and ``max_len`` must be the
-            number of patches and one more for the class token.
+        config: the model's configuration; what concerns token embeddings is not used, and
+            ``max_len`` must be the number of patches and one more for the class token.
         image_size: height and width of the images.
         patch_size: height and width of a patch; must divide ``image_size``.
         n_channels: the number of colour channels.

@@ -161,7 +161,8 @@ def prefix_mask(
 ) -> Bool[Tensor, "B 1 T S"]:
     """Let every position see the whole prefix, and the rest causally (a prefix language model).
 
-    It takes the place of :func:`causal_mask`: combining the two would hide the prefix again.
+    It takes the place of :func:`causal_mask`: combining the two would hide the prefix again. So it
+    is for an encoder, or a stack with ``causal=False``; a decoder hides the future in any case.
 
     Args:
         prefix_lengths: the length of each sequence's prefix, ``(B,)``.
@@ -192,6 +193,7 @@ def prefix_mask(
 def _check_lengths(name: str, lengths: Tensor, n_keys: int) -> None:
     if lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise TypeError(f"{name} has dtype {lengths.dtype}; expected whole numbers")
+    expect_shape(name, lengths, "B", {})
     outside = (lengths < 0) | (lengths > n_keys)
     if not lengths.is_meta and outside.any():
         raise ValueError(

@@ -3,7 +3,7 @@
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.blocks import Stack, next_positions
+from transformer_lib.blocks import Stack, check_positions, next_positions
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
 from transformer_lib.embeddings import Embedding, check_ids
@@ -97,10 +97,11 @@ class Decoder(nn.Module):
             ids: token ids, ``(B, T)``.
             memory: what cross-attention reads, ``(B, S, D)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
-                ``(B, H, T, T)``.
+                ``(B, H, T, S)``.
             memory_mask: what hides padding in the memory, broadcastable to ``(B, H, T, S)``.
             positions: the place of each token, ``(1, T)`` or ``(B, T)``; counted on from the cache
-                if left out.
+                if left out. With padding at the start, give them in every call: the number of real
+                tokens before each one.
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
 
         Returns:
@@ -190,10 +191,5 @@ def _places(
     if positions is None:
         return next_positions(ids, cache)
     check_ids("positions", positions, config.max_len)
-    batch, length = ids.shape
-    if tuple(positions.shape) not in ((1, length), (batch, length)):
-        raise ValueError(
-            f"positions has shape {tuple(positions.shape)}; "
-            f"expected (1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
-        )
+    check_positions(positions, ids)
     return positions

@@ -247,6 +247,9 @@ def t5_bucket(
     Returns:
         Bucket numbers from 0 to ``n_buckets - 1``.
 
+    Raises:
+        ValueError: if ``max_distance`` leaves no range for the far buckets.
+
     Example:
         >>> t5_bucket(torch.tensor([0, -1, -9, -500, 1]))
         tensor([ 0,  1,  8, 15, 17])
@@ -257,6 +260,11 @@ def t5_bucket(
     else:
         side, distance = torch.zeros_like(offset), (-offset).clamp(min=0)
     exact = n_buckets // 2
+    if max_distance <= exact:
+        raise ValueError(
+            f"max_distance={max_distance} must be more than {exact}, "
+            "up to which every distance has its own bucket"
+        )
     log_ratio = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
     far = exact + (log_ratio * (n_buckets - exact)).long()
     return side + torch.where(distance < exact, distance, far.clamp(max=n_buckets - 1))

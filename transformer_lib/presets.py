@@ -39,7 +39,8 @@ def build_preset(name: str, *, device: torch.device | str = "cpu") -> nn.Module:
 
     Args:
         name: a key of ``PRESETS``.
-        device: where to put it; ``"meta"`` takes no memory, which suits counting.
+        device: where to put it; ``"meta"`` takes no memory, which suits counting and tracing.
+            (To fill a model, build it where it shall run: PyTorch unties weights on the way.)
 
     Returns:
         The model.
@@ -57,6 +58,11 @@ def build_preset(name: str, *, device: torch.device | str = "cpu") -> nn.Module:
     with torch.device(device):
         return preset.build(preset.config)
 
+
+# What these leave out, for none of it changes a shape or what trained weights say: how each model
+# draws its first weights (only GPT-2 divides residual writes by the root of their number; T5 draws
+# embeddings with deviation 1), dropout inside the feed-forward network (T5, ViT), and GPT-3's
+# layers with sparse attention, of which its paper does not give the pattern: all are dense here.
 
 _BASE = TransformerConfig()  # the defaults are the base model of 2017
 _BIG = replace(_BASE, d_model=1024, n_heads=16, d_ff=4096, dropout=0.3)

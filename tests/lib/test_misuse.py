@@ -26,6 +26,7 @@ from transformer_lib.positions import (
     rope_angles,
     rotate,
     sinusoidal,
+    t5_bucket,
 )
 from transformer_lib.presets import build_preset
 from transformer_lib.shapes import describe
@@ -64,6 +65,24 @@ def overfull_store():
     store = KeyValueStore(max_len=3)
     store.append(zeros(1, 1, 2, 4), zeros(1, 1, 2, 4))
     store.append(zeros(1, 1, 2, 4), zeros(1, 1, 2, 4))
+
+
+def retry_after_a_failure():
+    model, cache = CausalLM(small_config()), KeyValueCache(2, 16)
+    cache.own[0].append(zeros(2, 2, 3, 4), zeros(2, 2, 3, 4))  # as if the second block had failed
+    model(IDS, cache=cache)
+
+
+def mask_of_the_new_token_alone():
+    model, cache = CausalLM(small_config()), KeyValueCache(2, 16)
+    model(IDS, token_mask(IDS, 0), cache=cache)
+    model(IDS[:, :1], token_mask(IDS[:, :1], 0), cache=cache)
+
+
+def another_memory():
+    attend, store = MultiHeadAttention(8, 2), KeyValueStore()
+    attend(X, X, store=store)
+    attend(X, zeros(2, 4, 8), store=store)
 
 
 def encode_decode(**masks):
@@ -138,6 +157,7 @@ MASKS = [
         lambda: padding_mask(torch.tensor([2.0, 5.0]), 5),
         "lengths has dtype torch.float32; expected whole numbers",
     ),
+    (lambda: padding_mask(torch.tensor([[2]]), 5), "lengths has shape (1, 1); expected (B)"),
     (
         lambda: prefix_mask(torch.tensor([6, -1]), 5),
         "prefix_lengths has [6, -1]; each must be between 0 and n_keys=5",
@@ -179,6 +199,10 @@ ATTENTION = [
     (
         lambda: attention(zeros(2, 4), zeros(3, 4), zeros(3, 4), allowed(3, 2)),
         "mask has shape (3, 2); expected one that broadcasts to the scores, (..., T, S) = (2, 3)",
+    ),
+    (
+        lambda: fused_attention(zeros(2, 4), zeros(3, 4), zeros(3, 4), allowed(3)),
+        "mask has shape (3,); expected one that broadcasts to the scores, (..., T, S) = (2, 3)",
     ),
     (
         lambda: fused_attention(zeros(2, 4), zeros(3, 4), zeros(3, 4), bias=zeros(2, 2)),
@@ -285,6 +309,10 @@ PARTS = [
         "n_buckets=2 must be a whole number of at least 4",
     ),
     (
+        lambda: t5_bucket(torch.arange(3), max_distance=8),
+        "max_distance=8 must be more than 8, up to which every distance has its own bucket",
+    ),
+    (
         lambda: PatchEmbedding(10, 4, 3, 8),
         "patch_size=4 must divide image_size=10: 10 / 4 leaves a remainder of 2",
     ),
@@ -332,14 +360,36 @@ MODELS = [
     ),
     (
         lm(IDS, allowed(2, 1, 1, 4)),
-        "mask has shape (2, 1, 1, 4); expected one that broadcasts to the scores, "
-        "(..., T, S) = (2, 2, 3, 3)",
+        "mask has shape (2, 1, 1, 4); its last dimension must be the number of keys, "
+        "S=3, those in the cache included",
     ),
     (
         decode_with_cache(15, 2),
         "ids has 2 tokens after 15 in the cache; the model accepts max_len=16",
     ),
     (decode_with_cache(3, 1, batch=1), "the cache was filled with a batch of 2; got 1"),
+    (
+        lm(IDS, cache=KeyValueCache(3, 16)),
+        "the cache has 3 layers; expected n_layers=2 of the model",
+    ),
+    (
+        retry_after_a_failure,
+        "the layers of the cache hold [3, 0] positions: an earlier call failed halfway; "
+        "start with a new cache",
+    ),
+    (
+        mask_of_the_new_token_alone,
+        "mask has shape (2, 1, 1, 1); its last dimension must be the number of keys, "
+        "S=4, those in the cache included",
+    ),
+    (
+        another_memory,
+        "memory has shape (2, 4, 8); the store holds another one, with (B, S) = (2, 3)",
+    ),
+    (
+        lambda: Stack(small_config(), causal=True)(X, positions=torch.arange(3)),
+        "positions has shape (3,); expected (1, T) = (1, 3) or (B, T) = (2, 3)",
+    ),
     (
         lambda: Block(small_config(), cross_attention=True)(X),
         "the block has cross-attention, but no memory was given",
