@@ -170,7 +170,8 @@ def test_no_nan_arises_on_the_way_through_a_query_without_any_key():
         (output.sum() + weights.square().sum()).backward()
 
 
-def test_no_kernel_is_ever_given_a_query_without_any_key(monkeypatch):
+@pytest.mark.parametrize("bias", [None, torch.ones(2, 3, dtype=torch.float64)])
+def test_no_kernel_is_ever_given_a_query_without_any_key(monkeypatch, bias):
     """What a kernel makes of such a row differs between versions and devices."""
     given = []
     kernel = F.scaled_dot_product_attention
@@ -181,8 +182,9 @@ def test_no_kernel_is_ever_given_a_query_without_any_key(monkeypatch):
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     mask = torch.tensor([[True, False, True], [False, False, False]])
-    fused_attention(*random_inputs((1,), 2, 3, 4, 4), mask)
-    assert given[0].any(dim=-1).all()
+    fused_attention(*random_inputs((1,), 2, 3, 4, 4), mask, bias=bias)
+    allowed = given[0] if bias is None else given[0] > -math.inf
+    assert allowed.any(dim=-1).all()
 
 
 def test_a_forbidden_key_takes_no_weight_however_low_the_allowed_scores_are():
