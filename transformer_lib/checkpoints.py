@@ -276,7 +276,7 @@ FAMILIES = {
         architectures=("T5ForConditionalGeneration",),
         prefix="",
         block="{side}.block.{n}.",
-        base=replace(PRESETS["t5-small"].config, attention_dropout=0.1),
+        base=PRESETS["t5-small"].config,
         activations={"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"},
         copies={
             "encoder.embed_tokens.weight": "shared.weight",

@@ -8,6 +8,7 @@ from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
 from transformer_lib.embeddings import Embedding, check_ids
 from transformer_lib.initialisation import initialise
+from transformer_lib.shapes import expect_shape
 
 
 class Encoder(nn.Module):
@@ -181,7 +182,7 @@ def _places(
     cache: KeyValueCache | None = None,
 ) -> Int[Tensor, "#B T"]:
     """Check that the tokens have room, and number their positions if nobody did."""
-    check_ids("ids", ids, config.vocab_size)
+    expect_shape("ids", ids, "B T", {})  # what they contain is looked at where they are embedded
     before = 0 if cache is None else cache.length
     if before + ids.shape[1] > config.max_len:
         after = f" after {before} in the cache" if before else ""

@@ -59,10 +59,10 @@ def build_preset(name: str, *, device: torch.device | str = "cpu") -> nn.Module:
         return preset.build(preset.config)
 
 
-# What these leave out, for none of it changes a shape or what trained weights say: how each model
-# draws its first weights (only GPT-2 divides residual writes by the root of their number; T5 draws
-# embeddings with deviation 1), dropout inside the feed-forward network (T5, ViT), and GPT-3's
-# layers with sparse attention, of which its paper does not give the pattern: all are dense here.
+# What these leave out, since it changes no count. Of training: how each model draws its first
+# weights (only GPT-2 divides residual writes by the root of their number; T5 draws embeddings with
+# deviation 1), and dropout inside the feed-forward network (T5, ViT). Of the model itself: every
+# second layer of GPT-3 has sparse attention; here all are dense.
 
 _BASE = TransformerConfig()  # the defaults are the base model of 2017
 _BIG = replace(_BASE, d_model=1024, n_heads=16, d_ff=4096, dropout=0.3)

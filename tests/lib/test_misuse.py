@@ -1,5 +1,7 @@
 """What a user gets for a mistake: the exact message, row by row."""
 
+import contextlib
+
 import pytest
 import torch
 from torch_weights import small_config
@@ -69,7 +71,8 @@ def overfull_store():
 
 def retry_after_a_failure():
     model, cache = CausalLM(small_config()), KeyValueCache(2, 16)
-    cache.own[0].append(zeros(2, 2, 3, 4), zeros(2, 2, 3, 4))  # as if the second block had failed
+    with contextlib.suppress(ValueError):  # the first block has stored its keys by then
+        model(IDS, allowed(3, 1, 1, 3), cache=cache)
     model(IDS, cache=cache)
 
 
@@ -429,7 +432,6 @@ TABLE = [
     pytest.param(call, message, id=message[:60])
     for call, message in CONFIGURATION + MASKS + ATTENTION + PARTS + MODELS
 ]
-NAMES_A_DTYPE = ("has dtype",)
 
 
 def test_the_table_has_at_least_sixty_different_messages():
@@ -439,7 +441,7 @@ def test_the_table_has_at_least_sixty_different_messages():
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), TABLE)
 def test_misuse_gets_exactly_this_message(call, message):
-    error = TypeError if any(words in message for words in NAMES_A_DTYPE) else ValueError
+    error = TypeError if "has dtype" in message else ValueError
     with pytest.raises(error) as raised:
         call()
     assert type(raised.value) is error

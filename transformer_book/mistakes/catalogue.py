@@ -84,15 +84,11 @@ def mistake(name: str) -> AbstractContextManager[Mistake]:
 
 @contextmanager
 def _made(found: Mistake) -> Iterator[Mistake]:
-    readable = {"attention.fused_attention": _readable_attention}
+    readable = {"attention.fused_attention": attention._readable_attention}
     with ExitStack() as patches:
         for target, wrong in (readable | dict.fromkeys(found.targets, found.function)).items():
             patches.enter_context(mock.patch(f"transformer_lib.{target}", wrong))
         yield found
-
-
-def _readable_attention(*inputs: Any, **options: Any) -> Any:
-    return attention.attention(*inputs, **options)[0]  # as it is now, wrong or not
 
 
 def instead_of(*targets: str) -> Callable[[Function], Function]:
