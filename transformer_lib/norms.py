@@ -1,7 +1,7 @@
 """Normalisation of each vector: LayerNorm and RMSNorm.
 
-The two functions spell the formulas out. The modules call PyTorch's kernels, which read the vector
-once instead of five times; tests hold the two equal.
+The two functions spell the formulas out. The modules call PyTorch's fused kernels; tests hold the
+two equal.
 """
 
 import torch
