@@ -1,0 +1,151 @@
+"""The cross-entropy of the targets: what training makes small.
+
+The largest tensor of a language model is its logits: one number for every token and every word of
+the vocabulary. :func:`linear_cross_entropy` never holds all of them, nor their gradient.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from transformer_lib.data import IGNORE
+from transformer_lib.heads import CausalLM, Seq2SeqLM
+from transformer_lib.shapes import check_probability
+
+LOGITS_AT_ONCE = 2**29  # 1 GiB of them in bfloat16: large enough to keep a GPU busy
+
+
+class Objective(nn.Module):
+    """A model together with what it is trained for; returns a sum, and how much was summed.
+
+    The mean belongs to a whole step, over all of its parts and processes, so it is not taken here:
+    a mean of means would count the tokens of a short batch more than those of a long one.
+
+    Args:
+        model: any model of this library that returns logits.
+        label_smoothing: how much of the target's probability is spread over all classes.
+
+    Raises:
+        ValueError: if ``label_smoothing`` is not a probability.
+
+    Example:
+        >>> objective = Objective(nn.Identity())
+        >>> targets = torch.tensor([[0, 1, 3], [2, 0, IGNORE]])
+        >>> total, count = objective({"input": torch.zeros(2, 3, 4), "targets": targets})
+        >>> f"{total / count:.4f}", int(count)  # log(4), by chance
+        ('1.3863', 5)
+    """
+
+    def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        check_probability("label_smoothing", label_smoothing)
+        self.model = model
+        self.label_smoothing = label_smoothing
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+        """Compare the model's answers with the targets.
+
+        Args:
+            batch: the arguments of the model's forward pass, and ``targets``: ``(B, T)`` or
+                ``(B,)``, with ``IGNORE`` where nothing is to be predicted.
+
+        Returns:
+            The summed loss of the targets, and their number.
+        """
+        inputs = dict(batch)
+        targets = inputs.pop("targets")
+        count = (targets != IGNORE).sum()
+        if isinstance(self.model, CausalLM | Seq2SeqLM):
+            body = self.model.decoder if isinstance(self.model, CausalLM) else self.model.body
+            x, layer = body(**inputs), self.model.output
+            x = x if layer.scale == 1 else x * layer.scale
+            weight = layer.projection.weight
+            return linear_cross_entropy(x, weight, targets, self.label_smoothing), count
+        output = self.model(**inputs)
+        logits = output if isinstance(output, Tensor) else output.logits
+        total = F.cross_entropy(
+            logits.flatten(end_dim=-2).float(),
+            targets.flatten(),
+            ignore_index=IGNORE,
+            reduction="sum",
+            label_smoothing=self.label_smoothing,
+        )
+        return total, count
+
+
+def linear_cross_entropy(
+    x: Float[Tensor, "*batch D"],
+    weight: Float[Tensor, "V D"],
+    targets: Int[Tensor, "*batch"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """Sum the cross-entropy of linear logits without ever holding all of them.
+
+    Equal to ``F.cross_entropy(F.linear(x, weight), targets, reduction="sum")``. The logits
+    are made a part at a time; each part is turned into its own gradient at once and let go.
+
+    Args:
+        x: what the output layer reads, ``(..., D)``.
+        weight: a row for each class, ``(V, D)``.
+        targets: the right class of each vector, ``(...)``, or ``IGNORE``.
+        label_smoothing: how much of the target's probability is spread over all classes.
+
+    Returns:
+        The summed loss, in float32.
+
+    Example:
+        >>> x, weight = torch.zeros(5, 2), torch.ones(4, 2)
+        >>> f"{linear_cross_entropy(x, weight, torch.arange(5) % 4):.4f}"  # 5 * log(4)
+        '6.9315'
+    """
+    rows, classes = x.flatten(end_dim=-2), targets.flatten()
+    if torch.is_autocast_enabled(x.device.type):  # a hand-written gradient has to ask
+        rows = rows.to(torch.get_autocast_dtype(x.device.type))
+    needs_gradient = torch.is_grad_enabled()
+    loss: Tensor = _LinearCrossEntropy.apply(rows, weight, classes, label_smoothing, needs_gradient)
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The gradient of the cross-entropy needs nothing but the logits, so it is made with them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, needs_gradient: bool
+    ) -> Tensor:
+        matrix = weight.to(x.dtype)
+        n_parts = math.ceil(len(x) * len(weight) / LOGITS_AT_ONCE)
+        total = x.new_zeros((), dtype=torch.float32)
+        grads_x, grad_weight = [], torch.zeros_like(weight)
+        for part, part_targets in zip(x.chunk(n_parts), targets.chunk(n_parts), strict=True):
+            logits = part @ matrix.mT  # (rows, V)
+            loss, grad = _loss_and_gradient(logits, part_targets, smoothing)
+            total += loss
+            if needs_gradient:
+                grads_x.append(grad @ matrix)
+                grad_weight += grad.mT @ part
+        if needs_gradient:
+            ctx.save_for_backward(torch.cat(grads_x), grad_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_weight = ctx.saved_tensors
+        return grad_x * grad_total, grad_weight * grad_total, None, None, None
+
+
+def _loss_and_gradient(
+    logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"], smoothing: float
+) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
+    """The summed cross-entropy and its gradient: the probabilities minus what they should be."""
+    logs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    counted = (targets != IGNORE)[:, None]
+    place = torch.where(counted, targets[:, None], 0)
+    losses = (smoothing - 1) * logs.gather(1, place) - smoothing * logs.mean(dim=-1, keepdim=True)
+    grad = logs.exp() - smoothing / logs.shape[1]
+    grad = grad.scatter_add(1, place, torch.full_like(losses, smoothing - 1))
+    return (losses * counted).sum(), (grad * counted).to(logits.dtype)
