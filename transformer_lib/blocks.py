@@ -10,7 +10,7 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.cache import KeyValueCache, KeyValueStore
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import make_feed_forward
-from transformer_lib.masks import window_mask
+from transformer_lib.masks import causal_mask, window_mask
 from transformer_lib.norms import make_norm
 from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
 
@@ -164,14 +164,15 @@ class Stack(nn.Module):
         if cache is not None:
             cache.check_layers(len(self.blocks))
         n_queries = x.shape[1]
-        n_keys = n_queries + (0 if cache is None else cache.length)
+        n_keys = n_queries if cache is None else cache.n_keys(n_queries)
         _check_mask("mask", mask, n_keys)
         _check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
         positions = next_positions(x, cache) if positions is None else positions
         check_positions(positions, x)
         angles = self._angles(positions)
-        bias = None if self.bias is None else self.bias(n_queries, n_keys, x.device)
-        mask = self._with_window(mask, n_queries, n_keys, x.device)
+        mask, bias = self._mask_and_bias(mask, n_queries, n_keys, x.device, cache)
+        # A static cache sees keys that are not there yet; the mask hides them with the future.
+        causal = self.causal and (cache is None or cache.filled is None)
         for i, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -180,10 +181,12 @@ class Stack(nn.Module):
                 memory_mask,
                 bias=bias,
                 angles=angles,
-                causal=self.causal,
+                causal=causal,
                 own_store=None if cache is None else cache.own[i],
                 memory_store=None if cache is None else cache.memory[i],
             )
+        if cache is not None:
+            cache.advance(n_queries)
         return x if self.final_norm is None else self.final_norm(x)
 
     def _angles(self, positions: Int[Tensor, "#B T"]) -> Float[Tensor, "#B 1 T half"] | None:
@@ -191,13 +194,30 @@ class Stack(nn.Module):
             return None
         return rope_angles(positions, self.config.d_head, self.config.rope_theta)[:, None]
 
-    def _with_window(
-        self, mask: Tensor | None, n_queries: int, n_keys: int, device: torch.device
-    ) -> Tensor | None:
-        if self.config.window is None:
-            return mask
-        window = window_mask(n_queries, n_keys, window=self.config.window, device=device)
-        return window if mask is None else mask & window
+    def _mask_and_bias(
+        self,
+        mask: Tensor | None,
+        n_queries: int,
+        n_keys: int,
+        device: torch.device,
+        cache: KeyValueCache | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The mask with the window and, in a static cache, with the future hidden; the bias."""
+        slots = None  # the queries are the last positions
+        if cache is not None and cache.filled is not None:
+            slots = cache.filled + torch.arange(n_queries, device=device)
+            n_queries = n_keys  # tables for every place, of which these rows are used
+        tables = []
+        if self.config.window is not None:
+            window = self.config.window
+            tables.append(window_mask(n_queries, n_keys, window=window, device=device))
+        if slots is not None and self.causal:
+            tables.append(causal_mask(n_queries, n_keys, device=device))
+        for table in tables:
+            table = table if slots is None else table[slots]  # (T, S)
+            mask = table[None, None] if mask is None else mask & table
+        bias = None if self.bias is None else self.bias(n_queries, n_keys, device)
+        return mask, bias if bias is None or slots is None else bias[:, :, slots]
 
 
 def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor, "1 T"]:
@@ -214,8 +234,8 @@ def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor,
         >>> next_positions(torch.zeros(2, 3, 8))
         tensor([[0, 1, 2]])
     """
-    start = 0 if cache is None else cache.length
-    return torch.arange(start, start + x.shape[1], device=x.device)[None]
+    start = 0 if cache is None else cache.start
+    return (torch.arange(x.shape[1], device=x.device) + start)[None]
 
 
 def check_positions(positions: Tensor, x: Tensor) -> None:

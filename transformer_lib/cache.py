@@ -1,6 +1,7 @@
 """Keys and values kept between the steps of a decoder."""
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_lib.shapes import check_whole
@@ -13,9 +14,10 @@ class KeyValueStore:
 
     Args:
         max_len: for how many positions there is room; ``None`` means for those of the first call.
+        filled: of a static cache, the number of positions in use, kept on the device. All of the
+            room is then returned each time, and a mask has to hide what is not in use.
 
     Example:
-        >>> import torch
         >>> store = KeyValueStore(max_len=8)
         >>> k, v = store.append(torch.zeros(2, 4, 3, 16), torch.zeros(2, 4, 3, 16))
         >>> k, v = store.append(torch.ones(2, 4, 1, 16), torch.ones(2, 4, 1, 16))
@@ -23,10 +25,11 @@ class KeyValueStore:
         (torch.Size([2, 4, 4, 16]), 4)
     """
 
-    def __init__(self, max_len: int | None = None) -> None:
+    def __init__(self, max_len: int | None = None, filled: Int[Tensor, ""] | None = None) -> None:
         if max_len is not None:
             check_whole("max_len", max_len)
         self.max_len = max_len
+        self.filled = filled
         self.length = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
@@ -60,6 +63,11 @@ class KeyValueStore:
             raise ValueError(
                 f"the cache was filled with a batch of {self._keys.shape[0]}; got {k.shape[0]}"
             )
+        if self.filled is not None:
+            slots = self.filled + torch.arange(k.shape[2], device=k.device)
+            self._keys.index_copy_(2, slots, k)
+            self._values.index_copy_(2, slots, v)
+            return self._keys, self._values
         self._keys[:, :, self.length : end] = k
         self._values[:, :, self.length : end] = v
         self.length = end
@@ -86,6 +94,9 @@ class KeyValueCache:
     Args:
         n_layers: the number of blocks of the decoder.
         max_len: the longest target sequence.
+        static: the device of a static cache, whose shapes never change, so that one compiled step
+            serves every token; ``None`` means that attention sees only what is in use, which costs
+            less as long as nothing is compiled.
 
     Example:
         >>> cache = KeyValueCache(n_layers=6, max_len=512)
@@ -93,9 +104,14 @@ class KeyValueCache:
         (0, 6, 6)
     """
 
-    def __init__(self, n_layers: int, max_len: int) -> None:
+    def __init__(
+        self, n_layers: int, max_len: int, static: torch.device | str | None = None
+    ) -> None:
         check_whole("n_layers", n_layers)
-        self.own = [KeyValueStore(max_len) for _ in range(n_layers)]
+        self.max_len = max_len
+        # A number on the device, which compiled steps count up without asking Python.
+        self.filled = None if static is None else torch.zeros((), dtype=torch.long, device=static)
+        self.own = [KeyValueStore(max_len, self.filled) for _ in range(n_layers)]
         # What the encoder said never changes, so its keys and values are stored once, in full.
         self.memory = [KeyValueStore() for _ in range(n_layers)]
 
@@ -122,7 +138,21 @@ class KeyValueCache:
     @property
     def length(self) -> int:
         """The number of target positions that every layer has stored."""
-        return self.own[-1].length
+        return self.own[-1].length if self.filled is None else int(self.filled)
+
+    @property
+    def start(self) -> int | Int[Tensor, ""]:
+        """The place of the next token: a number, or of a static cache a tensor."""
+        return self.own[-1].length if self.filled is None else self.filled
+
+    def n_keys(self, n_new: int) -> int:
+        """The number of keys that attention sees once ``n_new`` tokens are added."""
+        return self.max_len if self.filled is not None else self.length + n_new
+
+    def advance(self, n_new: int) -> None:
+        """Count the new tokens, which all layers have stored by now."""
+        if self.filled is not None:
+            self.filled += n_new
 
     @property
     def n_bytes(self) -> int:

@@ -95,7 +95,7 @@ def linear_cross_entropy(
         label_smoothing: how much of the target's probability is spread over all classes.
 
     Returns:
-        The summed loss, in float32.
+        The summed loss, in float32 at least.
 
     Example:
         >>> x, weight = torch.zeros(5, 2), torch.ones(4, 2)
@@ -119,7 +119,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         matrix = weight.to(x.dtype)
         n_parts = math.ceil(len(x) * len(weight) / LOGITS_AT_ONCE)
-        total = x.new_zeros((), dtype=torch.float32)
+        total = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
         grads_x, grad_weight = [], torch.zeros_like(weight)
         for part, part_targets in zip(x.chunk(n_parts), targets.chunk(n_parts), strict=True):
             logits = part @ matrix.mT  # (rows, V)
@@ -142,7 +142,8 @@ def _loss_and_gradient(
     logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"], smoothing: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
     """The summed cross-entropy and its gradient: the probabilities minus what they should be."""
-    logs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    logs = F.log_softmax(logits, dim=-1, dtype=precise)
     counted = (targets != IGNORE)[:, None]
     place = torch.where(counted, targets[:, None], 0)
     losses = (smoothing - 1) * logs.gather(1, place) - smoothing * logs.mean(dim=-1, keepdim=True)

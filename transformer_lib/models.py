@@ -183,7 +183,9 @@ def _places(
 ) -> Int[Tensor, "#B T"]:
     """Check that the tokens have room, and number their positions if nobody did."""
     expect_shape("ids", ids, "B T", {})  # what they contain is looked at where they are embedded
-    before = 0 if cache is None else cache.length
+    # A static cache has room for no more than it was made for, and nobody can look at its length
+    # without making the device wait.
+    before = 0 if cache is None or cache.filled is not None else cache.length
     if before + ids.shape[1] > config.max_len:
         after = f" after {before} in the cache" if before else ""
         raise ValueError(

@@ -178,11 +178,12 @@ def change_pairing(
     return heads.transpose(1, 2).flatten(end_dim=2)
 
 
-def alibi_slopes(n_heads: int) -> Float[Tensor, " H"]:
+def alibi_slopes(n_heads: int, device: torch.device | None = None) -> Float[Tensor, " H"]:
     """Return how steeply each head's scores fall with distance.
 
     Args:
         n_heads: H, the number of heads.
+        device: where to compute them.
 
     Returns:
         A geometric sequence ``2^(-8/H), 2^(-16/H), ...``. If H is not a power of two, the missing
@@ -197,9 +198,9 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, " H"]:
     """
     check_whole("n_heads", n_heads)
     power = 2 ** int(math.log2(n_heads))
-    steps = [8 / power * (i + 1) for i in range(power)]
-    between = [8 / power * (i + 0.5) for i in range(n_heads - power)]
-    return 2.0 ** -torch.tensor(steps + between)
+    steps = torch.arange(power, device=device) + 1
+    between = torch.arange(n_heads - power, device=device) + 0.5
+    return torch.exp2(-8 / power * torch.cat((steps, between)))
 
 
 class AlibiBias(nn.Module):
@@ -222,7 +223,7 @@ class AlibiBias(nn.Module):
         self, n_queries: int, n_keys: int, device: torch.device | None = None
     ) -> Float[Tensor, "1 H T S"]:
         """Return the bias for the last ``n_queries`` of ``n_keys`` positions, ``(1, H, T, S)``."""
-        slopes = alibi_slopes(self.n_heads).to(device)
+        slopes = alibi_slopes(self.n_heads, device)
         distance = query_key_distances(n_queries, n_keys, device=device).abs()  # (T, S)
         return -slopes[None, :, None, None] * distance
 
