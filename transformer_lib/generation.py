@@ -1,0 +1,474 @@
+"""Generation: one token after another, chosen or searched for.
+
+Three parts that know little of each other: :class:`DecodingStep` asks the model for the scores of
+the next token, :func:`choose_token` picks one, and :func:`stream` goes round until the end.
+:func:`generate` collects what it yields. :func:`beam_search` follows several answers at once.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from transformer_lib.cache import KeyValueCache
+from transformer_lib.embeddings import check_ids
+from transformer_lib.heads import CausalLM, Seq2SeqLM
+from transformer_lib.shapes import check_whole, expect_shape
+
+LanguageModel = CausalLM | Seq2SeqLM
+Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
+
+
+def _check_number(name: str, value: float, holds: Callable[[float], bool], wanted: str) -> None:
+    if not isinstance(value, int | float) or not (math.isfinite(value) and holds(value)):
+        raise ValueError(f"{name}={value!r} must be a number {wanted}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is drawn. As it stands, from the model's own distribution.
+
+    Args:
+        temperature: what the logits are divided by: less than 1 sharpens the distribution, more
+            flattens it; 0 takes the best token always (greedy).
+        top_k: how many of the best tokens are left to draw from; ``None``: all. Tokens as good as
+            the last of them stay too.
+        top_p: draw from the fewest best tokens whose probabilities add up to at least this
+            (nucleus sampling); 1: all.
+        min_p: leave out tokens less probable than this share of the best one's probability; 0:
+            none.
+        repetition_penalty: what the logits of tokens that were there before are divided by, or
+            multiplied by where they are negative; 1 changes nothing.
+
+    Raises:
+        ValueError: if a value is out of range.
+
+    Example:
+        >>> Sampling(temperature=0.8, top_k=40).top_p
+        1.0
+        >>> Sampling(top_p=0)
+        Traceback (most recent call last):
+        ValueError: top_p=0 must be a number greater than 0 and at most 1
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_number("temperature", self.temperature, lambda x: x >= 0, "of at least 0")
+        if self.top_k is not None:
+            check_whole("top_k", self.top_k)
+        _check_number("top_p", self.top_p, lambda x: 0 < x <= 1, "greater than 0 and at most 1")
+        _check_number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")
+        penalty = self.repetition_penalty
+        _check_number("repetition_penalty", penalty, lambda x: x > 0, "greater than 0")
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def filter_logits(
+    logits: Float[Tensor, "B V"], sampling: Sampling, seen: Bool[Tensor, "B V"] | None = None
+) -> Float[Tensor, "B V"]:
+    """Change the scores of the next token as the sampling asks for.
+
+    In this order, which is that of ``transformers``: repetition penalty, temperature, top-k,
+    top-p, min-p. So top-p and min-p look at probabilities after the temperature, and at those
+    of the tokens that are left.
+
+    Args:
+        logits: scores of the next token, ``(B, V)``.
+        sampling: what to do with them. With temperature 0 only the penalty is applied: the best
+            token survives everything that comes after it.
+        seen: which tokens came before in each row, ``(B, V)``, for the repetition penalty.
+
+    Returns:
+        New logits, ``(B, V)``, minus infinity for tokens that may not be drawn.
+
+    Example:
+        >>> logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
+        >>> filter_logits(logits, Sampling(temperature=0.5, top_k=2))
+        tensor([[6., 4., -inf, -inf]])
+    """
+    if seen is not None:
+        penalty = sampling.repetition_penalty
+        penalised = torch.where(logits < 0, logits * penalty, logits / penalty)
+        logits = torch.where(seen, penalised, logits)
+    if sampling.temperature == 0:
+        return logits
+    logits = logits / sampling.temperature
+    if sampling.top_k is not None:
+        kept = logits.topk(min(sampling.top_k, logits.shape[-1])).values
+        logits = logits.masked_fill(logits < kept[:, -1:], -math.inf)
+    if sampling.top_p < 1:
+        probabilities, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
+        better = probabilities.cumsum(dim=-1) - probabilities  # what those before it add up to
+        drop = (better >= sampling.top_p).gather(-1, order.argsort(dim=-1))  # back in their places
+        logits = logits.masked_fill(drop, -math.inf)
+    if sampling.min_p > 0:  # p < min_p * p_best, in logarithms
+        least = logits.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
+        logits = logits.masked_fill(logits < least, -math.inf)
+    return logits
+
+
+def choose_token(
+    logits: Float[Tensor, "B V"],
+    sampling: Sampling = GREEDY,
+    seen: Bool[Tensor, "B V"] | None = None,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, " B"]:
+    """Pick the next token of each row: the best one, or one drawn at random.
+
+    Args:
+        logits: scores of the next token, ``(B, V)``.
+        sampling: how to draw.
+        seen: which tokens came before in each row, ``(B, V)``, for the repetition penalty.
+        generator: the source of random numbers; PyTorch's own if left out.
+
+    Returns:
+        One token for each row, ``(B,)``.
+
+    Example:
+        >>> choose_token(torch.tensor([[0.0, 2.0, 1.0]]))
+        tensor([1])
+    """
+    logits = filter_logits(logits, sampling, seen)
+    if sampling.temperature == 0:
+        return logits.argmax(dim=-1)
+    # The first of several clocks to ring, each with rate p, is clock i with probability p_i: that
+    # is what torch.multinomial does too, but it looks at its input first, and a GPU has to wait.
+    probabilities = logits.softmax(dim=-1)
+    waiting = torch.empty_like(probabilities).exponential_(generator=generator)
+    return (probabilities / waiting).argmax(dim=-1)
+
+
+class DecodingStep:
+    """The tokens so far in, the scores of the next one out; with a cache only new ones are read.
+
+    For use under ``torch.no_grad`` and in eval mode. One object serves one batch.
+
+    Args:
+        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
+        prompt: what the batch starts with, ``(B, T)``.
+        max_new_tokens: how many tokens will be asked for.
+        prompt_mask: where the prompt has real tokens, ``(B, T)``; padding stands on the left.
+        source: what a :class:`Seq2SeqLM` reads, ``(B, S)``; it is encoded here, once.
+        source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
+        use_cache: whether to keep keys and values, or to compute them anew in each step.
+
+    Raises:
+        TypeError: if the model is of another kind, ids are not whole numbers, or the prompt's mask
+            is not boolean.
+        ValueError: if something does not fit together, or there is no room for so many tokens.
+
+    Example:
+        >>> from transformer_lib.config import TransformerConfig
+        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
+        >>> prompt = torch.tensor([[5, 7, 9]])
+        >>> with torch.no_grad():
+        ...     DecodingStep(model, prompt, max_new_tokens=4)(prompt).shape
+        torch.Size([1, 100])
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompt: Int[Tensor, "B T"],
+        max_new_tokens: int,
+        *,
+        prompt_mask: Bool[Tensor, "B T"] | None = None,
+        source: Int[Tensor, "B S"] | None = None,
+        source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
+        use_cache: bool = True,
+    ) -> None:
+        if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
+            kind = type(model).__name__
+            raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
+        sizes = {"1": 1}
+        expect_shape("prompt", prompt, "B T", sizes)
+        check_whole("max_new_tokens", max_new_tokens)
+        max_len = sizes["T"] + max_new_tokens - 1  # nobody reads the last token
+        if max_len > model.config.max_len:
+            raise ValueError(
+                f"max_new_tokens={max_new_tokens} after a prompt of {sizes['T']} tokens: "
+                f"the model accepts max_len={model.config.max_len}, not counting the last token"
+            )
+        self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
+        self.output = model.output
+        self.cache = KeyValueCache(model.config.n_layers, max_len) if use_cache else None
+        self.memory, self.memory_mask = None, source_mask
+        if isinstance(model, Seq2SeqLM) and source is not None:
+            expect_shape("source", source, "B S", sizes)
+            if source_mask is not None:
+                expect_shape("source_mask", source_mask, "B 1 1 S", sizes)
+            self.memory = model.body.encoder(source, source_mask)
+        self.real = self.positions = None
+        if prompt_mask is not None:
+            expect_shape("prompt_mask", prompt_mask, "B T", sizes)
+            if not (prompt_mask[:, -1].all() and (prompt_mask.int().diff() >= 0).all()):
+                raise ValueError("prompt_mask hides a token that comes after a real one")
+            self.real = F.pad(prompt_mask, (0, max_new_tokens - 1), value=True)  # (B, max_len)
+            # A place is the number of real tokens before it: padding does not push a row along.
+            self.positions = (self.real.cumsum(dim=1) - 1).clamp(min=0)
+
+    def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
+        start, end = 0 if self.cache is None else self.cache.length, ids.shape[1]
+        x = self.decoder(
+            ids[:, start:],
+            self.memory,
+            None if self.real is None else self.real[:, None, None, :end],
+            self.memory_mask,
+            positions=None if self.positions is None else self.positions[:, start:end],
+            cache=self.cache,
+        )
+        logits: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def select(self, rows: Int[Tensor, " B"]) -> None:
+        """Go on with these rows of the batch in this order, each with the memory of its place."""
+        for store in () if self.cache is None else self.cache.own:
+            for stored in store.read():
+                stored.copy_(stored[rows])
+
+
+@torch.no_grad()
+def stream(
+    model: LanguageModel,
+    prompt: Int[Tensor, "B T"],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    eos_id: int | None = None,
+    pad_id: int = 0,
+    stop: Stop | None = None,
+    generator: torch.Generator | None = None,
+    **inputs: Any,
+) -> Iterator[Int[Tensor, " B"]]:
+    """Yield the tokens of :func:`generate` as they come, until all rows have ended.
+
+    The model is in eval mode until the iterator ends or is thrown away.
+
+    Args:
+        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
+        prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
+        max_new_tokens: how many tokens each row gets at most.
+        sampling: how to draw; the best token always if left out.
+        eos_id: the token after which a row has ended.
+        pad_id: fills rows that have ended.
+        stop: sequences of ids after any of which a row has ended; or a function that gets the new
+            tokens so far, ``(B, n)``, and says which rows have ended, ``(B,)`` boolean.
+        generator: the source of random numbers; PyTorch's own if left out.
+        inputs: ``prompt_mask``, ``source``, ``source_mask``, ``use_cache``: see
+            :class:`DecodingStep`.
+
+    Yields:
+        The newest token of each row, ``(B,)``.
+
+    Example:
+        >>> from transformer_lib.config import TransformerConfig
+        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
+        >>> [t.shape for t in stream(model, torch.tensor([[5], [7]]), max_new_tokens=2)]
+        [torch.Size([2]), torch.Size([2])]
+    """
+    with _evaluating(model):
+        step = DecodingStep(model, prompt, max_new_tokens, **inputs)
+        _check_special(model, eos_id, pad_id)
+        seen = None if sampling.repetition_penalty == 1 else _tokens_of(prompt, step)
+        running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
+        n_prompt = prompt.shape[1]
+        ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
+        for n in range(n_prompt, ids.shape[1]):
+            tokens = choose_token(step(ids[:, :n]), sampling, seen, generator)
+            ids[:, n] = tokens = tokens.where(running, pad_id)
+            if seen is not None:
+                seen.scatter_(1, tokens[:, None], True)
+            yield tokens
+            if eos_id is not None or stop is not None:
+                running &= ~_has_ended(ids[:, n_prompt : n + 1], eos_id, stop)
+                if not running.any():  # a GPU has to wait here; without an end it need not
+                    return
+
+
+def generate(
+    model: LanguageModel,
+    prompt: Int[Tensor, "B T"],
+    *,
+    max_new_tokens: int,
+    on_token: Callable[[Tensor], object] | None = None,
+    **options: Any,
+) -> Int[Tensor, "B L"]:
+    """Let a language model go on from a prompt, or write what it reads in a source.
+
+    Args:
+        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
+        prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
+        max_new_tokens: how many tokens each row gets at most.
+        on_token: called with the newest token of each row, ``(B,)``, after each step.
+        options: ``sampling``, ``eos_id``, ``pad_id``, ``stop``, ``generator`` as in :func:`stream`,
+            ``prompt_mask``, ``source``, ``source_mask``, ``use_cache`` as in
+            :class:`DecodingStep`.
+
+    Returns:
+        The prompt and what follows, ``(B, L)``: as many new tokens as the longest row has. Rows
+        that ended before are filled with ``pad_id``.
+
+    Raises:
+        TypeError: if the model or a tensor is of the wrong kind.
+        ValueError: if something is out of range or does not fit together.
+
+    Example:
+        >>> from transformer_lib.config import TransformerConfig
+        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
+        >>> ids = generate(model, torch.tensor([[5, 7], [8, 9]]), max_new_tokens=4)
+        >>> ids.shape, ids[:, :2].tolist()
+        (torch.Size([2, 6]), [[5, 7], [8, 9]])
+    """
+    ids = [prompt]
+    for tokens in stream(model, prompt, max_new_tokens=max_new_tokens, **options):
+        ids.append(tokens[:, None])
+        if on_token is not None:
+            on_token(tokens)
+    return torch.cat(ids, dim=1)
+
+
+@torch.no_grad()
+def beam_search(
+    model: LanguageModel,
+    prompt: Int[Tensor, "B T"],
+    *,
+    n_beams: int,
+    max_new_tokens: int,
+    length_penalty: float = 0.6,
+    eos_id: int | None = None,
+    pad_id: int = 0,
+    **inputs: Any,
+) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
+    """Look for the most probable continuations, following ``n_beams`` of them at a time.
+
+    The ``n_beams`` most probable hypotheses stay in each step, those that ended among them: they
+    can only rise, since the others lose probability with every token. So one beam is greedy
+    decoding, and enough beams find the best answer there is. Lengths are weighed at the end.
+
+    Args:
+        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
+        prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
+        n_beams: N, how many hypotheses are followed and returned.
+        max_new_tokens: after so many tokens every hypothesis ends as it is.
+        length_penalty: the exponent α of Wu et al. (2016); 0 favours short answers. The paper of
+            2017 used 0.6 and 4 beams.
+        eos_id: the token that ends a hypothesis.
+        pad_id: fills what has ended.
+        inputs: ``prompt_mask``, ``source``, ``source_mask``, ``use_cache``: see
+            :class:`DecodingStep`.
+
+    Returns:
+        The hypotheses with the prompt, ``(B, N, L)``, best first, and their scores ``(B, N)``: the
+        logarithm of the probability divided by ``((5 + n) / 6) ** length_penalty``, where n counts
+        the new tokens, the end token included. Minus infinity if there are not that many.
+
+    Raises:
+        TypeError: if the model or a tensor is of the wrong kind.
+        ValueError: if something is out of range or does not fit together.
+
+    Example:
+        >>> from transformer_lib.config import TransformerConfig
+        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
+        >>> ids, scores = beam_search(model, torch.tensor([[5, 7]]), n_beams=4, max_new_tokens=3)
+        >>> ids.shape, scores.shape
+        (torch.Size([1, 4, 5]), torch.Size([1, 4]))
+    """
+    check_whole("n_beams", n_beams)
+    _check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
+    _check_special(model, eos_id, pad_id)
+    inputs = {name: _repeat(value, n_beams) for name, value in inputs.items()}
+    with _evaluating(model):
+        beams = _repeat(prompt, n_beams)  # (B * N, T)
+        step = DecodingStep(model, beams, max_new_tokens, **inputs)
+        ids, totals, lengths = _search(step, beams, n_beams, max_new_tokens, eos_id, pad_id)
+    scores, order = (totals / ((5 + lengths) / 6) ** length_penalty).sort(descending=True)
+    return ids.gather(1, order[..., None].expand_as(ids)), scores
+
+
+def _search(
+    step: DecodingStep,
+    ids: Int[Tensor, "BN T"],
+    n: int,
+    max_new_tokens: int,
+    eos_id: int | None,
+    pad_id: int,
+) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"], Int[Tensor, "B N"]]:
+    """The hypotheses, their log-probabilities, and how many new tokens they have."""
+    lengths = ids.new_zeros(len(ids) // n, n)  # (B, N)
+    has_ended = lengths > 0
+    # All beams start alike; if more than one counted, they would stay copies of each other.
+    totals = torch.where(torch.arange(n, device=ids.device) > 0, -math.inf, lengths.float())
+    first_rows = n * torch.arange(len(lengths), device=ids.device)[:, None]  # (B, 1)
+    for _ in range(max_new_tokens):
+        gains = step(ids).log_softmax(dim=-1).unflatten(0, (-1, n))  # (B, N, V)
+        # What has ended goes on in one way only: with padding, which costs nothing.
+        padding = torch.full_like(gains[0, 0], -math.inf).index_fill(0, ids.new_tensor(pad_id), 0)
+        gains = torch.where(has_ended[..., None], padding, gains)
+        totals, best = (totals[..., None] + gains).flatten(start_dim=1).topk(n)  # (B, N)
+        parents, tokens = best // gains.shape[-1], best % gains.shape[-1]
+        rows = (first_rows + parents).flatten()  # (B * N)
+        ids = torch.cat((ids[rows], tokens.view(-1, 1)), dim=1)
+        has_ended = has_ended.gather(1, parents)
+        lengths = lengths.gather(1, parents) + ~has_ended
+        has_ended = has_ended | (tokens == (-1 if eos_id is None else eos_id))
+        if has_ended.all():
+            break
+        step.select(rows)
+    return ids.unflatten(0, (-1, n)), totals, lengths
+
+
+def _repeat(value: Any, n: int) -> Any:
+    """Each row of a tensor ``n`` times, one beside the other; anything else as it is."""
+    return value.repeat_interleave(n, dim=0) if isinstance(value, Tensor) else value
+
+
+def _tokens_of(prompt: Int[Tensor, "B T"], step: DecodingStep) -> Bool[Tensor, "B V"]:
+    """Which tokens each row has; padding is not one of them."""
+    real = torch.ones_like(prompt) if step.real is None else step.real[:, : prompt.shape[1]].long()
+    counts = prompt.new_zeros(len(prompt), step.output.projection.out_features)
+    return counts.scatter_add(1, prompt, real) > 0
+
+
+def _has_ended(
+    new: Int[Tensor, "B n"], eos_id: int | None, stop: Stop | None
+) -> Bool[Tensor, " B"]:
+    """Which rows end with their newest token."""
+    ended = new[:, -1] == (-1 if eos_id is None else eos_id)
+    if callable(stop):
+        return ended | stop(new)
+    for sequence in stop or ():
+        start = new.shape[1] - len(sequence)
+        if start >= 0:
+            ended = ended | (new[:, start:] == new.new_tensor(sequence)).all(dim=1)
+    return ended
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and afterwards each module's own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _check_special(model: LanguageModel, eos_id: int | None, pad_id: int) -> None:
+    ids = [pad_id] if eos_id is None else [pad_id, eos_id]
+    check_ids("eos_id and pad_id", torch.tensor([ids]), model.config.vocab_size)
