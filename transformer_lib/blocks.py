@@ -13,6 +13,7 @@ from transformer_lib.feedforward import make_feed_forward
 from transformer_lib.masks import causal_mask, window_mask
 from transformer_lib.norms import make_norm
 from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
+from transformer_lib.shapes import autocast_dtype
 
 
 class Block(nn.Module):
@@ -170,6 +171,10 @@ class Stack(nn.Module):
         positions = next_positions(x, cache) if positions is None else positions
         check_positions(positions, x)
         angles = self._angles(positions)
+        if autocast_dtype(x.device) == torch.bfloat16:
+            # PyTorch alone would keep the stream in float32: twice the bytes to move. Not so in
+            # float16, where a long sum could overflow.
+            x = x.to(torch.bfloat16)
         mask, bias = self._mask_and_bias(mask, n_queries, n_keys, x.device, cache)
         # A static cache sees keys that are not there yet; the mask hides them with the future.
         causal = self.causal and (cache is None or cache.filled is None)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transformer_lib.data import IGNORE
 from transformer_lib.heads import CausalLM, Seq2SeqLM
-from transformer_lib.shapes import check_probability
+from transformer_lib.shapes import autocast_dtype, check_probability
 
 LOGITS_AT_ONCE = 2**29  # 1 GiB of them in bfloat16: large enough to keep a GPU busy
 
@@ -103,8 +103,7 @@ def linear_cross_entropy(
         '6.9315'
     """
     rows, classes = x.flatten(end_dim=-2), targets.flatten()
-    if torch.is_autocast_enabled(x.device.type):  # a hand-written gradient has to ask
-        rows = rows.to(torch.get_autocast_dtype(x.device.type))
+    rows = rows.to(autocast_dtype(x.device) or x.dtype)  # a hand-written gradient has to ask
     needs_gradient = torch.is_grad_enabled()
     loss: Tensor = _LinearCrossEntropy.apply(rows, weight, classes, label_smoothing, needs_gradient)
     return loss
@@ -126,8 +125,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             loss, grad = _loss_and_gradient(logits, part_targets, smoothing)
             total += loss
             if needs_gradient:
-                grads_x.append(grad @ matrix)
-                grad_weight += grad.mT @ part
+                counted = (part_targets != IGNORE)[:, None]
+                grads_x.append((grad @ matrix) * counted)
+                grad_weight += grad.mT @ (part * counted)
         if needs_gradient:
             ctx.save_for_backward(torch.cat(grads_x), grad_weight)
         return total
@@ -141,12 +141,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _loss_and_gradient(
     logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"], smoothing: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N V"]]:
-    """The summed cross-entropy and its gradient: the probabilities minus what they should be."""
+    """The summed cross-entropy and its gradient: the probabilities minus what they should be.
+
+    Written so that PyTorch's compiler makes one pass over the logits, and that little is stored
+    without it. The target's own entry is put in afterwards: it is a small difference, which must
+    not be taken between numbers that are rounded already.
+    """
     precise = torch.promote_types(logits.dtype, torch.float32)
     logs = F.log_softmax(logits, dim=-1, dtype=precise)
     counted = (targets != IGNORE)[:, None]
     place = torch.where(counted, targets[:, None], 0)
-    losses = (smoothing - 1) * logs.gather(1, place) - smoothing * logs.mean(dim=-1, keepdim=True)
-    grad = logs.exp() - smoothing / logs.shape[1]
-    grad = grad.scatter_add(1, place, torch.full_like(losses, smoothing - 1))
-    return (losses * counted).sum(), (grad * counted).to(logits.dtype)
+    at_target = logs.gather(1, place)
+    losses = (smoothing - 1) * at_target
+    grad_at_target = at_target.exp() - (1 - smoothing)
+    if smoothing:
+        losses = losses - smoothing * logs.mean(dim=-1, keepdim=True)
+        grad = logs.exp_() - smoothing / logs.shape[1]
+        grad_at_target = grad_at_target - smoothing / logs.shape[1]
+    else:
+        grad = logs.exp_()
+    grad = grad.to(logits.dtype).scatter_(1, place, grad_at_target.to(logits.dtype))
+    return (losses * counted).sum(), grad

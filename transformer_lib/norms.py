@@ -4,6 +4,8 @@ The two functions spell the formulas out. The modules call PyTorch's fused kerne
 two equal.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
@@ -92,7 +94,10 @@ class LayerNorm(nn.Module):
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
         _check_widths(x, self.gain, self.bias)
-        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+        with _own_dtype(x, self.gain):
+            gain = self.gain.to(x.dtype)
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return F.layer_norm(x, gain.shape, gain, bias, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -116,7 +121,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
         _check_widths(x, self.gain, None)
-        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+        with _own_dtype(x, self.gain):
+            return F.rms_norm(x, self.gain.shape, self.gain.to(x.dtype), self.eps)
 
 
 def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
@@ -135,6 +141,16 @@ def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
     if config.norm == "rms":
         return RMSNorm(config.d_model, config.norm_eps)
     return LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+
+
+def _own_dtype(x: Tensor, gain: Tensor) -> AbstractContextManager[object]:
+    """Keep autocast from turning a stream of bfloat16 into float32 and back around every norm.
+
+    The kernels compute in float32 in any case; only what goes in and out is rounded.
+    """
+    if x.dtype == gain.dtype:
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _check_widths(x: Tensor, gain: Tensor, bias: Tensor | None) -> None:
