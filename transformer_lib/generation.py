@@ -83,7 +83,8 @@ def filter_logits(
 
     In this order, which is that of ``transformers``: repetition penalty, temperature, top-k,
     top-p, min-p. So top-p and min-p look at probabilities after the temperature, and at those
-    of the tokens that are left.
+    of the tokens that are left. One difference: the repetition penalty of ``transformers`` takes
+    padding in the prompt for a token that was there before, :func:`generate` does not.
 
     Args:
         logits: scores of the next token, ``(B, V)``.
@@ -193,9 +194,9 @@ class DecodingStep:
         if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
             kind = type(model).__name__
             raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
-        sizes = {"1": 1}
-        expect_shape("prompt", prompt, "B T", sizes)
+        check_ids("prompt", prompt, model.config.vocab_size)
         check_whole("max_new_tokens", max_new_tokens)
+        sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
         max_len = sizes["T"] + max_new_tokens - 1  # nobody reads the last token
         if max_len > model.config.max_len:
             raise ValueError(
@@ -282,19 +283,20 @@ def stream(
     """
     with _evaluating(model):
         step = DecodingStep(model, prompt, max_new_tokens, **inputs)
-        _check_special(model, eos_id, pad_id)
+        end = _end_token(model, eos_id, pad_id)
         seen = None if sampling.repetition_penalty == 1 else _tokens_of(prompt, step)
         running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
         n_prompt = prompt.shape[1]
         ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
         for n in range(n_prompt, ids.shape[1]):
             tokens = choose_token(step(ids[:, :n]), sampling, seen, generator)
-            ids[:, n] = tokens = tokens.where(running, pad_id)
+            tokens = tokens.where(running, pad_id)
+            ids[:, n] = tokens
             if seen is not None:
                 seen.scatter_(1, tokens[:, None], True)
             yield tokens
             if eos_id is not None or stop is not None:
-                running &= ~_has_ended(ids[:, n_prompt : n + 1], eos_id, stop)
+                running &= ~_has_ended(ids[:, n_prompt : n + 1], end, stop)
                 if not running.any():  # a GPU has to wait here; without an end it need not
                     return
 
@@ -389,46 +391,39 @@ def beam_search(
     """
     check_whole("n_beams", n_beams)
     _check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
-    _check_special(model, eos_id, pad_id)
+    end = _end_token(model, eos_id, pad_id)
     inputs = {name: _repeat(value, n_beams) for name, value in inputs.items()}
     with _evaluating(model):
-        beams = _repeat(prompt, n_beams)  # (B * N, T)
-        step = DecodingStep(model, beams, max_new_tokens, **inputs)
-        ids, totals, lengths = _search(step, beams, n_beams, max_new_tokens, eos_id, pad_id)
+        step = DecodingStep(model, _repeat(prompt, n_beams), max_new_tokens, **inputs)
+        ids, totals = _search(step, prompt, n_beams, max_new_tokens, end, pad_id)
+    is_end = ids[..., prompt.shape[1] :] == end  # (B, N, n)
+    lengths = (is_end.cumsum(dim=-1) - is_end.int() == 0).sum(dim=-1)  # up to the first end token
     scores, order = (totals / ((5 + lengths) / 6) ** length_penalty).sort(descending=True)
     return ids.gather(1, order[..., None].expand_as(ids)), scores
 
 
 def _search(
-    step: DecodingStep,
-    ids: Int[Tensor, "BN T"],
-    n: int,
-    max_new_tokens: int,
-    eos_id: int | None,
-    pad_id: int,
-) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"], Int[Tensor, "B N"]]:
-    """The hypotheses, their log-probabilities, and how many new tokens they have."""
-    lengths = ids.new_zeros(len(ids) // n, n)  # (B, N)
-    has_ended = lengths > 0
+    step: DecodingStep, prompt: Tensor, n: int, max_new_tokens: int, end: int, pad_id: int
+) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
+    """Follow N hypotheses of each row; return them and the logarithms of their probabilities."""
+    ids = _repeat(prompt, n)  # (B * N, T)
+    first_row = n * torch.arange(len(prompt), device=ids.device)[:, None]  # (B, 1)
     # All beams start alike; if more than one counted, they would stay copies of each other.
-    totals = torch.where(torch.arange(n, device=ids.device) > 0, -math.inf, lengths.float())
-    first_rows = n * torch.arange(len(lengths), device=ids.device)[:, None]  # (B, 1)
+    totals = torch.where(torch.arange(n, device=ids.device) > 0, -math.inf, 0.0 * first_row)
     for _ in range(max_new_tokens):
-        gains = step(ids).log_softmax(dim=-1).unflatten(0, (-1, n))  # (B, N, V)
-        # What has ended goes on in one way only: with padding, which costs nothing.
-        padding = torch.full_like(gains[0, 0], -math.inf).index_fill(0, ids.new_tensor(pad_id), 0)
-        gains = torch.where(has_ended[..., None], padding, gains)
-        totals, best = (totals[..., None] + gains).flatten(start_dim=1).topk(n)  # (B, N)
-        parents, tokens = best // gains.shape[-1], best % gains.shape[-1]
-        rows = (first_rows + parents).flatten()  # (B * N)
-        ids = torch.cat((ids[rows], tokens.view(-1, 1)), dim=1)
-        has_ended = has_ended.gather(1, parents)
-        lengths = lengths.gather(1, parents) + ~has_ended
-        has_ended = has_ended | (tokens == (-1 if eos_id is None else eos_id))
+        has_ended = (ids[:, prompt.shape[1] :] == end).any(dim=1, keepdim=True)  # (B * N, 1)
         if has_ended.all():
             break
+        gains = step(ids).log_softmax(dim=-1)  # (B * N, V)
+        # What has ended goes on in one way only: with padding, which costs nothing.
+        is_padding = torch.arange(gains.shape[-1], device=ids.device) == pad_id
+        gains = gains.where(~has_ended, torch.where(is_padding, 0.0, -math.inf))
+        candidates = totals.view(-1, 1) + gains  # (B * N, V)
+        totals, best = candidates.view(len(prompt), -1).topk(n)  # (B, N)
+        rows = (first_row + best // gains.shape[-1]).flatten()  # (B * N,): whom each goes on from
+        ids = torch.cat((ids[rows], (best % gains.shape[-1]).view(-1, 1)), dim=1)
         step.select(rows)
-    return ids.unflatten(0, (-1, n)), totals, lengths
+    return ids.unflatten(0, (-1, n)), totals
 
 
 def _repeat(value: Any, n: int) -> Any:
@@ -443,11 +438,9 @@ def _tokens_of(prompt: Int[Tensor, "B T"], step: DecodingStep) -> Bool[Tensor, "
     return counts.scatter_add(1, prompt, real) > 0
 
 
-def _has_ended(
-    new: Int[Tensor, "B n"], eos_id: int | None, stop: Stop | None
-) -> Bool[Tensor, " B"]:
+def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Tensor, " B"]:
     """Which rows end with their newest token."""
-    ended = new[:, -1] == (-1 if eos_id is None else eos_id)
+    ended: Tensor = new[:, -1] == end
     if callable(stop):
         return ended | stop(new)
     for sequence in stop or ():
@@ -469,6 +462,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _check_special(model: LanguageModel, eos_id: int | None, pad_id: int) -> None:
+def _end_token(model: LanguageModel, eos_id: int | None, pad_id: int) -> int:
+    """Check both ids; an end token that was left out becomes -1, which no token is."""
     ids = [pad_id] if eos_id is None else [pad_id, eos_id]
     check_ids("eos_id and pad_id", torch.tensor([ids]), model.config.vocab_size)
+    return ids[1] if ids[1:] else -1
