@@ -1,0 +1,207 @@
+"""Training recipes: every number that decides how training goes."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from transformer_lib.shapes import check_choice, check_probability, check_whole
+
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+Optimizer = Literal["adam", "adamw"]
+Precision = Literal["float32", "bfloat16", "float16"]
+Strategy = Literal["ddp", "fsdp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All choices of a training run; together with model and data it decides every weight.
+
+    Args:
+        steps: the number of updates in all.
+        learning_rate: the highest one, which warm-up ends with.
+        schedule: how it goes on from there: :func:`learning_rate` has the formulas.
+        warmup: the number of updates over which it rises from 0 in a straight line.
+        final_fraction: what part of it is left at the last step (``"cosine"``, ``"linear"``).
+        optimizer: Adam, or AdamW, which takes weight decay out of the gradient.
+        betas: how slowly the means of the gradient and of its square change.
+        eps: what is added to the root of the second.
+        weight_decay: how fast matrices shrink by themselves. Biases and norms never do: they have
+            no size that could get out of hand, and a gain belongs near 1, not near 0. Tables of
+            embeddings are matrices too, the tied one is the output layer.
+        clip: the largest length of the gradient; a longer one is scaled down. ``None``: any.
+        accumulate: how many batches make one update.
+        label_smoothing: how much of the target's probability is spread over all classes.
+        precision: what matrices are multiplied in; weights and the optimizer stay in float32.
+        compile: whether ``torch.compile`` translates the forward and backward pass.
+        checkpoint_activations: whether blocks forget their activations and compute them again in
+            the backward pass: a third more work, far less memory.
+        log_every: how often a row is written, in updates; in between nothing waits for the GPU.
+        validate_every: how often the validation loss is computed, and always after the last one.
+        checkpoint_every: how often a checkpoint is written, and always after the last one.
+        keep: how many checkpoints are kept, the newest ones.
+        patience: after how many validations without a better loss training stops; the best weights
+            are then put back. ``None``: never, and the last weights stay.
+        seed: of dropout and whatever else is random in a step.
+        strategy: how processes under ``torchrun`` share the work: each has the whole model
+            (``"ddp"``) or a part of every tensor (``"fsdp"``).
+
+    Raises:
+        ValueError: if a value is out of range.
+
+    Example:
+        >>> recipe = Recipe(steps=1_000, learning_rate=3e-4, warmup=100)
+        >>> recipe.schedule, recipe.optimizer
+        ('cosine', 'adamw')
+        >>> Recipe(steps=10, learning_rate=3e-4, warmup=11)
+        Traceback (most recent call last):
+        ValueError: warmup=11 must be at most steps=10
+    """
+
+    steps: int
+    learning_rate: float
+    schedule: Schedule = "cosine"
+    warmup: int = 0
+    final_fraction: float = 0.1
+    optimizer: Optimizer = "adamw"
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float | None = 1.0
+    accumulate: int = 1
+    label_smoothing: float = 0.0
+    precision: Precision = "float32"
+    compile: bool = False
+    checkpoint_activations: bool = False
+    log_every: int = 10
+    validate_every: int = 500
+    checkpoint_every: int = 500
+    keep: int = 2
+    patience: int | None = None
+    seed: int = 0
+    strategy: Strategy = "ddp"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "log_every", "validate_every", "checkpoint_every"):
+            check_whole(name, getattr(self, name))
+        check_whole("keep", self.keep)
+        check_whole("warmup", self.warmup, least=0)
+        check_whole("seed", self.seed, least=0)
+        if self.patience is not None:
+            check_whole("patience", self.patience)
+        if self.warmup > self.steps:
+            raise ValueError(f"warmup={self.warmup} must be at most steps={self.steps}")
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_choice("optimizer", self.optimizer, get_args(Optimizer))
+        check_choice("precision", self.precision, get_args(Precision))
+        check_choice("strategy", self.strategy, get_args(Strategy))
+        check_probability("label_smoothing", self.label_smoothing)
+        for name, beta in zip(("betas[0]", "betas[1]"), self.betas, strict=True):
+            check_probability(name, beta)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        for name in ("learning_rate", "eps", "clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value!r} must be a number greater than 0")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay={self.weight_decay!r} must be at least 0")
+        if not 0 <= self.final_fraction <= 1:
+            raise ValueError(f"final_fraction={self.final_fraction!r} must be between 0 and 1")
+
+
+def recipe_2017(
+    d_model: int, *, steps: int = 100_000, warmup: int = 4_000, **others: Any
+) -> Recipe:
+    r"""Build the recipe of "Attention Is All You Need", section 5.
+
+    Adam with :math:`\beta_2 = 0.98` and :math:`\epsilon = 10^{-9}`, label smoothing of 0.1, no
+    weight decay, no clipping, and
+
+    .. math:: \text{rate} = d_\text{model}^{-0.5} \min(s^{-0.5},\; s \cdot \text{warmup}^{-1.5})
+
+    at step :math:`s`, whose highest value is :math:`(d_\text{model} \cdot \text{warmup})^{-0.5}`.
+
+    Args:
+        d_model: D, the width of the model.
+        steps: the number of updates.
+        warmup: how many of them warm up.
+        others: fields of :class:`Recipe` to be set otherwise.
+
+    Returns:
+        The recipe.
+
+    Example:
+        >>> recipe = recipe_2017(512)
+        >>> f"{learning_rate(4_000, recipe):.6f} {512**-0.5 * 4_000**-0.5:.6f}"
+        '0.000699 0.000699'
+    """
+    paper: dict[str, Any] = {
+        "learning_rate": (d_model * warmup) ** -0.5,
+        "schedule": "inverse_sqrt",
+        "optimizer": "adam",
+        "betas": (0.9, 0.98),
+        "eps": 1e-9,
+        "weight_decay": 0.0,
+        "clip": None,
+        "label_smoothing": 0.1,
+    }
+    return Recipe(steps=steps, warmup=warmup, **paper | others)
+
+
+def modern_recipe(steps: int, learning_rate: float = 6e-4, **others: Any) -> Recipe:
+    r"""Build the recipe that most language models after GPT-3 follow.
+
+    AdamW with :math:`\beta_2 = 0.95` and decay 0.1, gradients clipped to length 1, a cosine down
+    to a tenth, and a warm-up over the first hundredth of the steps.
+
+    Args:
+        steps: the number of updates.
+        learning_rate: the highest one; 6e-4 is what GPT-3's paper gives for 125 million parameters.
+        others: fields of :class:`Recipe` to be set otherwise.
+
+    Returns:
+        The recipe.
+
+    Example:
+        >>> modern_recipe(steps=5_000).warmup
+        50
+    """
+    return Recipe(steps=steps, learning_rate=learning_rate, **{"warmup": steps // 100} | others)
+
+
+def learning_rate(step: int, recipe: Recipe) -> float:
+    r"""Return the learning rate of one update.
+
+    With :math:`s` the step, :math:`w` the warm-up and :math:`p = (s - w) / (\text{steps} - w)`, the
+    highest rate is multiplied by :math:`s / w` up to step :math:`w`, and after that by
+
+    ================ ===================================
+    ``inverse_sqrt`` :math:`\sqrt{w / s}`, with w at least 1
+    ``cosine``       :math:`f + (1 - f)(1 + \cos \pi p) / 2` with :math:`f` the ``final_fraction``
+    ``linear``       :math:`f + (1 - f)(1 - p)`
+    ``constant``     1
+    ================ ===================================
+
+    Args:
+        step: the number of the update; the first one is 1, and its rate is not 0.
+        recipe: the recipe.
+
+    Returns:
+        The learning rate.
+
+    Example:
+        >>> recipe = Recipe(steps=100, learning_rate=1.0, warmup=10, final_fraction=0.0)
+        >>> [round(learning_rate(step, recipe), 2) for step in (1, 10, 55, 100)]
+        [0.1, 1.0, 0.5, 0.0]
+    """
+    peak, warmup = recipe.learning_rate, recipe.warmup
+    if step <= warmup:
+        return peak * step / warmup
+    if recipe.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / step)
+    if recipe.schedule == "constant":
+        return peak
+    done = (step - warmup) / (recipe.steps - warmup)
+    left = 1 - done if recipe.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return peak * (recipe.final_fraction + (1 - recipe.final_fraction) * left)
