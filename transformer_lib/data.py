@@ -1,3 +1,423 @@
-"""Batches of examples: padded, packed, shuffled, resumed."""
+"""Batches of examples: padded, packed, shuffled, resumed.
+
+A batch is a dictionary: the arguments of a model's forward pass, and ``targets``, what it should
+answer, with ``IGNORE`` where nothing is asked. :class:`Batches` makes them with a function that
+turns a list of examples into one batch; ``functools.partial`` sets the options of that function.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from transformer_lib.masks import padding_mask
+from transformer_lib.shapes import check_choice, check_whole, expect_shape
 
 IGNORE = -100  # a target that is not counted
+
+Batch = dict[str, Tensor]
+Ids = Sequence[int] | Int[Tensor, " T"]
+Pair = tuple[Ids, Ids]
+
+
+class Batches:
+    """An endless stream of batches, in an order that can be repeated and resumed.
+
+    Every epoch brings each example once. Its order is a pure function of the seed and the epoch's
+    number, so the place in the stream is all there is to save.
+
+    Args:
+        examples: anything with a length and an index.
+        collate: makes a batch of a list of examples.
+        batch_size: how many examples a batch has; the last one of an epoch may have fewer.
+        max_tokens: instead of ``batch_size``: how large a batch may be, padding included, which is
+            the number of its examples times the longest. A longer example stands alone.
+        length: gives the length of an example; needed for ``max_tokens`` and ``bucket``.
+        bucket: how many examples are sorted by length together, so that batches have little
+            padding; 1 for none. Batches still come in random order.
+        shuffle: whether the order is random.
+        seed: another seed, another order.
+
+    Raises:
+        ValueError: if an argument is out of range, or two do not go together.
+
+    Example:
+        >>> stream = Batches([[5, 6], [7, 8, 9], [5, 9]], next_token_batch, batch_size=2)
+        >>> state = stream.state_dict()
+        >>> first = next(stream)
+        >>> stream.load_state_dict(state)
+        >>> torch.equal(next(stream)["ids"], first["ids"])
+        True
+    """
+
+    def __init__(
+        self,
+        examples: Any,
+        collate: Callable[[list[Any]], Batch],
+        *,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        length: Callable[[Any], int] | None = None,
+        bucket: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if (batch_size is None) == (max_tokens is None):
+            raise ValueError(f"{batch_size=}, {max_tokens=}: give one of the two")
+        if length is None and (bucket != 1 or batch_size is None):
+            raise ValueError(f"{max_tokens=}, {bucket=}: to use them, give length, a function")
+        self.limit = batch_size or max_tokens or 0
+        self.examples, self.collate, self.shuffle = examples, collate, shuffle
+        # To count examples is to count the tokens of examples that have one token each.
+        ones = [1] * len(examples)
+        self.lengths = ones if length is None else [length(example) for example in examples]
+        self.sizes = ones if max_tokens is None else self.lengths
+        name = "batch_size" if max_tokens is None else "max_tokens"
+        self.settings = {name: self.limit, "bucket": bucket, "n_examples": len(examples)}
+        for name, value in self.settings.items():
+            check_whole(name, value)
+        self.settings |= {"shuffle": int(shuffle), "seed": seed}
+        self.epoch, self.batch = 0, 0  # the place of the next batch
+        self._left: list[list[int]] = []  # the batches of this epoch that are still to come
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        self._left = self._left or self.plan(self.epoch)[self.batch :]
+        batch = self._make(self._left.pop(0))
+        self.batch += 1
+        if not self._left:
+            self.epoch, self.batch = self.epoch + 1, 0
+        return batch
+
+    def one_pass(self) -> Iterator[Batch]:
+        """Yield every example once, in order; the endless stream stays where it is."""
+        return map(self._make, self._group(range(len(self.examples))))
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the place of the next batch, and the settings it belongs to."""
+        return {**self.settings, "epoch": self.epoch, "batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to the place of an equal stream.
+
+        Args:
+            state: what its :meth:`state_dict` gave.
+
+        Raises:
+            ValueError: if that stream had other settings.
+        """
+        for name, value in self.settings.items():
+            if state.get(name) != value:
+                raise ValueError(f"{name}={value} here, but {state.get(name)} in the state")
+        self.epoch, self.batch, self._left = state["epoch"], state["batch"], []
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """Return the batches of one epoch, each as the numbers of its examples."""
+        rng, order = self._rng(epoch), list(range(len(self.examples)))
+        if self.shuffle:
+            rng.shuffle(order)
+        bucket = self.settings["bucket"]
+        pools = (order[start : start + bucket] for start in range(0, len(order), bucket))
+        batches = self._group([i for p in pools for i in sorted(p, key=self.lengths.__getitem__)])
+        if self.shuffle:
+            rng.shuffle(batches)
+        return batches
+
+    def _group(self, order: Sequence[int]) -> list[list[int]]:
+        """Cut an order into batches, each as large as it may be."""
+        batches: list[list[int]] = []
+        largest = 0
+        for i in order:
+            largest = max(largest, self.sizes[i])
+            if not batches or (len(batches[-1]) + 1) * largest > self.limit:
+                batches.append([])
+                largest = self.sizes[i]
+            batches[-1].append(i)
+        return batches
+
+    def _make(self, indices: list[int]) -> Batch:
+        return self.collate([self.examples[i] for i in indices])
+
+    def _rng(self, epoch: int) -> random.Random:
+        # A text as seed is hashed: seed 1 in epoch 2 has nothing to do with seed 2 in epoch 1.
+        return random.Random(f"{self.settings['seed']} {epoch}")
+
+
+class TextWindows(Batches):
+    """An endless stream of windows from random places of one long text, for language models.
+
+    Args:
+        ids: the text as token ids, ``(N,)``.
+        length: T, how many tokens a window has.
+        batch_size: B, how many windows a batch has.
+        seed: another seed, other places.
+
+    Raises:
+        ValueError: if an argument is out of range, or the text is too short for one window.
+
+    Example:
+        >>> stream = TextWindows(torch.arange(100), length=3, batch_size=1)
+        >>> batch = next(stream)
+        >>> batch["targets"] - batch["ids"]  # the token after each token
+        tensor([[1, 1, 1]])
+        >>> [batch["ids"].tolist() for batch in TextWindows(torch.arange(6), 3, 1).one_pass()]
+        [[[0, 1, 2]], [[3, 4]]]
+    """
+
+    def __init__(self, ids: Int[Tensor, " N"], length: int, batch_size: int, seed: int = 0) -> None:
+        check_whole("length", length)
+        expect_shape("ids", ids, "N", {})
+        if len(ids) <= length:
+            raise ValueError(
+                f"{length=} is too much for a text of {len(ids)} tokens: one must follow"
+            )
+        # All windows as a view: nothing is copied. One token more, the target of the last one.
+        windows = ids.unfold(0, length + 1, 1)  # (N - T, T + 1)
+        super().__init__(windows, next_token_batch, batch_size=batch_size, seed=seed)
+        self.ids, self.length = ids, length
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """Return one batch of random windows: an epoch has no other meaning here."""
+        rng = self._rng(epoch)
+        return [[rng.randrange(len(self.examples)) for _ in range(self.limit)]]
+
+    def one_pass(self) -> Iterator[Batch]:
+        """Yield windows that follow each other: every token but the first is a target once."""
+        starts = range(0, len(self.ids) - 1, self.length)
+        windows = [self.ids[start : start + self.length + 1] for start in starts]
+        return Batches(windows, self.collate, batch_size=self.limit).one_pass()
+
+
+def pad(
+    sequences: Sequence[Ids], pad_id: int = 0, side: Literal["right", "left"] = "right"
+) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B 1 1 T"]]:
+    """Fill sequences up to the length of the longest.
+
+    Args:
+        sequences: B sequences of token ids.
+        pad_id: the id to fill up with.
+        side: where to fill up: ``"right"``, or ``"left"`` to generate from prompts.
+
+    Returns:
+        The ids ``(B, T)``, and the mask that hides the padding, ``(B, 1, 1, T)``.
+
+    Raises:
+        ValueError: if there is no sequence, one is empty, or the side is unknown.
+
+    Example:
+        >>> ids, mask = pad([[5, 6, 7], [8]])
+        >>> ids
+        tensor([[5, 6, 7],
+                [8, 0, 0]])
+        >>> mask[:, 0, 0].int()
+        tensor([[1, 1, 1],
+                [1, 0, 0]], dtype=torch.int32)
+    """
+    check_choice("side", side, ("right", "left"))
+    rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
+    if not rows or not all(len(row) for row in rows):
+        raise ValueError(
+            f"sequences has lengths {[len(row) for row in rows]}; each must be 1 or more"
+        )
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad_id, padding_side=side)
+    lengths = torch.tensor([len(row) for row in rows], device=ids.device)
+    mask = padding_mask(lengths, ids.shape[1])
+    return ids, mask if side == "right" else mask.flip(-1)
+
+
+def next_token_batch(sequences: Sequence[Ids], pad_id: int = 0) -> Batch:
+    """Make a batch in which every token is to be predicted from those before it.
+
+    There is no mask: padding comes last, and a decoder does not look ahead.
+
+    Args:
+        sequences: B sequences of token ids.
+        pad_id: the id to fill up with.
+
+    Returns:
+        ``ids`` and ``targets``, each ``(B, T)``: all tokens but the last, and all but the first.
+
+    Raises:
+        ValueError: if a sequence is too short to have a next token.
+
+    Example:
+        >>> next_token_batch([[5, 6, 7], [8, 9]])
+        {'ids': tensor([[5, 6],
+                [8, 9]]), 'targets': tensor([[   6,    7],
+                [   9, -100]])}
+    """
+    ids, mask = pad(sequences, pad_id)
+    if not mask[..., 1:].any(dim=-1).all():
+        raise ValueError("sequences has one of a single token; next-token prediction needs two")
+    return {"ids": ids[:, :-1], "targets": ids[:, 1:].masked_fill(~mask[:, 0, 0, 1:], IGNORE)}
+
+
+def answer_batch(pairs: Sequence[Pair], pad_id: int = 0) -> Batch:
+    """Make a batch for a decoder that reads a prompt and is to predict only the answer.
+
+    Args:
+        pairs: B pairs of a prompt and its answer, both token ids.
+        pad_id: the id to fill up with.
+
+    Returns:
+        ``ids`` and ``targets``, each ``(B, T)``.
+
+    Raises:
+        ValueError: if a pair has fewer than two tokens.
+
+    Example:
+        >>> answer_batch([([5, 6], [7, 8])])
+        {'ids': tensor([[5, 6, 7]]), 'targets': tensor([[-100,    7,    8]])}
+    """
+    batch = next_token_batch([[*prompt, *answer] for prompt, answer in pairs], pad_id)
+    for row, (prompt, _) in zip(batch["targets"], pairs, strict=True):
+        row[: len(prompt) - 1] = IGNORE
+    return batch
+
+
+def translation_batch(
+    pairs: Sequence[Pair], pad_id: int = 0, bos_id: int = 1, eos_id: int = 2
+) -> Batch:
+    """Make a batch for an encoder-decoder; the decoder reads the target shifted right.
+
+    Args:
+        pairs: B pairs of a source and its target, both token ids.
+        pad_id: the id to fill up with.
+        bos_id: the id that the decoder reads first.
+        eos_id: the id that is to be predicted last.
+
+    Returns:
+        ``source`` ``(B, S)``, ``source_mask`` ``(B, 1, 1, S)``, ``target`` and ``targets``, each
+        ``(B, T)``.
+
+    Raises:
+        ValueError: if a source is empty.
+
+    Example:
+        >>> batch = translation_batch([([5, 6], [7, 8])])
+        >>> batch["target"], batch["targets"]
+        (tensor([[1, 7, 8]]), tensor([[7, 8, 2]]))
+    """
+    source, source_mask = pad([source for source, _ in pairs], pad_id)
+    spoken = next_token_batch([[bos_id, *target, eos_id] for _, target in pairs], pad_id)
+    targets = {"target": spoken["ids"], "targets": spoken["targets"]}
+    return {"source": source, "source_mask": source_mask, **targets}
+
+
+def classification_batch(examples: Sequence[tuple[Ids, int]], pad_id: int = 0) -> Batch:
+    """Make a batch of sequences, each with one class.
+
+    Args:
+        examples: B pairs of token ids and the number of their class.
+        pad_id: the id to fill up with.
+
+    Returns:
+        ``ids`` ``(B, T)``, ``mask`` ``(B, 1, 1, T)`` and ``targets`` ``(B,)``.
+
+    Raises:
+        ValueError: if a sequence is empty.
+
+    Example:
+        >>> batch = classification_batch([([5, 6, 7], 1), ([8], 0)])
+        >>> batch["ids"].shape, batch["mask"].shape, batch["targets"]
+        (torch.Size([2, 3]), torch.Size([2, 1, 1, 3]), tensor([1, 0]))
+    """
+    ids, mask = pad([ids for ids, _ in examples], pad_id)
+    targets = torch.tensor([label for _, label in examples], device=ids.device)
+    return {"ids": ids, "mask": mask, "targets": targets}
+
+
+def image_batch(examples: Sequence[tuple[Tensor, int | Tensor]]) -> Batch:
+    """Make a batch of images of one size, each with one class.
+
+    Args:
+        examples: B pairs of an image ``(C, height, width)`` and the number of its class.
+
+    Returns:
+        ``images`` ``(B, C, height, width)`` and ``targets`` ``(B,)``.
+
+    Example:
+        >>> batch = image_batch([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 7)])
+        >>> batch["images"].shape, batch["targets"]
+        (torch.Size([2, 1, 8, 8]), tensor([3, 7]))
+    """
+    images = torch.stack([image for image, _ in examples])
+    targets = torch.tensor([int(label) for _, label in examples], device=images.device)
+    return {"images": images, "targets": targets}
+
+
+def with_lengths(batch: Batch) -> Batch:
+    """Replace padding masks by lengths, which is what recurrent networks take.
+
+    Args:
+        batch: a batch padded at the end, with ``mask`` or ``source_mask``.
+
+    Returns:
+        The same with ``lengths`` or ``source_lengths``, ``(B,)``.
+
+    Example:
+        >>> with_lengths(classification_batch([([5, 6, 7], 1), ([8], 0)]))["lengths"]
+        tensor([3, 1])
+    """
+    return {
+        name.replace("mask", "lengths"): tensor.sum(dim=(1, 2, 3)) if "mask" in name else tensor
+        for name, tensor in batch.items()
+    }
+
+
+def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
+    """Fill rows with several sequences each, so that little is padding; none sees another.
+
+    A sequence goes into the first row with room for it.
+
+    Args:
+        sequences: sequences of token ids, each with at most ``length + 1`` tokens.
+        length: T, the length of the rows.
+        pad_id: the id to fill up with.
+
+    Returns:
+        ``ids``, ``targets`` and ``positions``, which start anew with each sequence, ``(B, T)``;
+        and ``mask``, ``(B, 1, T, T)``. B is the number of rows.
+
+    Raises:
+        ValueError: if a sequence does not fit into a row, or has no next token.
+
+    Example:
+        >>> batch = pack([[5, 6, 7], [8, 9]], length=4)
+        >>> batch["ids"], batch["targets"], batch["positions"]
+        (tensor([[5, 6, 8, 0]]), tensor([[   6,    7,    9, -100]]), tensor([[0, 1, 0, 0]]))
+        >>> batch["mask"][0, 0].int()
+        tensor([[1, 1, 0, 0],
+                [1, 1, 0, 0],
+                [0, 0, 1, 0],
+                [0, 0, 0, 1]], dtype=torch.int32)
+    """
+    check_whole("length", length)
+    check_whole("len(sequences)", len(sequences))
+    ids = torch.full((len(sequences), length), pad_id)
+    targets = torch.full_like(ids, IGNORE)
+    positions, owners = torch.zeros_like(ids), torch.zeros_like(ids)
+    filled = [0] * len(sequences)  # how much of each row; there cannot be more rows
+    for owner, sequence in enumerate(sequences, start=1):
+        tokens = torch.as_tensor(sequence, dtype=torch.long)
+        n = len(tokens) - 1
+        if not 1 <= n <= length:
+            raise ValueError(
+                f"a sequence has {n + 1} tokens; {length=} has room for 2 to {length + 1}"
+            )
+        row = next(row for row, used in enumerate(filled) if used + n <= length)
+        place = (row, slice(filled[row], filled[row] + n))
+        ids[place], targets[place] = tokens[:-1], tokens[1:]
+        positions[place], owners[place] = torch.arange(n), owner
+        filled[row] += n
+    batch = {"ids": ids, "targets": targets, "positions": positions}
+    # Padding sees padding: so no query is left without a key.
+    batch["mask"] = owners[:, None, :, None] == owners[:, None, None, :]
+    n_rows = sum(used > 0 for used in filled)
+    return {name: tensor[:n_rows] for name, tensor in batch.items()}

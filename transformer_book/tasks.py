@@ -1,0 +1,133 @@
+"""Made-up tasks that show what a model can remember.
+
+Each function returns pairs of a source and a target, both lists of token ids, which the functions
+of ``transformer_lib.data`` turn into batches: ``translation_batch`` for an encoder-decoder,
+``answer_batch`` for a decoder alone. For a classifier, the only id of the target is the class.
+"""
+
+import random
+
+from transformer_lib.shapes import check_whole
+
+FIRST_SYMBOL = 3  # 0, 1 and 2 are padding, start and end
+
+Pair = tuple[list[int], list[int]]
+
+
+def copy_task(n_examples: int, n_symbols: int, max_length: int, seed: int = 0) -> list[Pair]:
+    """Make random words that are to be repeated.
+
+    Args:
+        n_examples: how many.
+        n_symbols: how many different symbols there are, from ``FIRST_SYMBOL`` on.
+        max_length: a word has 1 to this many symbols.
+        seed: another seed, other words.
+
+    Returns:
+        Pairs of a word and the same word.
+
+    Raises:
+        ValueError: if a number is too small.
+
+    Example:
+        >>> copy_task(2, n_symbols=10, max_length=3)
+        [([10, 7], [10, 7]), ([12, 7], [12, 7])]
+    """
+    (symbols,) = _alphabets(1, n_symbols)
+    check_whole("max_length", max_length)
+    rng = random.Random(seed)
+    words = [rng.choices(symbols, k=rng.randint(1, max_length)) for _ in range(n_examples)]
+    return [(word, word) for word in words]
+
+
+def reverse_task(n_examples: int, n_symbols: int, max_length: int, seed: int = 0) -> list[Pair]:
+    """Make random words that are to be written backwards.
+
+    Args:
+        n_examples: how many.
+        n_symbols: how many different symbols there are, from ``FIRST_SYMBOL`` on.
+        max_length: a word has 1 to this many symbols.
+        seed: another seed, other words.
+
+    Returns:
+        Pairs of a word and the reversed word.
+
+    Raises:
+        ValueError: if a number is too small.
+
+    Example:
+        >>> reverse_task(2, n_symbols=10, max_length=3)
+        [([10, 7], [7, 10]), ([12, 7], [7, 12])]
+    """
+    return [(word, word[::-1]) for word, _ in copy_task(n_examples, n_symbols, max_length, seed)]
+
+
+def recall_task(n_examples: int, n_symbols: int, distance: int, seed: int = 0) -> list[Pair]:
+    """Make sequences whose first symbol is to be remembered to the end.
+
+    Args:
+        n_examples: how many.
+        n_symbols: how many different symbols there are, from ``FIRST_SYMBOL`` on, and as many
+            different fillers after them.
+        distance: how many fillers follow the symbol.
+        seed: another seed, other sequences.
+
+    Returns:
+        Pairs of a sequence and its first symbol; ids are less than ``FIRST_SYMBOL + 2 n_symbols``.
+
+    Raises:
+        ValueError: if a number is too small.
+
+    Example:
+        >>> recall_task(2, n_symbols=4, distance=3)
+        [([6, 8, 8, 9], [6]), ([6, 8, 10, 8], [6])]
+    """
+    symbols, fillers = _alphabets(2, n_symbols)
+    check_whole("distance", distance, least=0)
+    rng = random.Random(seed)
+    firsts = rng.choices(symbols, k=n_examples)
+    return [([first, *rng.choices(fillers, k=distance)], [first]) for first in firsts]
+
+
+def associative_recall_task(
+    n_examples: int, n_symbols: int, n_pairs: int, distance: int = 0, seed: int = 0
+) -> list[Pair]:
+    """Make lists of keys and values that end with one of the keys; its value is the answer.
+
+    Args:
+        n_examples: how many.
+        n_symbols: how many different keys there are, from ``FIRST_SYMBOL`` on, as many values
+            after them, and as many fillers after these.
+        n_pairs: how many keys a list has, all different, each followed by its value.
+        distance: how many fillers stand between the list and the key that is asked for.
+        seed: another seed, other lists.
+
+    Returns:
+        Pairs of a sequence and the value; ids are less than ``FIRST_SYMBOL + 3 n_symbols``.
+
+    Raises:
+        ValueError: if a number is too small, or there are more pairs than keys.
+
+    Example:
+        >>> associative_recall_task(1, n_symbols=10, n_pairs=2, distance=1)
+        [([9, 13, 12, 22, 27, 12], [22])]
+    """
+    keys, values, fillers = _alphabets(3, n_symbols)
+    check_whole("n_pairs", n_pairs)
+    check_whole("n_symbols", n_symbols, least=n_pairs)
+    check_whole("distance", distance, least=0)
+    rng = random.Random(seed)
+    examples: list[Pair] = []
+    for _ in range(n_examples):
+        table = dict(zip(rng.sample(keys, n_pairs), rng.choices(values, k=n_pairs), strict=True))
+        listed = [token for entry in table.items() for token in entry]
+        asked = rng.choice(list(table))
+        examples.append(([*listed, *rng.choices(fillers, k=distance), asked], [table[asked]]))
+    return examples
+
+
+def _alphabets(n: int, n_symbols: int) -> list[range]:
+    """Divide the ids from ``FIRST_SYMBOL`` on into alphabets of the same size."""
+    check_whole("n_symbols", n_symbols)
+    starts = range(FIRST_SYMBOL, FIRST_SYMBOL + n * n_symbols, n_symbols)
+    return [range(start, start + n_symbols) for start in starts]
