@@ -442,7 +442,9 @@ def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Ten
     """Which rows end with their newest token."""
     ended: Tensor = new[:, -1] == end
     if callable(stop):
-        return ended | stop(new)
+        answer = stop(new)
+        expect_shape("what stop returned", answer, "B", {"B": len(new)})
+        return ended | answer
     for sequence in stop or ():
         start = new.shape[1] - len(sequence)
         if start >= 0:

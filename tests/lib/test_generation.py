@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import (
     LLAMA,
-    VOCAB,
     make,
     random_ids,
     real_tokens,
@@ -57,10 +56,7 @@ def translator():
 def greedy_by_hand(model, ids, n, source=None, source_mask=None):
     """The whole sequence through the model's own forward pass, again for every token."""
     for _ in range(n):
-        if source is None:
-            logits = model(ids)
-        else:
-            logits = model(source, ids, source_mask)
+        logits = model(ids) if source is None else model(source, ids, source_mask)
         ids = torch.cat((ids, logits[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
     return ids
 
@@ -90,20 +86,22 @@ def test_every_encoder_decoder_goes_on_alike_with_and_without_cache(config, seed
         assert torch.equal(generate(model, prompt, max_new_tokens=6, **inputs), expected)
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("position", POSITIONS)
-def test_rows_padded_on_the_left_are_those_of_each_row_alone(position, window, use_cache):
+def test_rows_padded_on_the_left_are_those_of_each_row_alone(position, window):
     config = tiny(position=position, window=window, n_experts=3, n_kv_heads=2)
-    model, lengths = make(CausalLM, config), (6, 2, 1)
-    real = real_tokens(lengths, 6, "left")
-    prompt = random_ids(3, 6).masked_fill(~real, 0)
+    model, lengths = make(CausalLM, config), (5, 1)
+    real = real_tokens(lengths, 5, "left")
+    prompt = random_ids(2, 5).masked_fill(~real, 0)
     sampling = Sampling(temperature=0, repetition_penalty=1.3)  # padding may not count as seen
-    options = {"max_new_tokens": 5, "sampling": sampling, "use_cache": use_cache}
-    ids = generate(model, prompt, prompt_mask=real, **options)
-    for row, length in enumerate(lengths):
-        alone = generate(model, prompt[row : row + 1, 6 - length :], **options)
-        assert ids[row, 6:].tolist() == alone[0, length:].tolist()
+    options = {"max_new_tokens": 5, "sampling": sampling}
+    alone = [
+        generate(model, prompt[row : row + 1, 5 - length :], **options)[0, length:].tolist()
+        for row, length in enumerate(lengths)
+    ]
+    for use_cache in (True, False):
+        ids = generate(model, prompt, prompt_mask=real, use_cache=use_cache, **options)
+        assert ids[:, 5:].tolist() == alone, use_cache
 
 
 def test_a_mask_of_a_prompt_without_padding_changes_nothing(gpt):
@@ -317,10 +315,395 @@ def test_a_vanishing_temperature_is_greedy(gpt):
     assert torch.equal(cold, generate(gpt, prompt, max_new_tokens=8, sampling=GREEDY))
 
 
-def test_the_penalty_sees_what_was_generated(gpt):
-    """With a penalty without bounds no token comes twice until all have come."""
-    sampling = Sampling(temperature=0, repetition_penalty=1e9)
-    ids = generate(gpt, random_ids(1, 2), max_new_tokens=VOCAB - 2, sampling=sampling)
-    logits = torch.zeros(1, VOCAB)  # a tie between tokens whose score is not positive is free
-    assert filter_logits(logits, sampling, torch.ones(1, VOCAB).bool()).equal(logits)
-    assert len(set(ids[0].tolist())) > len(set(generate(gpt, random_ids(1, 2), max_new_tokens=9)[0].tolist()))
+def test_the_penalty_sees_the_prompt_and_what_was_generated(gpt):
+    sampling = Sampling(temperature=0, repetition_penalty=1.5)
+    ids = generate(gpt, random_ids(1, 2), max_new_tokens=10, sampling=sampling)[0].tolist()
+    assert ids != generate(gpt, random_ids(1, 2), max_new_tokens=10)[0].tolist()
+    for n in range(2, 12):
+        scores = gpt(torch.tensor([ids[:n]]))[0, -1].tolist()
+        for token in set(ids[:n]):
+            scores[token] *= 1.5 if scores[token] < 0 else 1 / 1.5
+        assert ids[n] == scores.index(max(scores))
+
+
+# Ends
+
+
+def cut(row, *ends):
+    """A list up to and with the first of some sequences in it."""
+    for n in range(1, len(row) + 1):
+        if any(n >= len(end) and row[n - len(end) : n] == list(end) for end in ends):
+            return row[:n]
+    return row
+
+
+@pytest.fixture(scope="module")
+def free(gpt):
+    """Three rows of ten new tokens that nothing ended, of a prompt of three."""
+    return generate(gpt, random_ids(3, 3, seed=4), max_new_tokens=10)[:, 3:].tolist()
+
+
+def check_ended(ids, free, *ends, pad_id):
+    expected = [cut(row, *ends) for row in free]
+    longest = max(len(row) for row in expected)
+    assert len({len(row) for row in expected}) > 1, "all rows are equally long: nothing is tested"
+    assert ids[:, 3:].tolist() == [row + [pad_id] * (longest - len(row)) for row in expected]
+
+
+def test_a_row_ends_with_the_end_token(gpt, free):
+    for eos_id in {token for row in free for token in row[:2]}:
+        options = {"eos_id": eos_id, "max_new_tokens": 10}
+        ids = generate(gpt, random_ids(3, 3, seed=4), pad_id=9, **options)
+        check_ended(ids, free, [eos_id], pad_id=9)
+        check_ended(generate(gpt, random_ids(3, 3, seed=4), **options), free, [eos_id], pad_id=0)
+
+
+def test_the_last_end_ends_it_all(gpt, free):
+    ends = [row[3:5] for row in free]
+    ids = generate(gpt, random_ids(3, 3, seed=4), max_new_tokens=10, stop=ends)
+    assert ids.shape[1] <= 3 + 5
+
+
+def test_a_row_ends_with_a_stop_sequence_or_the_end_token(gpt, free):
+    ends = [free[0][1:4], free[1][:2]]
+    options = {"stop": ends, "max_new_tokens": 10}
+    check_ended(generate(gpt, random_ids(3, 3, seed=4), **options), free, *ends, pad_id=0)
+    eos_id = free[2][1]
+    ids = generate(gpt, random_ids(3, 3, seed=4), eos_id=eos_id, pad_id=1, **options)
+    check_ended(ids, free, *ends, [eos_id], pad_id=1)
+
+
+def test_a_stop_sequence_counts_only_among_new_tokens(gpt, free):
+    prompt = random_ids(3, 3, seed=4)
+    half_old = [[prompt[0, 2].item(), free[0][0]]]
+    ids = generate(gpt, prompt, max_new_tokens=2, stop=half_old)
+    assert ids[0, 3:].tolist() == free[0][:2]
+
+
+def test_a_function_may_say_which_rows_ended(gpt, free):
+    seen = []
+
+    def second_row_after_four(new):
+        seen.append(new.tolist())
+        return torch.tensor([False, new.shape[1] == 4, False])
+
+    options = {"max_new_tokens": 10, "stop": second_row_after_four, "pad_id": 7}
+    ids = generate(gpt, random_ids(3, 3, seed=4), **options)
+    assert ids[:, 3:].tolist() == [free[0], free[1][:4] + [7] * 6, free[2]]
+    assert seen[3] == [row[:4] for row in free]
+    assert len(seen) == 10
+
+
+def test_a_translation_ends_too(translator):
+    source, start = random_ids(2, 5), torch.ones(2, 1, dtype=torch.long)
+    free = generate(translator, start, source=source, max_new_tokens=9)[:, 1:].tolist()
+    eos_id = free[0][3]
+    ids = generate(translator, start, source=source, max_new_tokens=9, eos_id=eos_id, pad_id=0)
+    rows = [cut(row, [eos_id]) for row in free]
+    longest = max(map(len, rows))
+    assert ids[:, 1:].tolist() == [row + [0] * (longest - len(row)) for row in rows]
+
+
+# Streaming, and the state the model is left in
+
+
+def test_tokens_stream_as_they_are_made(gpt, free):
+    prompt, calls = random_ids(3, 3, seed=4), []
+    hook = gpt.output.register_forward_pre_hook(lambda *_: calls.append(1))
+    tokens = stream(gpt, prompt, max_new_tokens=10)
+    assert next(tokens).tolist() == [row[0] for row in free]
+    assert len(calls) == 1
+    assert next(tokens).tolist() == [row[1] for row in free]
+    assert len(calls) == 2
+    hook.remove()
+    assert len(list(tokens)) == 8
+
+
+def test_generate_hands_each_step_on(gpt, free):
+    heard = []
+    ids = generate(gpt, random_ids(3, 3, seed=4), max_new_tokens=10, on_token=heard.append)
+    assert torch.stack(heard, dim=1).tolist() == ids[:, 3:].tolist() == free
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_every_module_gets_its_mode_back(n_steps):
+    model = make(CausalLM, tiny()).train()
+    model.decoder.stack.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+    tokens = stream(model, random_ids(1, 2), max_new_tokens=3)
+    for _ in range(n_steps):
+        first = next(tokens)
+        assert not model.training
+        assert torch.is_grad_enabled()  # switched off inside only
+    tokens.close()
+    assert [module.training for module in model.modules()] == modes
+    expected = generate(model, random_ids(1, 2), max_new_tokens=3)  # dropout is off all the same
+    assert torch.equal(expected, generate(model.eval(), random_ids(1, 2), max_new_tokens=3))
+    assert first.item() == expected[0, 1 + n_steps]
+
+
+def test_modes_come_back_after_a_failure(gpt):
+    def fail(new):
+        raise RuntimeError("no")
+
+    gpt.train()
+    with pytest.raises(RuntimeError, match="no"):
+        generate(gpt, random_ids(1, 2), max_new_tokens=3, stop=fail)
+    assert gpt.training
+    beam_search(gpt, random_ids(1, 2), n_beams=2, max_new_tokens=2)
+    assert gpt.training
+    gpt.eval()
+
+
+def test_half_precision_is_scored_in_single():
+    model = make(CausalLM, tiny()).bfloat16()
+    ids = random_ids(2, 3)
+    with torch.no_grad():
+        assert DecodingStep(model, ids, 1)(ids).dtype == torch.float32
+    assert generate(model, ids, max_new_tokens=3).shape == (2, 6)
+
+
+# Beams
+
+
+def log_probability(model, prompt, new, **inputs):
+    """Of new tokens after a prompt, with the model's own forward pass."""
+    ids = torch.tensor([[*prompt, *new]])
+    logits = model(inputs["source"], ids) if inputs else model(ids)
+    chosen = logits[0].log_softmax(dim=-1)[range(len(prompt) - 1, ids.shape[1] - 1), list(new)]
+    return chosen.sum().item()
+
+
+def all_hypotheses(vocab_size, max_new_tokens, eos_id):
+    """Every sequence that ends with the end token, or nowhere before the limit."""
+    for n in range(1, max_new_tokens + 1):
+        for new in itertools.product(range(vocab_size), repeat=n):
+            if eos_id not in new[:-1] and (new[-1] == eos_id or n == max_new_tokens):
+                yield new
+
+
+def brute_force(model, prompt, max_new_tokens, eos_id, length_penalty, **inputs):
+    """All hypotheses and their scores, the best first."""
+    scored = [
+        (
+            log_probability(model, prompt, new, **inputs) / ((5 + len(new)) / 6) ** length_penalty,
+            list(new),
+        )
+        for new in all_hypotheses(model.config.vocab_size, max_new_tokens, eos_id)
+    ]
+    return sorted(scored, reverse=True)
+
+
+def unpadded(row, eos_id):
+    return cut(row.tolist(), [eos_id])
+
+
+@pytest.mark.parametrize(
+    ("kind", "length_penalty"),
+    [(CausalLM, 0.0), (CausalLM, 0.6), (CausalLM, 2.0), (Seq2SeqLM, 0.6)],
+)
+def test_enough_beams_find_what_brute_force_finds(kind, length_penalty):
+    model = make(kind, tiny(vocab_size=4))
+    prompt, inputs = random_ids(1, 2) % 4, {}
+    if kind is Seq2SeqLM:
+        inputs = {"source": random_ids(1, 5) % 4}
+    with torch.no_grad():
+        expected = brute_force(model, prompt[0].tolist(), 3, 2, length_penalty, **inputs)
+    assert len(expected) == 1 + 3 + 9 + 27
+    options = {"max_new_tokens": 3, "length_penalty": length_penalty, "eos_id": 2, "pad_id": 0}
+    ids, scores = beam_search(model, prompt, n_beams=40, **options, **inputs)
+    assert [unpadded(row[2:], 2) for row in ids[0]] == [new for _, new in expected]
+    assert_close(scores[0], torch.tensor([score for score, _ in expected], dtype=scores.dtype))
+    assert torch.equal(ids[0, :, :2], prompt.expand(40, 2))
+    # With more beams than there are hypotheses, the rest says so.
+    more_ids, more = beam_search(model, prompt, n_beams=45, **options, **inputs)
+    assert_close(more[0, :40], scores[0])
+    assert torch.equal(more_ids[0, :40], ids[0])
+    assert (more[0, 40:] == -math.inf).all()
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_one_beam_is_greedy(gpt, free, use_cache):
+    prompt, eos_id = random_ids(3, 3, seed=4), free[0][4]
+    options = {"max_new_tokens": 10, "eos_id": eos_id, "use_cache": use_cache}
+    ids, _ = beam_search(gpt, prompt, n_beams=1, **options)
+    assert torch.equal(ids[:, 0], generate(gpt, prompt, **options))
+    ids, _ = beam_search(gpt, prompt, n_beams=1, max_new_tokens=10)
+    assert ids[:, 0, 3:].tolist() == free
+
+
+def beam_search_by_hand(model, prompt, n_beams, max_new_tokens, eos_id):
+    """The same search with lists, one row, one hypothesis at a time; the most probable first."""
+    beams = [(0.0, [])]
+    for _ in range(max_new_tokens):
+        candidates = []
+        for total, new in beams:
+            if new and new[-1] == eos_id:
+                candidates.append((total, new))
+                continue
+            logits = model(torch.tensor([prompt + new]))[0, -1]
+            gains = logits.log_softmax(dim=-1).tolist()
+            candidates += [(total + gain, [*new, token]) for token, gain in enumerate(gains)]
+        beams = sorted(candidates, reverse=True)[:n_beams]
+    return beams
+
+
+@pytest.mark.parametrize("position", ["rope", "learned", "alibi"])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_few_beams_equal_a_search_by_hand_in_a_padded_batch(position, use_cache):
+    model, lengths = make(CausalLM, tiny(position=position), seed=3), (4, 2)
+    real = real_tokens(lengths, 4, "left")
+    prompt = random_ids(2, 4, seed=1).masked_fill(~real, 0)
+    options = {"max_new_tokens": 6, "use_cache": use_cache, "prompt_mask": real, "n_beams": 4}
+    eos_id = beam_search(model, prompt, **options)[0][0, 0, 6].item()  # a token that will come
+    ids, scores = beam_search(model, prompt, eos_id=eos_id, length_penalty=1.0, **options)
+    n_ended = 0
+    for row, length in enumerate(lengths):
+        with torch.no_grad():
+            expected = beam_search_by_hand(model, prompt[row, 4 - length :].tolist(), 4, 6, eos_id)
+        expected = sorted(((t / ((5 + len(new)) / 6), new) for t, new in expected), reverse=True)
+        assert [unpadded(ids[row, i, 4:], eos_id) for i in range(4)] == [new for _, new in expected]
+        assert_close(scores[row], torch.tensor([score for score, _ in expected]).double())
+        n_ended += sum(new[-1] == eos_id and len(new) < 6 for _, new in expected)
+    assert n_ended, "nothing ended early: nothing was kept"
+
+
+def test_beams_read_their_own_source(translator):
+    source, start = random_ids(2, 6), torch.ones(2, 1, dtype=torch.long)
+    mask = padding_mask(torch.tensor([6, 3]), 6)
+    options = {"n_beams": 3, "max_new_tokens": 6, "eos_id": EOS}
+    ids, scores = beam_search(translator, start, source=source, source_mask=mask, **options)
+    for row, length in ((0, 6), (1, 3)):
+        alone, alone_scores = beam_search(
+            translator, start[:1], source=source[row : row + 1, :length], **options
+        )
+        assert_close(scores[row], alone_scores[0])
+        for i in range(3):
+            new = unpadded(ids[row, i, 1:], EOS)
+            assert new == unpadded(alone[0, i, 1:], EOS)
+            total = log_probability(translator, [1], new, source=source[row : row + 1, :length])
+            assert scores[row, i].item() == pytest.approx(total / ((5 + len(new)) / 6) ** 0.6)
+
+
+def test_the_search_ends_when_all_beams_have(gpt, free):
+    """With an end token that is certain after the first step, nobody asks the model again."""
+    model, calls = make(CausalLM, tiny()), []
+    model.output.register_forward_pre_hook(lambda *_: calls.append(1))
+    model.output.register_forward_hook(
+        lambda _m, _i, out: out.index_fill(-1, torch.tensor(EOS), 99)
+    )
+    ids, scores = beam_search(model, random_ids(2, 3), n_beams=1, max_new_tokens=9, eos_id=EOS)
+    assert ids[:, 0, 3:].tolist() == [[EOS], [EOS]]
+    assert_close(scores, torch.zeros_like(scores))
+    assert len(calls) == 1
+
+
+# Mistakes
+
+IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
+MODELS = {}
+
+
+def run(kind=CausalLM, function=generate, prompt=IDS, max_new_tokens=4, **options):
+    model = MODELS.setdefault(kind, make(kind, tiny()))
+    return lambda: function(model, prompt, max_new_tokens=max_new_tokens, **options)
+
+
+WRONG = {
+    "temperature": (
+        lambda: Sampling(temperature=-1),
+        "temperature=-1 must be a number of at least 0",
+    ),
+    "temperature, nan": (
+        lambda: Sampling(temperature=math.nan),
+        "temperature=nan must be a number",
+    ),
+    "temperature, text": (
+        lambda: Sampling(temperature="hot"),
+        "temperature='hot' must be a number",
+    ),
+    "top_k": (lambda: Sampling(top_k=0), "top_k=0 must be a whole number of at least 1"),
+    "top_p": (
+        lambda: Sampling(top_p=1.2),
+        "top_p=1.2 must be a number greater than 0 and at most 1",
+    ),
+    "min_p": (lambda: Sampling(min_p=-0.1), "min_p=-0.1 must be a number from 0 to 1"),
+    "penalty": (
+        lambda: Sampling(repetition_penalty=0),
+        "repetition_penalty=0 must be a number greater than 0",
+    ),
+    "kind": (
+        run(MaskedLM),
+        "model is a MaskedLM; expected a CausalLM, or a Seq2SeqLM with a source",
+    ),
+    "no source": (run(Seq2SeqLM), "model is a Seq2SeqLM; expected a CausalLM, or a Seq2SeqLM with"),
+    "source": (run(source=IDS), "model is a CausalLM; expected a CausalLM, or a Seq2SeqLM with a"),
+    "prompt, one row": (run(prompt=IDS[0]), "prompt has shape (3,); expected (B, T)"),
+    "prompt, empty": (
+        run(prompt=IDS[:, :0]),
+        "prompt has shape (2, 0); T in (B, T) may not be 0",
+    ),
+    "prompt, floats": (run(prompt=IDS.float()), "prompt has dtype torch.float32; expected whole"),
+    "prompt, unknown": (run(prompt=IDS + 9), "prompt has 15; each must be between 0 and 10"),
+    "no tokens": (run(max_new_tokens=0), "max_new_tokens=0 must be a whole number of at least 1"),
+    "too many": (
+        run(max_new_tokens=23),
+        "max_new_tokens=23 after a prompt of 3 tokens: the model accepts max_len=24, not counting",
+    ),
+    "eos": (run(eos_id=11), "eos_id and pad_id has 11; each must be between 0 and 10"),
+    "pad": (run(pad_id=-1), "eos_id and pad_id has -1; each must be between 0 and 10"),
+    "mask, shape": (
+        run(prompt_mask=torch.ones(2, 4).bool()),
+        "prompt_mask has shape (2, 4); expected (B, T) with T=3, got T=4",
+    ),
+    "mask, right": (
+        run(prompt_mask=torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()),
+        "prompt_mask hides a token that comes after a real one",
+    ),
+    "mask, hole": (
+        run(prompt_mask=torch.tensor([[1, 1, 1], [1, 0, 1]]).bool()),
+        "prompt_mask hides a token that comes after a real one",
+    ),
+    "mask, nothing": (
+        run(prompt_mask=torch.tensor([[1, 1, 1], [0, 0, 0]]).bool()),
+        "prompt_mask hides a token that comes after a real one",
+    ),
+    "mask, whole numbers": (run(prompt_mask=torch.ones(2, 3).long()), "mask has dtype torch.int64"),
+    "source, rows": (
+        run(Seq2SeqLM, source=IDS[:1]),
+        "source has shape (1, 3); expected (B, S) with B=2, got B=1",
+    ),
+    "source mask": (
+        run(Seq2SeqLM, source=IDS, source_mask=torch.ones(2, 3).bool()),
+        "source_mask has shape (2, 3); expected (B, 1, 1, S)",
+    ),
+    "source mask, queries": (
+        run(Seq2SeqLM, source=IDS, source_mask=torch.ones(2, 1, 3, 3).bool()),
+        "source_mask has shape (2, 1, 3, 3); expected (B, 1, 1, S) with 1=1, got 1=3",
+    ),
+    "stop": (
+        run(stop=lambda new: torch.zeros(2, 3).bool()),
+        "what stop returned has shape (2, 3); expected (B)",
+    ),
+    "beams": (
+        run(function=beam_search, n_beams=0),
+        "n_beams=0 must be a whole number of at least 1",
+    ),
+    "length penalty": (
+        run(function=beam_search, n_beams=2, length_penalty=-1.0),
+        "length_penalty=-1.0 must be a number of at least 0",
+    ),
+    "beams, eos": (
+        run(function=beam_search, n_beams=2, eos_id=99),
+        "eos_id and pad_id has 99; each must be between 0 and 10",
+    ),
+}
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_are_named(name):
+    attempt, message = WRONG[name]
+    with pytest.raises((TypeError, ValueError)) as error:
+        attempt()
+    assert str(error.value).startswith(message)
