@@ -20,7 +20,7 @@ from transformer_lib.shapes import check_choice, check_whole, expect_shape
 IGNORE = -100  # a target that is not counted
 
 Batch = dict[str, Tensor]
-Ids = Sequence[int] | Int[Tensor, " T"]
+Ids = Sequence[int] | Int[Tensor, "_"]
 Pair = tuple[Ids, Ids]
 
 
