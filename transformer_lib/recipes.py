@@ -10,6 +10,9 @@ Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 Optimizer = Literal["adam", "adamw"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Strategy = Literal["ddp", "fsdp"]
+_CHOICES = {
+    "schedule": Schedule, "optimizer": Optimizer, "precision": Precision, "strategy": Strategy,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,33 +84,26 @@ class Recipe:
     strategy: Strategy = "ddp"
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "log_every", "validate_every", "checkpoint_every"):
+        for name in ("log_every", "validate_every", "checkpoint_every", "keep"):
             check_whole(name, getattr(self, name))
-        check_whole("keep", self.keep)
-        check_whole("warmup", self.warmup, least=0)
-        check_whole("seed", self.seed, least=0)
+        for name, least in {"steps": 1, "accumulate": 1, "warmup": 0, "seed": 0}.items():
+            check_whole(name, getattr(self, name), least)
         if self.patience is not None:
             check_whole("patience", self.patience)
         if self.warmup > self.steps:
             raise ValueError(f"warmup={self.warmup} must be at most steps={self.steps}")
-        check_choice("schedule", self.schedule, get_args(Schedule))
-        check_choice("optimizer", self.optimizer, get_args(Optimizer))
-        check_choice("precision", self.precision, get_args(Precision))
-        check_choice("strategy", self.strategy, get_args(Strategy))
-        check_probability("label_smoothing", self.label_smoothing)
-        for name, beta in zip(("betas[0]", "betas[1]"), self.betas, strict=True):
-            check_probability(name, beta)
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
+        for name, choices in _CHOICES.items():
+            check_choice(name, getattr(self, name), get_args(choices))
+        for name in ("final_fraction", "label_smoothing"):
+            check_probability(name, getattr(self, name))
+        for beta in self.betas:
+            check_probability("betas", beta)
         for name in ("learning_rate", "eps", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name}={value!r} must be a number greater than 0")
+                raise ValueError(f"{name}={value!r} must be greater than 0")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay={self.weight_decay!r} must be at least 0")
-        if not 0 <= self.final_fraction <= 1:
-            raise ValueError(f"final_fraction={self.final_fraction!r} must be between 0 and 1")
 
 
 def recipe_2017(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import warnings
 import zlib
 from dataclasses import asdict
@@ -19,15 +18,9 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.shapes import check_choice
 
 Tensors = dict[str, Tensor]
-_CLASSES: dict[str, type[nn.Module]] = {
-    "CausalLM": heads.CausalLM,
-    "Seq2SeqLM": heads.Seq2SeqLM,
-    "MaskedLM": heads.MaskedLM,
-    "SequenceClassifier": heads.SequenceClassifier,
-    "VisionTransformer": heads.VisionTransformer,
-    "RecurrentClassifier": recurrent.RecurrentClassifier,
-    "RecurrentSeq2Seq": recurrent.RecurrentSeq2Seq,
-}
+_HEADS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SequenceClassifier", "VisionTransformer")
+_CLASSES = {name: getattr(heads, name) for name in _HEADS}
+_CLASSES["RecurrentClassifier"] = recurrent.RecurrentClassifier
 
 
 def save_model(
@@ -36,7 +29,7 @@ def save_model(
     """Write a model so that :func:`load_model` can build it again.
 
     Args:
-        model: one of the models of ``heads`` or ``recurrent``.
+        model: one of the models of ``heads``, or a ``RecurrentClassifier``.
         folder: where ``model.json`` (class and arguments) and ``model.safetensors`` (weights by our
             own names, tied ones once) are written; made if need be.
         tokenizer: written beside it as ``tokenizer.json``.
@@ -58,8 +51,8 @@ def save_model(
     check_choice("model", description["class"], tuple(_CLASSES))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "model.safetensors", save(once(model, model.state_dict())))
-    write_file(folder / "model.json", _json(description))
+    write_file(folder / "model.safetensors", save(without_copies(model, model.state_dict())))
+    write_file(folder / "model.json", json.dumps(description, indent=2).encode())
     if tokenizer is not None:
         tokenizer.save(folder / "tokenizer.json")
     if card is not None:
@@ -67,14 +60,14 @@ def save_model(
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Module:
-    """Build a model that :func:`save_model` or a checkpoint of a training run has written.
+    """Build the model that :func:`save_model` has written.
 
     Args:
-        folder: a folder with ``model.json`` and ``model.safetensors``.
+        folder: where it was written.
         device: where the model shall be.
 
     Returns:
-        The model in evaluation mode.
+        The model in evaluation mode, in float32.
 
     Raises:
         ValueError: if a file is missing, damaged or of another kind.
@@ -82,22 +75,22 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
     Example:
         >>> load_model("nowhere")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: nowhere/model.json is missing or damaged: ...
+        ValueError: nowhere/model.json cannot be read: ...
     """
     path = Path(folder) / "model.json"
-    description = _read(path)
     try:
+        description = json.loads(path.read_bytes())
         check_choice("class", description["class"], tuple(_CLASSES))
         arguments = dict(description["arguments"])
         if "config" in arguments:
             arguments["config"] = TransformerConfig(**arguments["config"])
-        with torch.device("meta"):  # no memory and no time for weights that are replaced anyway
-            model = _CLASSES[description["class"]](**arguments)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} describes no model of this library: {error}") from None
-    path = Path(folder) / "model.safetensors"
-    parameters: Tensors = {name: nn.Parameter(tensor) for name, tensor in _read(path).items()}
-    model.load_state_dict(for_every_name(model, parameters, str(path)), assign=True)
+        model: nn.Module = _CLASSES[description["class"]](**arguments)
+        path = Path(folder) / "model.safetensors"
+        tensors = load(path.read_bytes())
+        check_tensors(model, tensors)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    model.load_state_dict(tensors, strict=False)  # those that are missing are tied
     return model.to(device).eval()
 
 
@@ -105,95 +98,84 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
     """Say of which class a model is, and with which arguments it was built.
 
     Args:
-        model: any module; the arguments are known for the models of this library.
+        model: any module; the arguments are known for those that :func:`save_model` takes.
 
     Returns:
         ``class`` and ``arguments``, ready for JSON.
 
     Example:
-        >>> describe_model(recurrent.RecurrentClassifier("gru", 10, d_model=8, n_classes=3))
-        ... # doctest: +NORMALIZE_WHITESPACE
-        {'class': 'RecurrentClassifier',
-         'arguments': {'kind': 'gru', 'vocab_size': 10, 'd_model': 8, 'n_classes': 3}}
+        >>> described = describe_model(recurrent.RecurrentClassifier("gru", 10, 8, n_classes=3))
+        >>> described["class"]
+        'RecurrentClassifier'
+        >>> described["arguments"]
+        {'kind': 'gru', 'vocab_size': 10, 'd_model': 8, 'n_classes': 3}
     """
     arguments: dict[str, Any] = {}
     config = getattr(model, "config", None)
     if isinstance(config, TransformerConfig):
         arguments["config"] = asdict(config)
-    match model:
-        case heads.SequenceClassifier():
-            last = model.classifier
-            arguments["n_classes"] = 0 if last is None else last.out_features
-            arguments["pooling"] = "mean" if model.pooler is None else "cls"
-        case heads.VisionTransformer():
-            for name in ("image_size", "patch_size", "n_channels"):
-                arguments[name] = getattr(model.patches, name)
-            arguments["n_classes"] = model.classifier.out_features
-        case recurrent.RecurrentClassifier():
-            kinds = {cell: kind for kind, cell in recurrent.CELLS.items()}
-            arguments["kind"] = kinds[type(model.recurrent.cell)]
-            arguments["vocab_size"], arguments["d_model"] = model.embedding.weight.shape
-            arguments["n_classes"] = model.head.out_features
-        case recurrent.RecurrentSeq2Seq():
-            arguments["vocab_size"], arguments["d_model"] = model.source_embedding.weight.shape
-            arguments["attention"] = model.attention is not None
+    if isinstance(model, heads.SequenceClassifier):
+        arguments["n_classes"] = model.classifier.out_features if model.classifier else 0
+        arguments["pooling"] = "cls" if model.pooler else "mean"
+    elif isinstance(model, heads.VisionTransformer):
+        for name in ("image_size", "patch_size", "n_channels"):
+            arguments[name] = getattr(model.patches, name)
+        arguments["n_classes"] = model.classifier.out_features
+    elif isinstance(model, recurrent.RecurrentClassifier):
+        kinds = {cell: kind for kind, cell in recurrent.CELLS.items()}
+        arguments["kind"] = kinds[type(model.recurrent.cell)]
+        arguments["vocab_size"], arguments["d_model"] = model.embedding.weight.shape
+        arguments["n_classes"] = model.head.out_features
     return {"class": type(model).__name__, "arguments": arguments}
 
 
-def once(model: nn.Module, state: Tensors) -> Tensors:
-    """Leave out every tensor that a model ties to an earlier one.
+def without_copies(model: nn.Module, state: Tensors) -> Tensors:
+    """Leave out the tensors that a model ties to earlier ones.
 
     Args:
         model: the model.
-        state: its state dict.
+        state: its state dict, or one that was gathered from several processes.
 
     Returns:
-        The tensors that have to be stored.
+        What has to be stored.
 
     Example:
         >>> model = heads.CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> model.state_dict().keys() - once(model, model.state_dict()).keys()
+        >>> model.state_dict().keys() - without_copies(model, model.state_dict()).keys()
         {'output.projection.weight'}
     """
-    return {
-        name: state[name].contiguous()
-        for name, first in _first_names(model).items()
-        if name == first
-    }
+    ours = model.state_dict(keep_vars=True)
+    first = {id(tensor): name for name, tensor in reversed(ours.items())}
+    return {name: state[name].contiguous() for name in sorted(first.values()) if name in state}
 
 
-def for_every_name(model: nn.Module, tensors: Tensors, whose: str) -> Tensors:
-    """Turn stored tensors into a state dict; tied names get the same tensor.
+def check_tensors(model: nn.Module, tensors: Tensors) -> None:
+    """Raise an error unless stored tensors are those of a model.
 
     Args:
         model: the model that shall get them.
-        tensors: what :func:`once` gave.
-        whose: where they come from, for the error message.
-
-    Returns:
-        A tensor for every name of the model's state.
+        tensors: what :func:`without_copies` gave for it, or for another one.
 
     Raises:
         ValueError: if one is missing, unknown or of another shape.
 
     Example:
-        >>> for_every_name(nn.Linear(2, 3), {"weight": torch.zeros(3, 2)}, "a.safetensors")
+        >>> check_tensors(nn.Linear(2, 3), {"weight": torch.zeros(3, 2)})
         Traceback (most recent call last):
-        ValueError: a.safetensors lacks the tensor bias
+        ValueError: the tensor bias is missing
     """
-    names, shapes = _first_names(model), model.state_dict()
-    for name in sorted(set(names.values()) ^ tensors.keys()):
-        has = "lacks the tensor" if name in names else "has an unknown tensor"
-        raise ValueError(f"{whose} {has} {name}")
-    for name, tensor in tensors.items():
-        if tensor.shape != shapes[name].shape:
-            ours, theirs = tuple(shapes[name].shape), tuple(tensor.shape)
-            raise ValueError(f"{whose}: {name} has shape {theirs}; expected {ours}")
-    return {name: tensors[first] for name, first in names.items()}
+    wanted = without_copies(model, model.state_dict())
+    for name in sorted(wanted.keys() | tensors.keys()):
+        if name not in tensors or name not in wanted:
+            what = "missing" if name in wanted else "unknown"
+            raise ValueError(f"the tensor {name} is {what}")
+        if tensors[name].shape != wanted[name].shape:
+            shapes = tuple(tensors[name].shape), tuple(wanted[name].shape)
+            raise ValueError(f"the tensor {name} has shape {shapes[0]}; expected {shapes[1]}")
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file under its name only when all of it is on the disk.
+    """Write a file that gets its name only when all of it is on the disk.
 
     Args:
         path: the file; one that is there already is replaced.
@@ -206,118 +188,79 @@ def write_file(path: Path, content: bytes) -> None:
         ...     [path.name for path in Path(folder).iterdir()]
         ['a.txt']
     """
-    temporary = path.with_name(f".{path.name}.part")
-    with temporary.open("wb") as file:
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync(path.parent)
+    os.replace(part, path)
+    if os.name == "posix":  # the new name must last too; Windows has no call for that
+        handle = os.open(path.parent, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
 
 
-def write_checkpoint(folder: Path, step: int, files: dict[str, dict[str, Any]], keep: int) -> None:
-    """Write all that a training run needs to go on, in a folder of its own.
-
-    The folder gets its name only when it is complete, so that whoever is killed in between leaves
-    nothing that could be taken for a checkpoint.
+def write_checkpoint(
+    folder: Path, step: int, tensors: Tensors, state: dict[str, Any], keep: int
+) -> None:
+    """Write all that a training run needs to go on as one file, with its checksum in its name.
 
     Args:
-        folder: where checkpoints are; the new one is called ``step-00000100`` or the like.
+        folder: where checkpoints are; the new one is called ``step-00000100-1a2b3c4d.safetensors``
+            or the like.
         step: the number of updates so far.
-        files: what each file shall hold: tensors if its name ends in ``.safetensors``, else JSON.
-        keep: how many checkpoints are left, this one included; older ones are removed.
+        tensors: what it holds.
+        state: what else it holds, as JSON in the file's header.
+        keep: how many checkpoints are left, this one included. Older ones are removed, and those of
+            later steps, which are damaged: training would have gone on from them.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for step in (1, 2, 3):
-        ...         write_checkpoint(Path(folder), step, {"state.json": {"step": step}}, keep=2)
-        ...     sorted(path.name for path in Path(folder).iterdir())
+        ...         write_checkpoint(Path(folder), step, {}, {"seed": step}, keep=2)
+        ...     sorted(path.name[:13] for path in Path(folder).iterdir())
+        ...     read_checkpoint(Path(folder))
         ['step-00000002', 'step-00000003']
+        ({}, {'seed': 3})
     """
-    for leftover in folder.glob(".*"):  # of somebody who was killed
-        shutil.rmtree(leftover)
-    final = folder / f"step-{step:08d}"
-    growing = folder / f".{final.name}"
-    growing.mkdir(parents=True)
-    checksums = {}
-    for name, held in files.items():
-        content = save(held) if name.endswith(".safetensors") else _json(held)
-        checksums[name] = zlib.crc32(content)
-        write_file(growing / name, content)
-    write_file(growing / "checksums.json", _json(checksums))
-    _discard(final)  # one of that name is damaged, or training would have gone on from it
-    growing.rename(final)
-    _sync(folder)
-    for old in sorted(folder.glob("step-*"))[:-keep]:
-        _discard(old)
+    content = save(tensors, {"state": json.dumps(state)})
+    path = folder / f"step-{step:08d}-{zlib.crc32(content):08x}.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
+    earlier = [other for other in folder.glob("step-*") if other.name < path.name]
+    kept = {path, *sorted(earlier, reverse=True)[: keep - 1]}
+    for other in folder.glob("*step-*"):  # also parts that somebody left who was killed
+        if other not in kept:
+            other.unlink()
 
 
-def read_checkpoint(folder: Path) -> dict[str, dict[str, Any]]:
+def read_checkpoint(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """Read the newest checkpoint that is sound; a damaged one is said and passed over.
 
-    Nothing but time is lost then: training is exact, so the older checkpoint leads to the same end.
+    Nothing but time is lost then: training is exact, so the older one leads to the same end.
 
     Args:
         folder: where checkpoints are.
 
     Returns:
-        What each file holds, as given to :func:`write_checkpoint`; empty if there is no checkpoint.
+        Tensors and state as they were written; both empty if there is no checkpoint.
 
     Raises:
         ValueError: if there are checkpoints, and all are damaged.
 
     Example:
         >>> read_checkpoint(Path("nowhere"))
-        {}
+        ({}, {})
     """
     found = sorted(folder.glob("step-*"), reverse=True)
     for path in found:
-        try:
-            checksums = _read(path / "checksums.json")
-            return {name: _read(path / name, checksum) for name, checksum in checksums.items()}
-        except ValueError as error:
-            warnings.warn(f"a damaged checkpoint is passed over: {error}", stacklevel=2)
+        content = path.read_bytes()
+        if path.stem.endswith(f"{zlib.crc32(content):08x}"):
+            length = int.from_bytes(content[:8], "little")  # of the header, which comes next
+            header = json.loads(content[8 : 8 + length])
+            return load(content), json.loads(header["__metadata__"]["state"])
+        warnings.warn(f"{path} is damaged, an earlier checkpoint is looked for", stacklevel=2)
     if found:
         raise ValueError(f"all checkpoints in {folder} are damaged; remove them to start anew")
-    return {}
-
-
-def _first_names(model: nn.Module) -> dict[str, str]:
-    """Every name in the state dict, and the first name of the same tensor."""
-    first: dict[int, str] = {}
-    state = model.state_dict(keep_vars=True)
-    return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
-
-
-def _json(content: Any) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _read(path: Path, checksum: int | None = None) -> dict[str, Any]:
-    """What a file of JSON or of tensors holds; an error names the file."""
-    try:
-        content = path.read_bytes()
-        if checksum is not None and zlib.crc32(content) != checksum:
-            raise ValueError("its checksum differs")
-        held = json.loads(content) if path.suffix == ".json" else load(content)
-        if not isinstance(held, dict):
-            raise ValueError("expected names and values")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"{path} is missing or damaged: {error}") from None
-    return held
-
-
-def _discard(path: Path) -> None:
-    """Remove a checkpoint; whoever is killed meanwhile leaves no half of it under its name."""
-    if path.exists():
-        gone = path.rename(path.with_name(f".old-{path.name}"))
-        shutil.rmtree(gone)
-
-
-def _sync(folder: Path) -> None:
-    """Make new names in a folder last; Windows has no call for that."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+    return {}, {}
