@@ -82,9 +82,14 @@ def require(package: str, version: str | None = None, module: str | None = None)
     return import_module(module or package)
 
 
-def sha256_order(values: Iterable[int], salt: str) -> list[int]:
-    """Put numbers into an order that looks random and is the same everywhere."""
-    return sorted(values, key=lambda n: hashlib.sha256(f"{salt}:{n}".encode()).hexdigest())
+def sha256(text: str) -> int:
+    """Return a number that looks random and is the same everywhere."""
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16)
+
+
+def shuffled(values: Iterable[int], salt: str) -> list[int]:
+    """Put numbers into the order of their SHA-256 sums."""
+    return sorted(values, key=lambda n: sha256(f"{salt}:{n}"))
 
 
 def table(rows: Iterable[Sequence[object]], separator: str = "\t") -> bytes:
@@ -107,16 +112,17 @@ def spell(number: int, language: str) -> str:
 
 def build_numbers(_: Path) -> bytes:
     """Numbers in English and German words; what is below 100 is for training only."""
-    far = sha256_order(range(10_000, 1_000_000), "numbers beyond")[:3_000]
-    shuffled = sha256_order([*range(100, 10_000), *far], "numbers split")
-    parts = split_of(shuffled, validation=500, test=1_000) | dict.fromkeys(range(100), "train")
+    draws = (10_000 + sha256(f"numbers beyond:{i}") % 990_000 for i in range(4_000))
+    beyond = list(dict.fromkeys(draws))[:3_000]  # each once
+    order = shuffled([*range(100, 10_000), *beyond], "numbers split")
+    parts = split_of(order, validation=500, test=1_000) | dict.fromkeys(range(100), "train")
     rows = [(parts[n], n, spell(n, "en"), spell(n, "de")) for n in sorted(parts)]
     return table([("split", "number", "english", "german"), *rows])
 
 
 def build_languages(_: Path) -> bytes:
     """0 to 999 in a dozen languages, without the words that are the same in several of them."""
-    parts = split_of(sha256_order(range(1_000), "languages split"), validation=100, test=700)
+    parts = split_of(shuffled(range(1_000), "languages split"), validation=100, test=700)
     spelled = [(n, code, spell(n, code)) for n in range(1_000) for code in LANGUAGES]
     uses = Counter(words for _, _, words in spelled)
     rows = [(parts[n], code, n, words) for n, code, words in spelled if uses[words] == 1]

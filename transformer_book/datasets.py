@@ -6,6 +6,7 @@ come from, how they were made and split, and under which licence they may be use
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -25,8 +26,9 @@ DARKEST = 16  # the largest value of a pixel in `digits()`
 Part = TypeVar("Part")
 
 
-class Parts(NamedTuple, Generic[Part]):
-    """The three parts of a data set; no example is in two of them.
+@dataclass(frozen=True)
+class Parts(Generic[Part]):
+    """The three parts of a data set, one after the other; no example is in two of them.
 
     Args:
         train: what a model learns from.
@@ -34,13 +36,17 @@ class Parts(NamedTuple, Generic[Part]):
         test: what it is measured with at the end.
 
     Example:
-        >>> Parts(train=[1, 2, 3], validation=[4], test=[5]).test
-        [5]
+        >>> parts = Parts(train=[1, 2, 3], validation=[4], test=[5])
+        >>> parts.test, [len(part) for part in parts]
+        ([5], [3, 1, 1])
     """
 
     train: Part
     validation: Part
     test: Part
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter((self.train, self.validation, self.test))
 
 
 class Number(NamedTuple):
