@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from transformer_lib.shapes import check_whole
 
@@ -28,8 +28,8 @@ MAX_REMEMBERED = 100_000  # words whose ids are kept, so that a frequent one is 
 
 # Hugging Face numbers the bytes in the order of the characters with which GPT-2 shows them: first
 # those that are visible in Latin-1. The numbers decide ties in BPE, so the order here is the same.
-_HIDDEN = {n for n in range(256) if n == 0x20 or not chr(n).isprintable()}
-_BYTES = [bytes([n]) for n in sorted(range(256), key=lambda n: n in _HIDDEN)]
+_ORDER = sorted(range(256), key=lambda byte: byte == 0x20 or not chr(byte).isprintable())
+_BYTES = [bytes([byte]) for byte in _ORDER]
 
 # GPT-2's pattern says \p{L} for letters and \p{N} for numbers. Python's `re` has only \w and \d, so
 # the numbers (7, ½, Ⅷ; all below U+20000) are listed here. Its \s has four characters too many, so
@@ -123,15 +123,14 @@ class Tokenizer:
         self.pad_id, self.bos_id, self.eos_id = (self.special.index(name) for name in SPECIAL)
         self._tokens = [name.encode() for name in special] + _BYTES + self._spell(self.learned)
         self.tokens = [token.decode("utf-8", errors="backslashreplace") for token in self._tokens]
-        self.vocab_size = len(self._tokens)
+        self.vocab_size, self._longest = len(self._tokens), max(map(len, self._tokens))
         self._ids = {token: n for n, token in enumerate(self._tokens) if n >= len(special)}
-        self._longest = max(map(len, self._tokens))
         self._remembered: dict[str, list[int]] = {}
 
     @classmethod
     def train(
         cls, texts: Iterable[str], vocab_size: int | None = None, special: Sequence[str] = SPECIAL
-    ) -> Self:
+    ) -> "Tokenizer":
         """Learn a vocabulary from texts.
 
         Args:
@@ -182,7 +181,7 @@ class Tokenizer:
         """Turn ids back into text.
 
         Args:
-            ids: ids of tokens, such as a list or a tensor of one dimension.
+            ids: ids of tokens, such as a list; for a tensor of one dimension, its ``tolist()``.
             skip_special: whether to leave special tokens out rather than to write their names.
 
         Returns:
@@ -208,7 +207,7 @@ class Tokenizer:
         Path(path).write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path) -> "Tokenizer":
         """Read a tokenizer from a file that ``save`` wrote.
 
         Args:
@@ -314,8 +313,8 @@ class BPETokenizer(Tokenizer):
 
     @classmethod
     def _learn(cls, words: Mapping[str, int], room: int | None) -> list[Any]:
-        order = {byte[0]: n for n, byte in enumerate(_BYTES)}
-        spelled = {tuple(order[byte] for byte in word.encode()): n for word, n in words.items()}
+        numbers = bytes(_ORDER.index(byte) for byte in range(256))
+        spelled = {tuple(word.encode().translate(numbers)): n for word, n in words.items()}
         return list(islice(_frequent_pairs(spelled, len(_BYTES)), room))
 
     def _spell(self, learned: Sequence[Any]) -> list[bytes]:
