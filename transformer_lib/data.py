@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -200,7 +201,7 @@ def pad(
     """Fill sequences up to the length of the longest.
 
     Args:
-        sequences: B sequences of token ids.
+        sequences: B sequences of token ids; tensors are faster than lists.
         pad_id: the id to fill up with.
         side: where to fill up: ``"right"``, or ``"left"`` to generate from prompts.
 
@@ -275,7 +276,8 @@ def answer_batch(pairs: Sequence[Pair], pad_id: int = 0) -> Batch:
         >>> answer_batch([([5, 6], [7, 8])])
         {'ids': tensor([[5, 6, 7]]), 'targets': tensor([[-100,    7,    8]])}
     """
-    batch = next_token_batch([[*prompt, *answer] for prompt, answer in pairs], pad_id)
+    whole = [torch.cat([torch.as_tensor(part) for part in pair]) for pair in pairs]
+    batch = next_token_batch(whole, pad_id)
     for row, (prompt, _) in zip(batch["targets"], pairs, strict=True):
         row[: len(prompt) - 1] = IGNORE
     return batch
@@ -297,7 +299,7 @@ def translation_batch(
         ``(B, T)``.
 
     Raises:
-        ValueError: if a source is empty.
+        ValueError: if a source or a target is empty.
 
     Example:
         >>> batch = translation_batch([([5, 6], [7, 8])])
@@ -305,9 +307,11 @@ def translation_batch(
         (tensor([[1, 7, 8]]), tensor([[7, 8, 2]]))
     """
     source, source_mask = pad([source for source, _ in pairs], pad_id)
-    spoken = next_token_batch([[bos_id, *target, eos_id] for _, target in pairs], pad_id)
-    targets = {"target": spoken["ids"], "targets": spoken["targets"]}
-    return {"source": source, "source_mask": source_mask, **targets}
+    target, mask = pad([target for _, target in pairs], pad_id)
+    targets = F.pad(target.masked_fill(~mask[:, 0, 0], IGNORE), (0, 1), value=IGNORE)  # (B, T + 1)
+    targets[torch.arange(len(pairs)), mask.sum(dim=(1, 2, 3))] = eos_id  # right after the last
+    target = F.pad(target, (1, 0), value=bos_id)
+    return {"source": source, "source_mask": source_mask, "target": target, "targets": targets}
 
 
 def classification_batch(examples: Sequence[tuple[Ids, int]], pad_id: int = 0) -> Batch:
