@@ -5,6 +5,7 @@ Two paths give one answer. :func:`attention` is the readable one and returns the
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -199,8 +200,10 @@ class MultiHeadAttention(nn.Module):
         pairing: how RoPE pairs the features of a head.
 
     Attributes:
-        fused: whether the forward pass uses :func:`fused_attention` (the default) or the readable
-            :func:`attention`; both give the same answer.
+        fused: whether the forward pass uses :func:`fused_attention` and one product for all three
+            projections (the default), or the readable :func:`attention` and one product for each;
+            both give the same answer.
+        joined: weight and bias of the three projections side by side, if somebody keeps them.
 
     Raises:
         ValueError: if the sizes do not divide.
@@ -231,6 +234,7 @@ class MultiHeadAttention(nn.Module):
         self.d_head = d_model // n_heads
         self.scale, self.dropout, self.pairing = scale, dropout, pairing
         self.fused = True
+        self.joined: tuple[Tensor, Tensor | None] | None = None
         self.query = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
         self.key = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.value = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
@@ -315,11 +319,13 @@ class MultiHeadAttention(nn.Module):
         """Queries, keys and values of every head; keys and values of earlier calls come first."""
         sizes = {"D": self.d_model}
         expect_shape("x", x, "B T D", sizes)
-        q = self._split(self.query(x))  # (B, H, T, K)
+        if memory is None:
+            q, k, v = map(self._split, self._own_projections(x))  # (B, H, T, K) each
+        else:
+            expect_shape("memory", memory, "B S D", sizes)
+            q = self._split(self.query(x))  # (B, H, T, K)
         if angles is not None:
             q = rotate(q, angles, self.pairing)
-        if memory is not None:
-            expect_shape("memory", memory, "B S D", sizes)
         if memory is not None and store is not None and store.length:
             k, v = store.read()  # the memory does not change between calls
             if (k.shape[0], k.shape[2]) != tuple(memory.shape[:2]):
@@ -328,8 +334,8 @@ class MultiHeadAttention(nn.Module):
                     f"with (B, S) = {(k.shape[0], k.shape[2])}"
                 )
         else:
-            source = x if memory is None else memory
-            k, v = self._split(self.key(source)), self._split(self.value(source))
+            if memory is not None:
+                k, v = self._split(self.key(memory)), self._split(self.value(memory))
             if angles is not None:
                 k = rotate(k, angles, self.pairing)
             if store is not None:
@@ -338,6 +344,36 @@ class MultiHeadAttention(nn.Module):
         if group > 1:  # query heads 0 .. group-1 share key-value head 0, and so on
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         return q, k, v
+
+    def _own_projections(self, x: Float[Tensor, "B T D"]) -> Sequence[Float[Tensor, "B T HK"]]:
+        """Queries, keys and values of ``x``, from one large product instead of three if possible.
+
+        Weights that are to be trained are laid side by side anew in each step, which is cheap for
+        as many tokens as a step has. For one token it is not: generation keeps them in ``joined``.
+        """
+        parts = (self.query, self.key, self.value)
+        joined = self.joined
+        if joined is None and self.fused and torch.is_grad_enabled():
+            joined = self.join()
+        if joined is None:
+            return [part(x) for part in parts]
+        widths = [part.out_features for part in parts]
+        qkv: Sequence[Tensor] = F.linear(x, *joined).split(widths, dim=-1)
+        return qkv
+
+    def join(self) -> tuple[Float[Tensor, "HK D"], Float[Tensor, " HK"] | None] | None:
+        """Lay weights and biases of the three projections side by side.
+
+        Returns:
+            Both, or ``None`` if a projection is not a plain linear layer but one that somebody put
+            in its place or listens to.
+        """
+        parts = (self.query, self.key, self.value)
+        if any(type(part) is not nn.Linear or part._forward_hooks for part in parts):
+            return None
+        weights: list[Tensor] = [part.weight for part in parts]
+        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
+        return torch.cat(weights), torch.cat(biases) if biases else None
 
     def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
         """Cut the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""

@@ -175,8 +175,7 @@ class Stack(nn.Module):
             # PyTorch alone would keep the stream in float32: twice the bytes to move. Not so in
             # float16, where a long sum could overflow.
             x = x.to(torch.bfloat16)
-        mask, bias = self._mask_and_bias(mask, n_queries, n_keys, x.device, cache)
-        # A static cache sees keys that are not there yet; the mask hides them with the future.
+        mask, bias = self._mask_and_bias(x, mask, n_keys, cache)
         causal = self.causal and (cache is None or cache.filled is None)
         for i, block in enumerate(self.blocks):
             x = block(
@@ -200,29 +199,25 @@ class Stack(nn.Module):
         return rope_angles(positions, self.config.d_head, self.config.rope_theta)[:, None]
 
     def _mask_and_bias(
-        self,
-        mask: Tensor | None,
-        n_queries: int,
-        n_keys: int,
-        device: torch.device,
-        cache: KeyValueCache | None,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The mask with the window and, in a static cache, with the future hidden; the bias."""
-        slots = None  # the queries are the last positions
-        if cache is not None and cache.filled is not None:
-            slots = cache.filled + torch.arange(n_queries, device=device)
-            n_queries = n_keys  # tables for every place, of which these rows are used
-        tables = []
-        if self.config.window is not None:
-            window = self.config.window
-            tables.append(window_mask(n_queries, n_keys, window=window, device=device))
-        if slots is not None and self.causal:
-            tables.append(causal_mask(n_queries, n_keys, device=device))
-        for table in tables:
-            table = table if slots is None else table[slots]  # (T, S)
-            mask = table[None, None] if mask is None else mask & table
-        bias = None if self.bias is None else self.bias(n_queries, n_keys, device)
-        return mask, bias if bias is None or slots is None else bias[:, :, slots]
+        self, x: Tensor, mask: Tensor | None, n_keys: int, cache: KeyValueCache | None
+    ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
+        """What hides keys (the causal mask comes on top), and what is added to the scores."""
+        window, n_queries, device = self.config.window, x.shape[1], x.device
+        slots = None if cache is None or cache.filled is None else next_positions(x, cache)[0]
+        # The queries are the last places, but not in a static cache: there, tables have all rows.
+        n_rows = n_queries if slots is None else n_keys
+        bias = None if self.bias is None else _rows(self.bias(n_rows, n_keys, device), slots)
+        if window is not None:
+            near = _rows(window_mask(n_rows, n_keys, window=window, device=device), slots)
+            mask = near[None, None] if mask is None else mask & near
+        if slots is None:
+            return mask, bias
+        # Keys that are not there yet are hidden with the future. One table for all layers, added
+        # to the scores as the kernels want it. A row without a key is padding; nobody reads it.
+        past = _rows(causal_mask(n_keys, device=device), slots)
+        mask = past[None, None] if mask is None else mask & past
+        bias = mask.new_zeros((), dtype=x.dtype) if bias is None else bias.to(x.dtype)
+        return None, torch.where(mask, bias, torch.finfo(x.dtype).min)
 
 
 def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor, "1 T"]:
@@ -264,6 +259,11 @@ def check_positions(positions: Tensor, x: Tensor) -> None:
             f"positions has shape {tuple(positions.shape)}; "
             f"expected (1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
         )
+
+
+def _rows(table: Tensor, slots: Tensor | None) -> Tensor:
+    """The rows ``(..., T, S)`` of a table for these places; all of it if there are none."""
+    return table if slots is None else table[..., slots, :]
 
 
 def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:

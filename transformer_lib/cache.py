@@ -14,8 +14,7 @@ class KeyValueStore:
 
     Args:
         max_len: for how many positions there is room; ``None`` means for those of the first call.
-        filled: of a static cache, the number of positions in use, kept on the device. All of the
-            room is then returned each time, and a mask has to hide what is not in use.
+        filled: of a static cache, the number of positions in use, kept on the device.
 
     Example:
         >>> store = KeyValueStore(max_len=8)
@@ -30,6 +29,7 @@ class KeyValueStore:
             check_whole("max_len", max_len)
         self.max_len = max_len
         self.filled = filled
+        self.visible = max_len
         self.length = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
@@ -67,7 +67,7 @@ class KeyValueStore:
             slots = self.filled + torch.arange(k.shape[2], device=k.device)
             self._keys.index_copy_(2, slots, k)
             self._values.index_copy_(2, slots, v)
-            return self._keys, self._values
+            return self._keys[:, :, : self.visible], self._values[:, :, : self.visible]
         self._keys[:, :, self.length : end] = k
         self._values[:, :, self.length : end] = v
         self.length = end
@@ -94,9 +94,8 @@ class KeyValueCache:
     Args:
         n_layers: the number of blocks of the decoder.
         max_len: the longest target sequence.
-        static: the device of a static cache, whose shapes never change, so that one compiled step
-            serves every token; ``None`` means that attention sees only what is in use, which costs
-            less as long as nothing is compiled.
+        static: the device of a static cache, whose shapes do not change from token to token, so
+            that one compiled step serves many; ``None``: attention sees only what is in use.
 
     Example:
         >>> cache = KeyValueCache(n_layers=6, max_len=512)
@@ -147,7 +146,23 @@ class KeyValueCache:
 
     def n_keys(self, n_new: int) -> int:
         """The number of keys that attention sees once ``n_new`` tokens are added."""
-        return self.max_len if self.filled is not None else self.length + n_new
+        return self.length + n_new if self.filled is None else self.own[-1].visible or self.max_len
+
+    def show(self, n_keys: int) -> None:
+        """Let attention see the first ``n_keys`` places of a static cache: those in use and more.
+
+        Args:
+            n_keys: at most ``max_len``; a mask hides what is not in use.
+        """
+        for store in self.own:
+            store.visible = n_keys
+
+    def clear(self) -> None:
+        """Forget everything, and keep the memory for the next batch of the same shape."""
+        if self.filled is not None:
+            self.filled.zero_()
+        for store in (*self.own, *self.memory):
+            store.length = 0
 
     def advance(self, n_new: int) -> None:
         """Count the new tokens, which all layers have stored by now."""
