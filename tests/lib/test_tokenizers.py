@@ -244,6 +244,15 @@ def test_special_tokens_are_never_made_from_text(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_special_token_that_looks_like_a_word_is_no_word(kind):
+    text = "mask mask é a"
+    special = (*SPECIAL, "mask", " mask", "é", "a")
+    for tokenizer in (kind((), special), kind.train([text], special=special)):
+        assert min(tokenizer.encode(text)) >= len(special)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_order_of_the_texts_does_not_matter(kind):
     assert kind.train(MIXED, 500).learned == kind.train(MIXED[::-1], 500).learned
     assert kind.train(iter(MIXED), 500).learned == kind.train(MIXED, 500).learned
