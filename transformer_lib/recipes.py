@@ -2,17 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer_lib.shapes import check_choice, check_probability, check_whole
-
-Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
-Optimizer = Literal["adam", "adamw"]
-Precision = Literal["float32", "bfloat16", "float16"]
-Strategy = Literal["ddp", "fsdp"]
-_CHOICES = {
-    "schedule": Schedule, "optimizer": Optimizer, "precision": Precision, "strategy": Strategy,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +54,17 @@ class Recipe:
 
     steps: int
     learning_rate: float
-    schedule: Schedule = "cosine"
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "cosine"
     warmup: int = 0
     final_fraction: float = 0.1
-    optimizer: Optimizer = "adamw"
+    optimizer: Literal["adam", "adamw"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.1
     clip: float | None = 1.0
     accumulate: int = 1
     label_smoothing: float = 0.0
-    precision: Precision = "float32"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
     checkpoint_activations: bool = False
     log_every: int = 10
@@ -81,29 +73,25 @@ class Recipe:
     keep: int = 2
     patience: int | None = None
     seed: int = 0
-    strategy: Strategy = "ddp"
+    strategy: Literal["ddp", "fsdp"] = "ddp"
 
     def __post_init__(self) -> None:
-        for name in ("log_every", "validate_every", "checkpoint_every", "keep"):
-            check_whole(name, getattr(self, name))
-        for name, least in {"steps": 1, "accumulate": 1, "warmup": 0, "seed": 0}.items():
-            check_whole(name, getattr(self, name), least)
-        if self.patience is not None:
-            check_whole("patience", self.patience)
-        if self.warmup > self.steps:
-            raise ValueError(f"warmup={self.warmup} must be at most steps={self.steps}")
-        for name, choices in _CHOICES.items():
-            check_choice(name, getattr(self, name), get_args(choices))
+        for name, kind in get_type_hints(Recipe).items():
+            value = getattr(self, name)
+            if get_origin(kind) is Literal:
+                check_choice(name, value, get_args(kind))
+            elif kind is int or (kind == int | None and value is not None):
+                check_whole(name, value, least=0 if name in ("warmup", "seed") else 1)
+            elif kind is float and not value >= 0:
+                raise ValueError(f"{name}={value!r} must be at least 0")
         for name in ("final_fraction", "label_smoothing"):
             check_probability(name, getattr(self, name))
         for beta in self.betas:
             check_probability("betas", beta)
-        for name in ("learning_rate", "eps", "clip"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value!r} must be greater than 0")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay={self.weight_decay!r} must be at least 0")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip={self.clip!r} must be greater than 0")
+        if self.warmup > self.steps:
+            raise ValueError(f"warmup={self.warmup} must be at most steps={self.steps}")
 
 
 def recipe_2017(

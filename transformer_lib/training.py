@@ -1,12 +1,11 @@
 """The training loop: exact, resumable, on one process or many."""
 
-import hashlib
-import io
 import json
 import math
 import os
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -21,7 +20,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as dcp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -170,12 +168,12 @@ class _Run:
         self.batches, self.recipe, self.device = batches, recipe, device
         self.rank, self.world = _rank_and_world()
         self.step, self.tokens = 0, torch.tensor(0)
+        self.waited = 0  # validations since the best one
         self.rows: list[Row] = []
         self.best_weights: saving.Tensors = {}
         sharded = self.world > 1 and recipe.strategy == "fsdp"  # for good, so only a copy is
         self.model = deepcopy(model) if sharded else model.to(device)
-        if recipe.checkpoint_activations:
-            _recompute_activations(self.model)
+        _recompute_activations(self.model, wanted=recipe.checkpoint_activations)
         self.objective = Objective(self.model, recipe.label_smoothing).train()
         self.parallel = _spread(self.objective, device, self.world, sharded=sharded)
         self.compute: Any = torch.compile(self.parallel) if recipe.compile else self.parallel
@@ -183,16 +181,8 @@ class _Run:
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
 
     @property
-    def waited(self) -> int:
-        """How many validations there were since the best one."""
-        losses = [row["validation_loss"] for row in self.rows]
-        losses = [loss for loss in losses if loss is not None]
-        return len(losses) - 1 - losses.index(min(losses)) if losses else 0
-
-    @property
     def finished(self) -> bool:
-        patience = self.recipe.patience
-        return self.step >= self.recipe.steps or (patience is not None and self.waited >= patience)
+        return self.step >= self.recipe.steps or self.waited >= (self.recipe.patience or math.inf)
 
     def due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.recipe.steps
@@ -202,7 +192,7 @@ class _Run:
         recipe = self.recipe
         self.step += 1
         # Whatever is random in a step follows from its number, so nothing of it has to be saved.
-        torch.manual_seed(_hash(recipe.seed, self.step, self.rank))
+        torch.manual_seed(zlib.crc32(f"{recipe.seed} {self.step} {self.rank}".encode()))
         total, count = self._gradients()
         intervals = (recipe.log_every, recipe.validate_every, recipe.checkpoint_every)
         logged = any(map(self.due, intervals))
@@ -263,7 +253,7 @@ class _Run:
         """Shorten the gradient if need be; return how long it was."""
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip or math.inf)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of all shards
 
     def _validate(self, validation: Batches) -> None:
         self.objective.label_smoothing = 0.0
@@ -271,8 +261,14 @@ class _Run:
             found = _mean_loss(self.compute, validation, self.device)
         self.objective.label_smoothing = self.recipe.label_smoothing
         self.rows[-1] |= {"validation_loss": found["loss"], "perplexity": found["perplexity"]}
+        self._count_waiting()
         if self.recipe.patience is not None and self.waited == 0:
-            self.best_weights = self._weights()
+            self.best_weights = {name: t.clone() for name, t in self._weights().items()}
+
+    def _count_waiting(self) -> None:
+        losses = [row["validation_loss"] for row in self.rows]
+        losses = [loss for loss in losses if loss is not None]
+        self.waited = len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint; every process takes part, the first one writes."""
@@ -280,13 +276,13 @@ class _Run:
         tensors = {f"model/{name}": tensor for name, tensor in self._weights().items()}
         tensors |= {f"best/{name}": tensor for name, tensor in self.best_weights.items()}
         for name, values in moments.get("state", {}).items():
-            tensors |= {f"optimizer/{name}/{key}": tensor for key, tensor in values.items()}
+            tensors |= {f"{key}/{name}": tensor for key, tensor in values.items()}
         state: Row = {"recipe": asdict(self.recipe), "model": saving.describe_model(self.model)}
         state |= {"rows": self.rows, "scaler": self.scaler.state_dict()}
         state |= {"place": self.place, "batch": _fingerprint(self.latest)}
         if self.rank == 0:
-            keep = self.recipe.keep
-            saving.write_checkpoint(folder / "checkpoints", self.step, tensors, state, keep)
+            to = folder / "checkpoints"
+            saving.write_checkpoint(to, self.step, tensors, state, self.recipe.keep)
 
     def resume(self, folder: Path, *, allowed: bool) -> None:
         """Go on from the newest checkpoint, if there is one; the first process reads it."""
@@ -307,14 +303,23 @@ class _Run:
             raise ValueError(f"batches gives other data than the run in {folder} was started with")
         self.rows, self.step = state["rows"], state["rows"][-1]["step"]
         self.tokens = torch.tensor(state["rows"][-1]["tokens"])
+        self._count_waiting()
         self.scaler.load_state_dict(state["scaler"])
-        parts: dict[str, saving.Tensors] = {"model": {}, "best": {}, "optimizer": {}}
+        parts: dict[str, saving.Tensors] = defaultdict(dict)
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor
-        self.best_weights = parts["best"]
-        self._load_optimizer(parts["optimizer"])
-        self._load(self.model, parts["model"])
+        self.best_weights, weights = parts.pop("best", {}), parts.pop("model", {})
+        self._load_moments(parts)
+        self._load(self.model, weights)
+
+    def _load_moments(self, moments: dict[str, saving.Tensors]) -> None:
+        held: Any = dcp.get_optimizer_state_dict(self.model, self.optimizer, options=_GATHER)
+        if self.rank == 0:
+            keys = moments.keys()
+            held["state"] = {name: {k: moments[k][name] for k in keys} for name in moments["step"]}
+        options = _scatter(self.world)
+        dcp.set_optimizer_state_dict(self.model, self.optimizer, held, options=options)
 
     def hand_back(self, model: nn.Module) -> None:
         """Put the best weights back if they were kept; leave the caller's model ready for use."""
@@ -322,30 +327,18 @@ class _Run:
             self._load(self.model, self.best_weights)
         if self.model is not model:
             self._load(model, self._weights())
-        for block in _blocks(model):
-            vars(block).pop("forward", None)  # nothing is recomputed any more
+        _recompute_activations(model, wanted=False)
         model.eval()
 
     def _weights(self) -> saving.Tensors:
-        """Return a copy of all weights; in all processes but the first, nothing."""
+        """Return all weights, whole; in all processes but the first, nothing."""
         state: Any = dcp.get_model_state_dict(self.model, options=_GATHER)
-        kept = saving.without_copies(self.model, state)
-        return {name: tensor.clone() for name, tensor in kept.items()}
+        return saving.without_copies(self.model, state)
 
     def _load(self, model: nn.Module, weights: Any) -> None:
         if self.rank == 0:
             saving.check_tensors(model, weights)
         dcp.set_model_state_dict(model, weights, options=_scatter(self.world))
-
-    def _load_optimizer(self, tensors: saving.Tensors) -> None:
-        held: Any = dcp.get_optimizer_state_dict(self.model, self.optimizer, options=_GATHER)
-        if self.rank == 0:
-            held["state"] = {}
-        for name, tensor in tensors.items():
-            parameter, _, key = name.partition("/")
-            held["state"].setdefault(parameter, {})[key] = tensor
-        options = _scatter(self.world)
-        dcp.set_optimizer_state_dict(self.model, self.optimizer, held, options=options)
 
 
 class _Log:
@@ -391,9 +384,9 @@ class _Log:
                 axes.plot(*zip(*drawn, strict=True), label=name) if drawn else None
             axes.set(xlabel="step", ylabel="loss of a target, in nats")
             axes.legend()
-            picture = io.BytesIO()
-            figure.savefig(picture, format="svg")
-            saving.write_file(self.folder / "curve.svg", picture.getvalue())
+            part = self.folder / ".curve.svg"
+            figure.savefig(part)
+            part.replace(self.folder / "curve.svg")
 
 
 def _line(row: Row) -> str:
@@ -450,7 +443,7 @@ def _spread(objective: Objective, device: torch.device, world: int, *, sharded: 
 
         mesh = init_device_mesh(device.type, (world,))
         for part in (*_blocks(objective), objective):
-            fully_shard(part, mesh=mesh)
+            fully_shard(part, mesh=mesh, reshard_after_forward=True)  # after a validation too
     elif world > 1:
         # An expert that no token was sent to has no gradient to wait for.
         experts = any(isinstance(part, MixtureOfExperts) for part in objective.modules())
@@ -462,11 +455,12 @@ def _blocks(model: nn.Module) -> list[Block]:
     return [part for part in model.modules() if isinstance(part, Block)]
 
 
-def _recompute_activations(model: nn.Module) -> None:
+def _recompute_activations(model: nn.Module, *, wanted: bool) -> None:
     """Let blocks keep only what they are given, and compute the rest again going backwards."""
     for block in _blocks(model):
-        forward = partial(Block.forward, block)
-        vars(block)["forward"] = partial(checkpoint, forward, use_reentrant=False)
+        vars(block).pop("forward", None)
+        if wanted:
+            vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def _rank_and_world() -> tuple[int, int]:
@@ -499,18 +493,14 @@ def _check_same(folder: Path, then: dict[str, Any], now: dict[str, Any]) -> None
 
 
 def _fingerprint(batch: Batch) -> int:
-    return zlib.crc32(save({name: tensor.clone() for name, tensor in batch.items()}))
+    layout = torch.contiguous_format
+    return zlib.crc32(save({name: t.clone(memory_format=layout) for name, t in batch.items()}))
 
 
-def _hash(*numbers: int) -> int:
-    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:7], "big")
-
-
-# How state dicts of several processes become one, whole and on the first one's CPU, and come back.
+# How state dicts of several processes become one, whole and on the first one's CPU.
 _GATHER = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def _scatter(world: int) -> dcp.StateDictOptions:
-    whole = dcp.StateDictOptions(full_state_dict=True, strict=False)  # tied ones are there once
-    whole.broadcast_from_rank0 = world > 1
-    return whole
+    """How it comes back; names of tied weights are missing."""
+    return dcp.StateDictOptions(full_state_dict=True, strict=False, broadcast_from_rank0=world > 1)
