@@ -1,4 +1,4 @@
-"""Generation: one token after another, chosen or searched for.
+"""Generation: one token after another.
 
 Three parts that know little of each other: :class:`DecodingStep` asks the model for the scores of
 the next token, :func:`choose_token` picks one, and :func:`stream` goes round until the end.
@@ -275,6 +275,9 @@ def stream(
     Yields:
         The newest token of each row, ``(B,)``.
 
+    Raises:
+        TypeError, ValueError: with the first token, where :func:`generate` raises them.
+
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
@@ -297,7 +300,7 @@ def stream(
             yield tokens
             if eos_id is not None or stop is not None:
                 running &= ~_has_ended(ids[:, n_prompt : n + 1], end, stop)
-                if not running.any():  # a GPU has to wait here; without an end it need not
+                if not running.any():  # only then a GPU has to wait
                     return
 
 
@@ -391,14 +394,15 @@ def beam_search(
     """
     check_whole("n_beams", n_beams)
     _check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
-    end = _end_token(model, eos_id, pad_id)
     inputs = {name: _repeat(value, n_beams) for name, value in inputs.items()}
     with _evaluating(model):
         step = DecodingStep(model, _repeat(prompt, n_beams), max_new_tokens, **inputs)
+        end = _end_token(model, eos_id, pad_id)
         ids, totals = _search(step, prompt, n_beams, max_new_tokens, end, pad_id)
     is_end = ids[..., prompt.shape[1] :] == end  # (B, N, n)
     lengths = (is_end.cumsum(dim=-1) - is_end.int() == 0).sum(dim=-1)  # up to the first end token
-    scores, order = (totals / ((5 + lengths) / 6) ** length_penalty).sort(descending=True)
+    penalty = ((5 + lengths.to(totals)) / 6) ** length_penalty
+    scores, order = (totals / penalty).sort(descending=True)
     return ids.gather(1, order[..., None].expand_as(ids)), scores
 
 
@@ -412,7 +416,7 @@ def _search(
     totals = torch.where(torch.arange(n, device=ids.device) > 0, -math.inf, 0.0 * first_row)
     for _ in range(max_new_tokens):
         has_ended = (ids[:, prompt.shape[1] :] == end).any(dim=1, keepdim=True)  # (B * N, 1)
-        if has_ended.all():
+        if end >= 0 and has_ended.all():  # only then a GPU has to wait
             break
         gains = step(ids).log_softmax(dim=-1)  # (B * N, V)
         # What has ended goes on in one way only: with padding, which costs nothing.
@@ -442,7 +446,7 @@ def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Ten
     """Which rows end with their newest token."""
     ended: Tensor = new[:, -1] == end
     if callable(stop):
-        answer = stop(new)
+        answer = torch.as_tensor(stop(new), device=new.device)
         expect_shape("what stop returned", answer, "B", {"B": len(new)})
         return ended | answer
     for sequence in stop or ():

@@ -64,7 +64,7 @@ def greedy_by_hand(model, ids, n, source=None, source_mask=None):
 # The same tokens with and without cache, in a padded batch and alone
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(tiny_configs(), st.integers(0, 999))
 def test_every_decoder_goes_on_alike_with_and_without_cache(config, seed):
     model, prompt = make(CausalLM, config, seed=seed), random_ids(2, 5, seed=seed)
@@ -74,7 +74,7 @@ def test_every_decoder_goes_on_alike_with_and_without_cache(config, seed):
         assert torch.equal(ids, expected), use_cache
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(tiny_configs(), st.integers(0, 999))
 def test_every_encoder_decoder_goes_on_alike_with_and_without_cache(config, seed):
     model = make(Seq2SeqLM, config, seed=seed)
@@ -684,6 +684,10 @@ WRONG = {
     "stop": (
         run(stop=lambda new: torch.zeros(2, 3).bool()),
         "what stop returned has shape (2, 3); expected (B)",
+    ),
+    "stop, one answer": (
+        run(stop=lambda new: False),
+        "what stop returned has shape (); expected (B)",
     ),
     "beams": (
         run(function=beam_search, n_beams=0),
