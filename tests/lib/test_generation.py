@@ -64,7 +64,7 @@ def greedy_by_hand(model, ids, n, source=None, source_mask=None):
 # The same tokens with and without cache, in a padded batch and alone
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(tiny_configs(), st.integers(0, 999))
 def test_every_decoder_goes_on_alike_with_and_without_cache(config, seed):
     model, prompt = make(CausalLM, config, seed=seed), random_ids(2, 5, seed=seed)
@@ -74,7 +74,7 @@ def test_every_decoder_goes_on_alike_with_and_without_cache(config, seed):
         assert torch.equal(ids, expected), use_cache
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(tiny_configs(), st.integers(0, 999))
 def test_every_encoder_decoder_goes_on_alike_with_and_without_cache(config, seed):
     model = make(Seq2SeqLM, config, seed=seed)
@@ -351,11 +351,10 @@ def check_ended(ids, free, *ends, pad_id):
 
 
 def test_a_row_ends_with_the_end_token(gpt, free):
-    for eos_id in {token for row in free for token in row[:2]}:
-        options = {"eos_id": eos_id, "max_new_tokens": 10}
-        ids = generate(gpt, random_ids(3, 3, seed=4), pad_id=9, **options)
-        check_ended(ids, free, [eos_id], pad_id=9)
-        check_ended(generate(gpt, random_ids(3, 3, seed=4), **options), free, [eos_id], pad_id=0)
+    options = {"eos_id": free[0][0], "max_new_tokens": 10}
+    ids = generate(gpt, random_ids(3, 3, seed=4), pad_id=9, **options)
+    check_ended(ids, free, [free[0][0]], pad_id=9)
+    check_ended(generate(gpt, random_ids(3, 3, seed=4), **options), free, [free[0][0]], pad_id=0)
 
 
 def test_the_last_end_ends_it_all(gpt, free):
@@ -548,8 +547,9 @@ def beam_search_by_hand(model, prompt, n_beams, max_new_tokens, eos_id):
     return beams
 
 
-@pytest.mark.parametrize("position", ["rope", "learned", "alibi"])
-@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize(
+    ("position", "use_cache"), [("rope", True), ("learned", False), ("alibi", True)]
+)
 def test_few_beams_equal_a_search_by_hand_in_a_padded_batch(position, use_cache):
     model, lengths = make(CausalLM, tiny(position=position), seed=3), (4, 2)
     real = real_tokens(lengths, 4, "left")
