@@ -1,0 +1,211 @@
+"""What all experiments share: the command line, accuracies, and the files they leave."""
+
+import argparse
+import csv
+import hashlib
+import json
+import math
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from transformer_lib.data import Batches
+from transformer_lib.recipes import Recipe
+from transformer_lib.saving import describe_model, save_model
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_ROWS = 500  # of a metrics.csv
+
+Row = dict[str, Any]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says.
+
+    Args:
+        name: the experiment's.
+        folder: where the results go.
+        device: where models are trained.
+        seed: of weights, batches and dropout.
+        tiny: whether only to check in seconds that everything runs.
+        steps: how many updates to make instead of the experiment's own number.
+        started: when the experiment began, in seconds.
+    """
+
+    name: str
+    folder: Path
+    device: str
+    seed: int
+    tiny: bool
+    steps: int | None
+    started: float
+
+    def pick(self, full: Value, tiny: Value) -> Value:
+        """Return what goes with the size of this run."""
+        return tiny if self.tiny else full
+
+    def n_steps(self, full: int) -> int:
+        """Return how many updates to make."""
+        return self.steps or self.pick(full, 4)
+
+
+def read_options(name: str, purpose: str, arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line, and prepare PyTorch.
+
+    Args:
+        name: the experiment's.
+        purpose: what it is about, for ``--help``.
+        arguments: those of the command line if left out.
+
+    Returns:
+        The options.
+    """
+    parser = argparse.ArgumentParser(f"python -m experiments.{name}", description=purpose)
+    parser.add_argument("--tiny", action="store_true", help="only check that everything runs")
+    parser.add_argument("--out", type=Path, help="where results go (default: book/results/NAME)")
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=default, help=f"where to train (default: {default})")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    parser.add_argument("--steps", type=int, help="updates, instead of the experiment's number")
+    given = parser.parse_args(arguments)
+    # A tiny run must not replace the results that the book shows.
+    folder = given.out or ROOT / ("_build/experiments" if given.tiny else "book/results") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_float32_matmul_precision("high")  # TF32 on GPUs that have it; no effect on a CPU
+    torch.manual_seed(given.seed)
+    started = time.perf_counter()
+    return Options(name, folder, given.device, given.seed, given.tiny, given.steps, started)
+
+
+def intervals(steps: int, n_validations: int = 25) -> dict[str, int]:
+    """Say how often a run logs and validates, so that its table of metrics stays short.
+
+    Args:
+        steps: how many updates the run has.
+        n_validations: how often it validates.
+
+    Returns:
+        Fields of a :class:`Recipe`. There are no checkpoints, so these add no rows.
+    """
+    log_every = math.ceil(steps / (MOST_ROWS // 2))
+    validate_every = math.ceil(steps / n_validations / log_every) * log_every
+    return {"log_every": log_every, "validate_every": validate_every, "checkpoint_every": steps}
+
+
+@torch.no_grad()
+def predictions(model: nn.Module, batches: Batches) -> torch.Tensor:
+    """Return the class a classifier finds for each example, in order, ``(N,)`` on the CPU."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    found = []
+    for batch in batches.one_pass():
+        inputs = {name: tensor.to(device) for name, tensor in batch.items() if name != "targets"}
+        found.append(model(**inputs).argmax(dim=-1).cpu())
+    model.train(was_training)
+    return torch.cat(found)
+
+
+def accuracy(model: nn.Module, batches: Batches) -> float:
+    """Return which part of the examples a classifier gets right."""
+    targets = torch.cat([batch["targets"] for batch in batches.one_pass()])
+    return float((predictions(model, batches) == targets).double().mean())
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows with the names of the first one's fields above them."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_results(
+    options: Options,
+    *,
+    data: str,
+    about: dict[str, str],
+    metrics: dict[str, Any],
+    recipe: Recipe,
+    model: nn.Module | None = None,
+    tokenizer: Any = None,
+    rows: Sequence[Row] = (),
+    more: dict[str, Any] | None = None,
+) -> None:
+    """Write the files of an experiment, and print its result in one line.
+
+    Args:
+        options: the experiment's.
+        data: what it was trained on: the name of a file in ``book/data``, or a description.
+        about: paragraphs of the model card by their headings.
+        metrics: what came out; the first one is the result.
+        recipe: how the model was trained.
+        model: the trained model; written if given.
+        tokenizer: written beside it.
+        rows: the training's rows, for ``metrics.csv``.
+        more: what else belongs into ``card.json``.
+    """
+    card: dict[str, Any] = {"experiment": options.name, "tiny": options.tiny, "metrics": metrics}
+    card |= {"data": _describe_data(data), "seed": options.seed, "recipe": asdict(recipe)}
+    if model is not None:
+        save_model(model, options.folder, tokenizer=tokenizer)
+        card["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        card["model"] = describe_model(model)
+    if rows:
+        write_csv(options.folder / "metrics.csv", rows)
+    card |= (more or {}) | {"environment": _environment(options)}
+    card["seconds"] = round(time.perf_counter() - options.started, 1)
+    (options.folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    (options.folder / "card.md").write_text(_card_text(card, about), encoding="utf-8")
+    result = ", ".join(f"{name} {_show(value)}" for name, value in metrics.items())
+    print(f"{options.name}: {result}; {card['seconds']:.0f} s", flush=True)
+
+
+def _describe_data(data: str) -> dict[str, str]:
+    path = ROOT / "book" / "data" / data
+    if not path.is_file():
+        return {"description": data}
+    return {"file": f"book/data/{data}", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _environment(options: Options) -> dict[str, str]:
+    on_gpu = options.device.startswith("cuda")
+    device = torch.cuda.get_device_name(options.device) if on_gpu else platform.machine()
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    return {"device": f"{options.device} ({device})", **versions, "numpy": np.__version__}
+
+
+def _card_text(card: dict[str, Any], about: dict[str, str]) -> str:
+    """Write the card for people: what is in ``card.json``, and paragraphs about it."""
+    lines = [f"# {card['experiment'].capitalize()}", ""]
+    for heading, paragraph in about.items():
+        lines += [f"## {heading}", "", " ".join(paragraph.split()), ""]
+    tables = {"Results": card["metrics"], "Data": card["data"]}
+    if "model" in card:
+        config = card["model"]["arguments"].get("config", {})
+        rest = {k: v for k, v in card["model"]["arguments"].items() if k != "config"}
+        sizes = {"class": card["model"]["class"], "parameters": card["parameters"]}
+        tables["Model"] = sizes | config | rest
+    tables["Recipe"] = card["recipe"]
+    tables["Run"] = card["environment"] | {"seed": card["seed"], "seconds": card["seconds"]}
+    for heading, table in tables.items():
+        lines += [f"## {heading}", "", "| | |", "|---|---|"]
+        lines += [f"| {name.replace('_', ' ')} | {_show(value)} |" for name, value in table.items()]
+        lines += [""]
+    command = f"python -m experiments.{card['experiment']}"
+    return "\n".join([*lines, f"Made by `{command}`; `card.json` has the same for programs.", ""])
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return f"{value:,}" if type(value) is int else str(value)
