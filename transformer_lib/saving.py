@@ -84,7 +84,8 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
         arguments = dict(description["arguments"])
         if "config" in arguments:
             arguments["config"] = TransformerConfig(**arguments["config"])
-        model: nn.Module = _CLASSES[description["class"]](**arguments)
+        with torch.random.fork_rng(devices=[]):  # as if no weights were drawn only to be replaced
+            model: nn.Module = _CLASSES[description["class"]](**arguments)
         path = Path(folder) / "model.safetensors"
         tensors = load(path.read_bytes())
         check_tensors(model, tensors)

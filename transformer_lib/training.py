@@ -133,7 +133,8 @@ def evaluate(model: nn.Module, validation: Batches) -> dict[str, float]:
         >>> evaluate(CausalLM(config), text)["tokens"]
         100
     """
-    return _mean_loss(Objective(model), validation, next(model.parameters()).device)
+    objective = Objective(model).train(model.training)
+    return _mean_loss(objective, validation, next(model.parameters()).device)
 
 
 def bits_per_byte(loss: float, n_tokens: int, n_bytes: int) -> float:
@@ -354,7 +355,7 @@ class _Log:
             with suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (optional)
 
-                next_step = rows[-1]["step"] + 1 if rows else 0
+                next_step = rows[-1]["step"] + 1 if rows else 1
                 self.board = SummaryWriter(folder / "tensorboard", purge_step=next_step)
 
     def add(self, row: Row) -> str:

@@ -1,0 +1,559 @@
+"""training: every step is the one that PyTorch would make by hand, and the files say so."""
+
+import csv
+import json
+import math
+import sys
+import types
+from dataclasses import asdict, replace
+from functools import partial
+
+import pytest
+import torch
+import transformers
+from tiny_models import tiny
+from torch import nn
+from torch.testing import assert_close
+
+from transformer_lib.data import (
+    IGNORE,
+    Batches,
+    TextWindows,
+    classification_batch,
+    image_batch,
+    next_token_batch,
+    translation_batch,
+    with_lengths,
+)
+from transformer_lib.heads import (
+    CausalLM,
+    MaskedLM,
+    Seq2SeqLM,
+    SequenceClassifier,
+    VisionTransformer,
+)
+from transformer_lib.losses import Objective
+from transformer_lib.recipes import Recipe, learning_rate, modern_recipe, recipe_2017
+from transformer_lib.recurrent import RecurrentClassifier
+from transformer_lib.training import COLUMNS, _share, bits_per_byte, evaluate, train
+
+PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
+# Adam divides a gradient by its size, which turns rounding errors of one that is 0 into steps; a
+# large eps keeps a small gradient small, so that weights can be compared.
+SMOOTH = {"eps": 1.0, "learning_rate": 1.0}
+TEXT = torch.arange(200) % 7 + torch.arange(200) // 100  # ids from 0 to 7
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """They take longer than all the rest."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+@pytest.fixture
+def pictures():
+    """But this test wants them."""
+
+
+def make_model(seed=0, **choices):
+    torch.manual_seed(seed)
+    return CausalLM(tiny(**choices))
+
+
+def sentences(n=32, seed=0):
+    """Sequences of very different lengths, so that padding matters."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 20, (n,), generator=generator).tolist()
+    return [torch.randint(1, 11, (length,), generator=generator) for length in lengths]
+
+
+def stream(batch_size=4, **options):
+    return Batches(sentences(), next_token_batch, batch_size=batch_size, **options)
+
+
+def text(seed=0):
+    return TextWindows(TEXT, length=8, batch_size=4, seed=seed)
+
+
+def quick(**changes):
+    """A recipe that is short and says everything."""
+    return Recipe(**{"steps": 5, "learning_rate": 1e-2, "log_every": 1} | changes)
+
+
+def run(model, batches, recipe, **options):
+    return train(model, batches, recipe, device="cpu", progress=False, **options)
+
+
+def assert_same(a, b, **tolerance):
+    for (name, x), (_, y) in zip(a.named_parameters(), b.named_parameters(), strict=True):
+        if tolerance:
+            assert_close(x, y, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+        else:
+            assert torch.equal(x, y), name
+
+
+# --- recipes ---
+
+
+def test_the_schedules_are_those_of_the_formulas():
+    recipe = Recipe(steps=110, learning_rate=2.0, warmup=10, final_fraction=0.1)
+    rates = partial(map, lambda step, recipe: learning_rate(step, recipe))
+    cosine = list(rates((1, 5, 10, 60, 110), [recipe] * 5))
+    assert_close(cosine, [0.2, 1.0, 2.0, 0.2 + 1.8 / 2, 0.2])
+    linear = list(rates((10, 35, 60, 110), [replace(recipe, schedule="linear")] * 4))
+    assert_close(linear, [2.0, 0.2 + 1.8 * 0.75, 0.2 + 1.8 * 0.5, 0.2])
+    constant = list(rates((1, 10, 110), [replace(recipe, schedule="constant")] * 3))
+    assert_close(constant, [0.2, 2.0, 2.0])
+    root = list(rates((1, 10, 40, 90), [replace(recipe, schedule="inverse_sqrt")] * 4))
+    assert_close(root, [0.2, 2.0, 1.0, 2 / 3])
+    without = replace(recipe, schedule="inverse_sqrt", warmup=0)
+    assert_close(learning_rate(1, without), 2.0)
+    assert_close(learning_rate(4, without), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "theirs"),
+    [
+        ("cosine", partial(transformers.get_cosine_schedule_with_warmup, num_training_steps=50)),
+        ("linear", partial(transformers.get_linear_schedule_with_warmup, num_training_steps=50)),
+        ("constant", transformers.get_constant_schedule_with_warmup),
+        ("inverse_sqrt", transformers.get_inverse_sqrt_schedule),
+    ],
+)
+def test_the_schedules_are_those_of_transformers_one_step_earlier(schedule, theirs):
+    """There the first update has rate 0 and changes nothing; here it is the second of theirs."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler = theirs(optimizer, num_warmup_steps=8)
+    recipe = Recipe(steps=50, learning_rate=0.3, schedule=schedule, warmup=8, final_fraction=0.0)
+    for step in range(1, 51):
+        optimizer.step()
+        scheduler.step()
+        assert_close(learning_rate(step, recipe), scheduler.get_last_lr()[0])
+
+
+def test_the_recipe_of_2017_is_the_formula_of_the_paper():
+    recipe = recipe_2017(512)
+    for step in (1, 100, 3999, 4000, 4001, 100_000):
+        paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert_close(learning_rate(step, recipe), paper)
+    assert (recipe.optimizer, recipe.betas, recipe.eps) == ("adam", (0.9, 0.98), 1e-9)
+    assert (recipe.label_smoothing, recipe.clip, recipe.weight_decay) == (0.1, None, 0.0)
+    assert recipe_2017(512, label_smoothing=0.0, steps=5000).label_smoothing == 0
+
+
+def test_the_modern_recipe():
+    recipe = modern_recipe(2000, clip=0.5)
+    assert (recipe.optimizer, recipe.betas, recipe.weight_decay) == ("adamw", (0.9, 0.95), 0.1)
+    assert (recipe.schedule, recipe.final_fraction, recipe.warmup) == ("cosine", 0.1, 20)
+    assert recipe.clip == 0.5
+
+
+def test_a_recipe_can_be_written_as_json():
+    assert json.loads(json.dumps(asdict(quick())))["betas"] == [0.9, 0.95]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "steps=0 must be a whole number of at least 1"),
+        ({"warmup": -1}, "warmup=-1 must be a whole number of at least 0"),
+        ({"warmup": 6}, "warmup=6 must be at most steps=5"),
+        ({"patience": 0}, "patience=0 must be a whole number of at least 1"),
+        ({"keep": 0}, "keep=0 must be a whole number of at least 1"),
+        ({"schedule": "step"}, "schedule='step' must be one of 'inverse_sqrt', 'cosine'"),
+        ({"precision": "fp8"}, "precision='fp8' must be one of 'float32'"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0 must be at least 0"),
+        ({"weight_decay": math.nan}, "weight_decay=nan must be at least 0"),
+        ({"clip": 0.0}, "clip=0.0 must be greater than 0"),
+        ({"label_smoothing": 1.0}, "label_smoothing=1.0 must be at least 0 and less than 1"),
+        ({"final_fraction": 1.5}, "final_fraction=1.5 must be at least 0 and less than 1"),
+        ({"betas": (0.9, 1.0)}, "betas=1.0 must be at least 0 and less than 1"),
+    ],
+)
+def test_a_recipe_checks_itself(changes, message, unchecked_shapes):
+    with pytest.raises(ValueError, match=message):
+        quick(**changes)
+
+
+# --- one step ---
+
+
+def by_hand(model, batches, optimizer, steps, *, rate=None, smoothing=0.0, clip=None):
+    """The loop as everybody writes it."""
+    objective = Objective(model, smoothing).train()
+    scheduler = rate and torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    for _ in range(steps):
+        total, count = objective(next(batches))
+        (total / count).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        if scheduler:
+            scheduler.step()
+
+
+def test_the_recipe_of_2017_makes_the_steps_of_adam_with_a_scheduler():
+    ours, theirs = make_model(**PLAIN), make_model(**PLAIN)
+    run(ours, stream(), recipe_2017(16, steps=20, warmup=5))
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
+
+    def rate(k):
+        return 16**-0.5 * min((k + 1) ** -0.5, (k + 1) * 5**-1.5)
+
+    by_hand(theirs, stream(), optimizer, 20, rate=rate, smoothing=0.1)
+    assert_same(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_modern_recipe_makes_the_steps_of_adamw_with_clipping():
+    ours, theirs = make_model(**PLAIN), make_model(**PLAIN)
+    recipe = quick(steps=10, schedule="constant", weight_decay=0.3, clip=0.2)
+    rows = run(ours, stream(), recipe)
+    matrices = [p for p in theirs.parameters() if p.ndim >= 2]
+    others = [p for p in theirs.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0}]
+    by_hand(theirs, stream(), torch.optim.AdamW(groups, 1e-2, (0.9, 0.95)), 10, clip=0.2)
+    assert_same(ours, theirs)
+    assert all(row["grad_norm"] > 0.2 for row in rows)  # as it was before it was clipped
+
+
+def test_only_matrices_decay():
+    def nothing_to_learn(sequences):
+        batch = next_token_batch(sequences)
+        return batch | {"targets": torch.full_like(batch["targets"], IGNORE)}
+
+    model, before = make_model(**PLAIN), make_model(**PLAIN)
+    batches = Batches(sentences(), nothing_to_learn, batch_size=4)
+    rows = run(model, batches, quick(steps=1, schedule="constant", weight_decay=0.5))
+    assert (rows[0]["loss"], rows[0]["grad_norm"]) == (0, 0)
+    for (name, new), old in zip(model.named_parameters(), before.parameters(), strict=True):
+        factor = 1 - 1e-2 * 0.5 if name.endswith("weight") else 1.0  # not biases, not gains
+        assert_close(new, old * factor, msg=name)
+
+
+def test_four_parts_of_unequal_padding_make_the_step_of_one_whole_batch():
+    whole, parts = make_model(**PLAIN), make_model(**PLAIN)
+    in_order = {"shuffle": False}
+    recipe = quick(clip=None, steps=4, **SMOOTH)
+    rows = run(whole, stream(16, **in_order), recipe)
+    split = run(parts, stream(4, **in_order), replace(recipe, accumulate=4))
+    for a, b in zip(rows, split, strict=True):
+        assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert_same(whole, parts, rtol=1e-5, atol=1e-6)
+    counts = [int((next(b)["targets"] != IGNORE).sum()) for b in [stream(4, **in_order)] * 4]
+    assert len(set(counts)) == 4, "a mean of means would pass too"
+
+
+def test_dropout_follows_from_the_seed_and_nothing_else():
+    first, second, third = make_model(), make_model(), make_model()
+    torch.manual_seed(1)
+    run(first, text(), quick())
+    torch.manual_seed(2)
+    run(second, text(), quick(log_every=5))
+    assert_same(first, second)
+    run(third, text(), quick(seed=1))
+    assert not torch.equal(first.output.projection.weight, third.output.projection.weight)
+
+
+def test_activations_can_be_computed_again_without_any_difference():
+    plain, sparing = make_model(), make_model()
+    run(plain, text(), quick())
+    calls = []
+    block = sparing.decoder.stack.blocks[0]
+    block.attention.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    run(sparing, text(), quick(checkpoint_activations=True))
+    assert_same(plain, sparing)
+    assert len(calls) == 2 * 5, "every block runs twice a step"
+    assert "forward" not in vars(block), "and once afterwards"
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # an old CPU: slower, no different
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_learns_and_keeps_its_weights_whole(precision, tmp_path):
+    model, whole = make_model(**PLAIN), make_model(**PLAIN)
+    recipe = quick(steps=20, checkpoint_every=10, precision=precision)
+    rows = run(model, text(), recipe, folder=tmp_path)
+    exact = run(whole, text(), quick(steps=20))
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    losses = [torch.tensor([row["loss"] for row in some]) for some in (rows, exact)]
+    assert not torch.equal(*losses)
+    assert_close(*losses, rtol=0.05, atol=0.05)
+    again = make_model(seed=1, **PLAIN)
+    assert run(again, text(), recipe, folder=tmp_path) == rows
+    assert_same(model, again)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # torch compiles with old means of its own
+@pytest.mark.usefixtures("unchecked_shapes")  # what is compiled is the library, not its type checks
+def test_the_compiled_step_is_the_same_step(monkeypatch):
+    # Both passes in one graph, but no C++ for it: that would take half a minute here.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    eager, compiled = make_model(n_layers=1, **PLAIN), make_model(n_layers=1, **PLAIN)
+    recipe = quick(steps=3, **SMOOTH)
+    rows = run(eager, text(), recipe)
+    fast = run(compiled, text(), replace(recipe, compile=True))
+    for a, b in zip(rows, fast, strict=True):
+        assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert_same(eager, compiled, rtol=1e-5, atol=1e-6)
+
+
+def classes(n=8):
+    return [(sequence, i % 3) for i, sequence in enumerate(sentences(n))]
+
+
+IMAGES = [(torch.full((1, 8, 8), i / 8), i % 3) for i in range(8)]
+PAIRS = [(sequence, sequence.flip(0)) for sequence in sentences(8)]
+KINDS = {
+    "causal": (lambda: CausalLM(tiny()), sentences(8), next_token_batch),
+    "experts": (lambda: CausalLM(tiny(n_experts=3)), sentences(8), next_token_batch),
+    "seq2seq": (
+        lambda: Seq2SeqLM(tiny(tie_embeddings=True)),
+        PAIRS,
+        partial(translation_batch, bos_id=1, eos_id=2),
+    ),
+    "masked": (lambda: MaskedLM(tiny(tie_embeddings=True)), sentences(8), next_token_batch),
+    "classifier": (lambda: SequenceClassifier(tiny(), 3), classes(), classification_batch),
+    "vision": (lambda: VisionTransformer(tiny(max_len=5), 8, 4, 1, 3), IMAGES, image_batch),
+    "recurrent": (
+        lambda: RecurrentClassifier("gru", 11, 8, 3),
+        classes(),
+        lambda examples: with_lengths(classification_batch(examples)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_can_be_trained_and_goes_on_exactly(kind, tmp_path):
+    build, examples, collate = KINDS[kind]
+
+    def go(folder, steps=None):
+        torch.manual_seed(0)
+        model, batches = build(), Batches(examples, collate, batch_size=3)
+        recipe = quick(steps=6, checkpoint_every=3, schedule="constant")
+
+        def stop(row):
+            if row["step"] == steps:
+                raise KeyboardInterrupt
+
+        try:
+            rows = run(model, batches, recipe, folder=folder, validation=batches, on_step=stop)
+        except KeyboardInterrupt:
+            return go(folder)
+        return model, rows
+
+    straight, rows = go(tmp_path / "straight")
+    resumed, rows_again = go(tmp_path / "resumed", steps=5)
+    assert rows == rows_again
+    assert_same(straight, resumed)
+    assert not straight.training
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+# --- judging ---
+
+
+def test_validation_is_the_plain_mean_over_all_targets():
+    model = make_model()
+    rows = run(model, stream(), quick(label_smoothing=0.3, validate_every=5), validation=stream())
+    assert [row["validation_loss"] is None for row in rows] == [True] * 4 + [False]
+    found = evaluate(model, stream(3))
+    assert_close(found["loss"], rows[-1]["validation_loss"])
+    assert_close(rows[-1]["perplexity"], math.exp(rows[-1]["validation_loss"]))
+    total = count = 0
+    with torch.no_grad():
+        for sequence in sentences():
+            logits = model(sequence[None, :-1])
+            total += float(nn.functional.cross_entropy(logits[0], sequence[1:], reduction="sum"))
+            count += len(sequence) - 1
+    assert_close(found, {"loss": total / count, "perplexity": math.exp(total / count),
+                         "tokens": count})  # fmt: skip
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_to_judge_a_model_leaves_it_in_its_mode(training):
+    model = make_model().train(training)
+    assert evaluate(model, stream()) == evaluate(model, stream())
+    assert model.training == training
+
+
+def test_bits_per_byte():
+    assert_close(bits_per_byte(math.log(2) * 3, n_tokens=100, n_bytes=200), 1.5)
+    for arguments in ({"n_tokens": 0, "n_bytes": 1}, {"n_tokens": 1, "n_bytes": 0}):
+        with pytest.raises(ValueError, match="=0 must be a whole number of at least 1"):
+            bits_per_byte(1.0, **arguments)
+
+
+def test_training_stops_when_validation_gets_no_better_and_hands_back_the_best(tmp_path):
+    other = TextWindows(TEXT.flip(0), length=8, batch_size=4)  # what is learned does not hold here
+    recipe = quick(steps=200, validate_every=2, checkpoint_every=3, patience=3, log_every=2)
+    model, again = make_model(), make_model(seed=1)
+    rows = run(model, text(), recipe, validation=other, folder=tmp_path)
+    losses = [row["validation_loss"] for row in rows if row["validation_loss"] is not None]
+    assert rows[-1]["step"] < 200
+    assert min(losses[-3:]) > min(losses)
+    assert min(losses) == losses[-4]
+    assert_close(evaluate(model, other)["loss"], min(losses))
+    run(again, text(), recipe, validation=other, folder=tmp_path)  # nothing is left to do
+    assert_same(model, again)
+
+
+def test_what_cannot_be_judged_is_an_error():
+    with pytest.raises(ValueError, match="patience=2 needs a validation"):
+        run(make_model(), text(), quick(patience=2))
+    nothing = Batches([[1, 2]], lambda _: {"ids": torch.ones(1, 1).long(),
+                                          "targets": torch.full((1, 1), IGNORE)},
+                      batch_size=1)  # fmt: skip
+    with pytest.raises(ValueError, match="validation has no targets"):
+        evaluate(make_model(), nothing)
+
+
+def test_a_loss_that_is_no_number_stops_the_run():
+    with pytest.raises(FloatingPointError, match="the loss is nan at step"):
+        run(make_model(), text(), quick(learning_rate=1e30, clip=None, steps=20))
+
+
+# --- what is written ---
+
+
+def test_rows_stand_in_the_file_as_they_were_computed(tmp_path, pictures):
+    seen = []
+    recipe = quick(steps=12, log_every=5, validate_every=4, checkpoint_every=6)
+    batches = stream()
+    rows = run(make_model(), batches, recipe, validation=text(), folder=tmp_path,
+               on_step=seen.append)  # fmt: skip
+    assert [row["step"] for row in rows] == [4, 5, 6, 8, 10, 12]
+    assert seen == rows
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert tuple(lines[0]) == COLUMNS
+    assert [
+        {name: None if cell == "" else float(cell) for name, cell in line.items()} for line in lines
+    ] == rows
+    tokens = stream()
+    expected = sum(int((next(tokens)["targets"] != IGNORE).sum()) for _ in range(12))
+    assert rows[-1]["tokens"] == expected
+    assert rows[0]["learning_rate"] == learning_rate(4, recipe)
+    assert (tmp_path / "curve.svg").read_text().count("validation_loss") > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoints", "curve.svg", "metrics.csv",
+    ]  # fmt: skip
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(run(make_model(), text(), quick())) == 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_there_is_no_picture(tmp_path):
+    run(make_model(), text(), quick(), folder=tmp_path)
+    assert not (tmp_path / "curve.svg").exists()
+    assert (tmp_path / "metrics.csv").exists()
+
+
+def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder, purge_step):
+            written.append((folder, purge_step))
+
+        def add_scalar(self, *what):
+            written.append(what)
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    rows = run(make_model(), text(), quick(), validation=text(), folder=tmp_path)
+    assert written[0] == (tmp_path / "tensorboard", 1)
+    assert ("loss", rows[2]["loss"], 3) in written
+    assert ("validation_loss", rows[-1]["validation_loss"], 5) in written
+    assert all(value is not None for _, value, *_ in written)
+    run(make_model(), text(), quick(), validation=text(), folder=tmp_path)
+    assert written[-1] == (tmp_path / "tensorboard", 6)
+
+
+def test_the_progress_bar_shows_loss_and_speed(capsys):
+    train(make_model(), text(), quick(), device="cpu")
+    shown = capsys.readouterr().err
+    assert "5/5" in shown
+    assert "loss " in shown
+    assert "tokens/s" in shown
+    run(make_model(), text(), quick())
+    assert capsys.readouterr().err == ""
+
+
+def test_between_rows_nothing_waits_for_a_number(monkeypatch):
+    asked = []
+    real = torch.Tensor.__float__
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda x: asked.append(1) or real(x))
+    rows = run(make_model(), text(), quick(steps=20, log_every=20))
+    assert len(rows) == 1
+    assert len(asked) == 2  # the loss and the gradient's length of one row
+
+
+# --- going on ---
+
+
+def test_a_folder_goes_on_only_with_the_same_run(tmp_path):
+    recipe = quick(checkpoint_every=5)
+    run(make_model(), text(), recipe, folder=tmp_path)
+
+    def again(model=None, batches=None, resume=True, **changes):
+        model, batches = model or make_model(), batches or text()
+        return run(model, batches, replace(recipe, **changes), folder=tmp_path, resume=resume)
+
+    for changes, message in (
+        ({"learning_rate": 0.5}, "learning_rate=0.5, but .* holds a run with 0.01; take another"),
+        ({"steps": 9}, "steps=9, but .* holds a run with 5"),
+        ({"model": make_model(dropout=0.2)}, "dropout=0.2, but .* holds a run with 0.3"),
+        ({"model": MaskedLM(tiny())}, "class='MaskedLM', but .* holds a run with 'CausalLM'"),
+        ({"batches": text(seed=1)}, "seed=1 here, but 0 in the state"),
+        (
+            {"batches": TextWindows(TEXT.flip(0), length=8, batch_size=4)},
+            "batches gives other data than the run in",
+        ),
+        ({"resume": False}, "resume=False, but .* holds a run; take another folder"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            again(**changes)
+    assert len(again(log_every=3, keep=1, checkpoint_activations=True)) == 5
+
+
+def test_a_foreign_model_with_other_tensors_is_refused(tmp_path):
+    class Own(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.table = nn.Embedding(11, width)
+            self.out = nn.Linear(width, 11)
+
+        def forward(self, ids):
+            return self.out(self.table(ids))
+
+    run(Own(4), text(), quick(), folder=tmp_path)
+    model = Own(4)
+    run(model, text(), quick(), folder=tmp_path)
+    with pytest.raises(ValueError, match=r"tensor out.weight has shape \(11, 4\); expected"):
+        run(Own(5), text(), quick(), folder=tmp_path)
+
+
+# --- several processes (the real ones are in test_distributed.py) ---
+
+
+@pytest.mark.parametrize(("n_rows", "world"), [(5, 2), (4, 2), (1, 3), (7, 3)])
+def test_processes_share_the_rows_of_a_batch_and_count_each_once(n_rows, world):
+    targets = torch.arange(n_rows * 2).view(n_rows, 2)
+    batch = {"ids": targets + 100, "positions": torch.arange(2)[None], "targets": targets}
+    shares = [_share(batch, rank, world, torch.device("cpu")) for rank in range(world)]
+    assert len({len(share["targets"]) for share in shares}) == 1
+    counted = torch.cat([share["targets"][share["targets"] != IGNORE] for share in shares])
+    assert sorted(counted.tolist()) == targets.flatten().tolist()
+    for share in shares:
+        real = share["targets"] != IGNORE
+        assert torch.equal(share["ids"][real] - 100, share["targets"][real])
+        if n_rows > 1:
+            assert share["positions"].shape == (1, 2)
+    assert torch.equal(batch["targets"], torch.arange(n_rows * 2).view(n_rows, 2))
