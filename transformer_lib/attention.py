@@ -203,7 +203,8 @@ class MultiHeadAttention(nn.Module):
         fused: whether the forward pass uses :func:`fused_attention` and one product for all three
             projections (the default), or the readable :func:`attention` and one product for each;
             both give the same answer.
-        joined: weight and bias of the three projections side by side, if somebody keeps them.
+        joined: weight and bias of the three projections side by side, if somebody keeps them; used
+            where no gradients are wanted.
 
     Raises:
         ValueError: if the sizes do not divide.
@@ -352,9 +353,7 @@ class MultiHeadAttention(nn.Module):
         as many tokens as a step has. For one token it is not: generation keeps them in ``joined``.
         """
         parts = (self.query, self.key, self.value)
-        joined = self.joined
-        if joined is None and self.fused and torch.is_grad_enabled():
-            joined = self.join()
+        joined = self.join() if self.fused and torch.is_grad_enabled() else self.joined
         if joined is None:
             return [part(x) for part in parts]
         widths = [part.out_features for part in parts]

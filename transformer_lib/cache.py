@@ -157,11 +157,15 @@ class KeyValueCache:
         for store in self.own:
             store.visible = n_keys
 
-    def clear(self) -> None:
-        """Forget everything, and keep the memory for the next batch of the same shape."""
+    def rewind(self, length: int = 0) -> None:
+        """Forget what came after the first ``length`` tokens of a static cache, and the memory.
+
+        Args:
+            length: how many tokens to keep; with none, the next batch may have another memory.
+        """
         if self.filled is not None:
-            self.filled.zero_()
-        for store in (*self.own, *self.memory):
+            self.filled.fill_(length)
+        for store in self.memory if length == 0 else ():
             store.length = 0
 
     def advance(self, n_new: int) -> None:

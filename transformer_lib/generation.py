@@ -7,21 +7,19 @@ the next token, :func:`choose_token` picks one, and :func:`stream` goes round un
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from transformer_lib.cache import KeyValueCache
+from transformer_lib.decoding import CompiledDecoder, DecodingStep, LanguageModel, generating
 from transformer_lib.embeddings import check_ids
-from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.shapes import check_whole, expect_shape
 
-LanguageModel = CausalLM | Seq2SeqLM
 Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
 
 
@@ -152,96 +150,6 @@ def choose_token(
     return (probabilities / waiting).argmax(dim=-1)
 
 
-class DecodingStep:
-    """The tokens so far in, the scores of the next one out; with a cache only new ones are read.
-
-    For use under ``torch.no_grad`` and in eval mode. One object serves one batch.
-
-    Args:
-        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
-        prompt: what the batch starts with, ``(B, T)``.
-        max_new_tokens: how many tokens will be asked for.
-        prompt_mask: where the prompt has real tokens, ``(B, T)``; padding stands on the left.
-        source: what a :class:`Seq2SeqLM` reads, ``(B, S)``; it is encoded here, once.
-        source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
-        use_cache: whether to keep keys and values, or to compute them anew in each step.
-
-    Raises:
-        TypeError: if the model is of another kind, ids are not whole numbers, or the prompt's mask
-            is not boolean.
-        ValueError: if something does not fit together, or there is no room for so many tokens.
-
-    Example:
-        >>> from transformer_lib.config import TransformerConfig
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
-        >>> prompt = torch.tensor([[5, 7, 9]])
-        >>> with torch.no_grad():
-        ...     DecodingStep(model, prompt, max_new_tokens=4)(prompt).shape
-        torch.Size([1, 100])
-    """
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        prompt: Int[Tensor, "B T"],
-        max_new_tokens: int,
-        *,
-        prompt_mask: Bool[Tensor, "B T"] | None = None,
-        source: Int[Tensor, "B S"] | None = None,
-        source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
-        use_cache: bool = True,
-    ) -> None:
-        if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
-            kind = type(model).__name__
-            raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
-        check_ids("prompt", prompt, model.config.vocab_size)
-        check_whole("max_new_tokens", max_new_tokens)
-        sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
-        max_len = sizes["T"] + max_new_tokens - 1  # nobody reads the last token
-        if max_len > model.config.max_len:
-            raise ValueError(
-                f"max_new_tokens={max_new_tokens} after a prompt of {sizes['T']} tokens: "
-                f"the model accepts max_len={model.config.max_len}, not counting the last token"
-            )
-        self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
-        self.output = model.output
-        self.cache = KeyValueCache(model.config.n_layers, max_len) if use_cache else None
-        self.memory, self.memory_mask = None, source_mask
-        if isinstance(model, Seq2SeqLM) and source is not None:
-            expect_shape("source", source, "B S", sizes)
-            if source_mask is not None:
-                expect_shape("source_mask", source_mask, "B 1 1 S", sizes)
-            self.memory = model.body.encoder(source, source_mask)
-        self.real = self.positions = None
-        if prompt_mask is not None:
-            expect_shape("prompt_mask", prompt_mask, "B T", sizes)
-            if not (prompt_mask[:, -1].all() and (prompt_mask.int().diff() >= 0).all()):
-                raise ValueError("prompt_mask hides a token that comes after a real one")
-            self.real = F.pad(prompt_mask, (0, max_new_tokens - 1), value=True)  # (B, max_len)
-            # A place is the number of real tokens before it: padding does not push a row along.
-            self.positions = (self.real.cumsum(dim=1) - 1).clamp(min=0)
-
-    def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
-        start, end = 0 if self.cache is None else self.cache.length, ids.shape[1]
-        x = self.decoder(
-            ids[:, start:],
-            self.memory,
-            None if self.real is None else self.real[:, None, None, :end],
-            self.memory_mask,
-            positions=None if self.positions is None else self.positions[:, start:end],
-            cache=self.cache,
-        )
-        logits: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-    def select(self, rows: Int[Tensor, " B"]) -> None:
-        """Go on with these rows of the batch in this order, each with the memory of its place."""
-        for store in () if self.cache is None else self.cache.own:
-            for stored in store.read():
-                stored.copy_(stored[rows])
-
-
 @torch.no_grad()
 def stream(
     model: LanguageModel,
@@ -284,10 +192,15 @@ def stream(
         >>> [t.shape for t in stream(model, torch.tensor([[5], [7]]), max_new_tokens=2)]
         [torch.Size([2]), torch.Size([2])]
     """
-    with _evaluating(model):
-        step = DecodingStep(model, prompt, max_new_tokens, **inputs)
+    with generating(model):
+        begin = model.begin if isinstance(model, CompiledDecoder) else partial(DecodingStep, model)
+        step = begin(prompt, max_new_tokens, **inputs)
         end = _end_token(model, eos_id, pad_id)
-        seen = None if sampling.repetition_penalty == 1 else _tokens_of(prompt, step)
+        seen = (
+            None
+            if sampling.repetition_penalty == 1
+            else _tokens_of(prompt, model.config.vocab_size, inputs.get("prompt_mask"))
+        )
         running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
         n_prompt = prompt.shape[1]
         ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
@@ -395,7 +308,7 @@ def beam_search(
     check_whole("n_beams", n_beams)
     _check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
     inputs = {name: _repeat(value, n_beams) for name, value in inputs.items()}
-    with _evaluating(model):
+    with generating(model):
         step = DecodingStep(model, _repeat(prompt, n_beams), max_new_tokens, **inputs)
         end = _end_token(model, eos_id, pad_id)
         ids, totals = _search(step, prompt, n_beams, max_new_tokens, end, pad_id)
@@ -435,11 +348,12 @@ def _repeat(value: Any, n: int) -> Any:
     return value.repeat_interleave(n, dim=0) if isinstance(value, Tensor) else value
 
 
-def _tokens_of(prompt: Int[Tensor, "B T"], step: DecodingStep) -> Bool[Tensor, "B V"]:
+def _tokens_of(
+    prompt: Int[Tensor, "B T"], vocab_size: int, prompt_mask: Bool[Tensor, "B T"] | None
+) -> Bool[Tensor, "B V"]:
     """Which tokens each row has; padding is not one of them."""
-    real = torch.ones_like(prompt) if step.real is None else step.real[:, : prompt.shape[1]].long()
-    counts = prompt.new_zeros(len(prompt), step.output.projection.out_features)
-    return counts.scatter_add(1, prompt, real) > 0
+    real = torch.ones_like(prompt) if prompt_mask is None else prompt_mask.long()
+    return prompt.new_zeros(len(prompt), vocab_size).scatter_add(1, prompt, real) > 0
 
 
 def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Tensor, " B"]:
@@ -454,18 +368,6 @@ def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Ten
         if start >= 0:
             ended = ended | (new[:, start:] == new.new_tensor(sequence)).all(dim=1)
     return ended
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards each module's own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _end_token(model: LanguageModel, eos_id: int | None, pad_id: int) -> int:

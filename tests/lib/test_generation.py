@@ -648,7 +648,7 @@ WRONG = {
     "no tokens": (run(max_new_tokens=0), "max_new_tokens=0 must be a whole number of at least 1"),
     "too many": (
         run(max_new_tokens=23),
-        "max_new_tokens=23 after a prompt of 3 tokens: the model accepts max_len=24, not counting",
+        "max_new_tokens=23 after a prompt of 3 tokens: there is room for max_len=24, not counting",
     ),
     "eos": (run(eos_id=11), "eos_id and pad_id has 11; each must be between 0 and 10"),
     "pad": (run(pad_id=-1), "eos_id and pad_id has -1; each must be between 0 and 10"),
