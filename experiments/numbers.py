@@ -106,7 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = Seq2SeqLM(config)
     steps = options.n_steps(4_000)
     recipe = recipe_2017(
-        config.d_model, steps=steps, warmup=max(steps // 5, 1), seed=options.seed, **intervals(steps)
+        config.d_model,
+        steps=steps,
+        warmup=max(steps // 5, 1),
+        seed=options.seed,
+        **intervals(steps),
     )
     train_pairs, validation_pairs, _ = (encode(part, tokenizer) for part in data)
     rows = train(
