@@ -146,7 +146,12 @@ class KeyValueCache:
 
     def n_keys(self, n_new: int) -> int:
         """The number of keys that attention sees once ``n_new`` tokens are added."""
-        return self.length + n_new if self.filled is None else self.own[-1].visible or self.max_len
+        if self.filled is None:
+            return self.length + n_new
+        visible = self.own[-1].visible or self.max_len
+        if n_new > visible:
+            raise ValueError(f"the cache shows {visible} places; {n_new} new tokens do not fit")
+        return visible
 
     def show(self, n_keys: int) -> None:
         """Let attention see the first ``n_keys`` places of a static cache: those in use and more.

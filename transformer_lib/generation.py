@@ -20,6 +20,7 @@ from transformer_lib.decoding import CompiledDecoder, DecodingStep, LanguageMode
 from transformer_lib.embeddings import check_ids
 from transformer_lib.shapes import check_whole, expect_shape
 
+Decodes = LanguageModel | CompiledDecoder
 Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
 
 
@@ -150,9 +151,8 @@ def choose_token(
     return (probabilities / waiting).argmax(dim=-1)
 
 
-@torch.no_grad()
 def stream(
-    model: LanguageModel,
+    model: Decodes,
     prompt: Int[Tensor, "B T"],
     *,
     max_new_tokens: int,
@@ -168,7 +168,7 @@ def stream(
     The model is in eval mode until the iterator ends or is thrown away.
 
     Args:
-        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
+        model: a :class:`CausalLM`, :class:`Seq2SeqLM` or :class:`CompiledDecoder`.
         prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
         max_new_tokens: how many tokens each row gets at most.
         sampling: how to draw; the best token always if left out.
@@ -194,18 +194,18 @@ def stream(
     """
     with generating(model):
         begin = model.begin if isinstance(model, CompiledDecoder) else partial(DecodingStep, model)
-        step = begin(prompt, max_new_tokens, **inputs)
+        with torch.no_grad():  # not where the caller goes on between two tokens
+            step = begin(prompt, max_new_tokens, **inputs)
         end = _end_token(model, eos_id, pad_id)
-        seen = (
-            None
-            if sampling.repetition_penalty == 1
-            else _tokens_of(prompt, model.config.vocab_size, inputs.get("prompt_mask"))
-        )
+        seen = None
+        if sampling.repetition_penalty != 1:
+            seen = _tokens_of(prompt, model.config.vocab_size, inputs.get("prompt_mask"))
         running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
         n_prompt = prompt.shape[1]
         ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
         for n in range(n_prompt, ids.shape[1]):
-            tokens = choose_token(step(ids[:, :n]), sampling, seen, generator)
+            with torch.no_grad():
+                tokens = choose_token(step(ids[:, :n]), sampling, seen, generator)
             tokens = tokens.where(running, pad_id)
             ids[:, n] = tokens
             if seen is not None:
@@ -218,7 +218,7 @@ def stream(
 
 
 def generate(
-    model: LanguageModel,
+    model: Decodes,
     prompt: Int[Tensor, "B T"],
     *,
     max_new_tokens: int,
@@ -228,7 +228,7 @@ def generate(
     """Let a language model go on from a prompt, or write what it reads in a source.
 
     Args:
-        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
+        model: a :class:`CausalLM`, :class:`Seq2SeqLM` or :class:`CompiledDecoder`.
         prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
         max_new_tokens: how many tokens each row gets at most.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
@@ -370,7 +370,7 @@ def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Ten
     return ended
 
 
-def _end_token(model: LanguageModel, eos_id: int | None, pad_id: int) -> int:
+def _end_token(model: Decodes, eos_id: int | None, pad_id: int) -> int:
     """Check both ids; an end token that was left out becomes -1, which no token is."""
     ids = [pad_id] if eos_id is None else [pad_id, eos_id]
     check_ids("eos_id and pad_id", torch.tensor([ids]), model.config.vocab_size)

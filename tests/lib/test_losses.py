@@ -1,0 +1,153 @@
+"""The loss equals PyTorch's, in parts and whole, for every kind of model."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from transformer_lib import losses
+from transformer_lib.config import TransformerConfig
+from transformer_lib.data import IGNORE
+from transformer_lib.heads import (
+    CausalLM,
+    MaskedLM,
+    Seq2SeqLM,
+    SequenceClassifier,
+    VisionTransformer,
+)
+from transformer_lib.losses import Objective, linear_cross_entropy
+
+CONFIG = TransformerConfig(
+    vocab_size=11, max_len=8, d_model=8, n_heads=2, n_layers=1, dropout=0.0, logit_scale=0.5
+)
+IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+TARGETS = torch.tensor([[2, 3, 4, 5], [6, 7, IGNORE, IGNORE]])
+
+
+def reference(x, weight, targets, smoothing):
+    logits = F.linear(x, weight).flatten(end_dim=-2)
+    return F.cross_entropy(
+        logits, targets.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=IGNORE
+    )
+
+
+@pytest.fixture(params=[losses.LOGITS_AT_ONCE, 50], ids=["whole", "in parts"])
+def _parts(request, monkeypatch):
+    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", request.param)
+
+
+@pytest.mark.usefixtures("_parts")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_loss_and_gradients_equal_pytorchs(smoothing, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(3, 7, 8, dtype=dtype, requires_grad=True)
+    weight = torch.randn(13, 8, dtype=dtype, requires_grad=True)
+    targets = torch.randint(13, (3, 7))
+    targets[0, 2:] = IGNORE
+    ours = linear_cross_entropy(x, weight, targets, smoothing)
+    theirs = reference(x, weight, targets, smoothing)
+    torch.testing.assert_close(ours, theirs)
+    assert ours.dtype == dtype
+    for mine, wanted in zip(
+        torch.autograd.grad(3 * ours, (x, weight)),
+        torch.autograd.grad(3 * theirs, (x, weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.usefixtures("_parts")
+def test_gradients_equal_finite_differences():
+    torch.manual_seed(0)
+    x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(13, 4, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([0, 12, IGNORE, 3, 3])
+    assert torch.autograd.gradcheck(
+        lambda x, weight: linear_cross_entropy(x, weight, targets, 0.2), (x, weight)
+    )
+
+
+def test_nothing_is_computed_for_gradients_that_nobody_wants(monkeypatch):
+    x, weight = torch.randn(4, 8), nn.Parameter(torch.randn(13, 8))
+    with torch.no_grad():
+        loss = linear_cross_entropy(x, weight, torch.arange(4))
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, reference(x, weight, torch.arange(4), 0.0).detach())
+
+
+def test_a_sure_and_right_answer_keeps_its_small_gradient_in_bfloat16():
+    # Rounded first, p = 0.9999 would be 1, and nothing would be left of p - 1.
+    x = torch.tensor([[9.0]], dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16, requires_grad=True)
+    linear_cross_entropy(x, weight, torch.tensor([0])).backward()
+    expected = 9 * (torch.sigmoid(torch.tensor(9.0)) - 1)  # about -0.0011
+    torch.testing.assert_close(weight.grad[0, 0].float(), expected, rtol=0.01, atol=0)
+
+
+def test_all_targets_ignored_gives_zero_and_zero_gradients():
+    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(13, 8, requires_grad=True)
+    loss = linear_cross_entropy(x, weight, torch.full((4,), IGNORE))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert not x.grad.any()
+    assert not weight.grad.any()
+
+
+def test_under_autocast_the_logits_are_bfloat16_and_the_loss_is_float32():
+    torch.manual_seed(0)
+    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(13, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = linear_cross_entropy(x, weight, torch.arange(4))
+    loss.backward()
+    exact = reference(x, weight, torch.arange(4), 0.0)
+    assert loss.dtype == x.grad.dtype == weight.grad.dtype == torch.float32
+    torch.testing.assert_close(loss, exact, rtol=0.02, atol=0)
+    assert float((loss - exact).detach().abs()) > 0, "nothing was rounded"
+
+
+def language_model_batches():
+    with_source = {"source": IDS, "target": IDS, "targets": TARGETS}
+    return {
+        CausalLM: {"ids": IDS, "targets": TARGETS},
+        MaskedLM: {"ids": IDS, "targets": TARGETS},
+        Seq2SeqLM: with_source,
+    }
+
+
+@pytest.mark.parametrize("kind", [CausalLM, MaskedLM, Seq2SeqLM])
+def test_every_language_model_has_the_loss_of_its_logits(kind):
+    torch.manual_seed(0)
+    model, batch = kind(CONFIG), language_model_batches()[kind]
+    total, count = Objective(model, label_smoothing=0.1)(batch)
+    inputs = {name: tensor for name, tensor in batch.items() if name != "targets"}
+    logits = model(**inputs).flatten(end_dim=-2)
+    wanted = F.cross_entropy(logits, TARGETS.flatten(), reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(total, wanted)
+    assert int(count) == 6
+    ours = torch.autograd.grad(total, list(model.parameters()), retain_graph=True)
+    theirs = torch.autograd.grad(wanted, list(model.parameters()))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
+def test_classifiers_have_one_target_for_each_row():
+    classes = torch.tensor([2, 0])
+    total, count = Objective(SequenceClassifier(CONFIG, 3))({"ids": IDS, "targets": classes})
+    assert int(count) == 2
+    assert total.ndim == 0
+    config = TransformerConfig(d_model=8, n_heads=2, n_layers=1, max_len=5)
+    images = VisionTransformer(config, 8, 4, n_channels=1, n_classes=3)
+    total, count = Objective(images)({"images": torch.zeros(2, 1, 8, 8), "targets": classes})
+    assert int(count) == 2
+
+
+def test_the_batch_is_left_as_it_was():
+    batch = {"ids": IDS, "targets": TARGETS}
+    Objective(CausalLM(CONFIG))(batch)
+    assert batch.keys() == {"ids", "targets"}
+
+
+def test_label_smoothing_out_of_range_is_refused():
+    with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
+        Objective(nn.Identity(), label_smoothing=1.5)
