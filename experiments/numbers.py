@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     test = data.test[: options.pick(len(data.test), 8)]
     wrong = mistakes(model, test, tokenizer)
-    # Not for choosing anything, but to tell a gap in what was learned from one in what carries over.
+    # Of numbers it has learned from: are mistakes a matter of learning, or of carrying over?
     known = random.Random(options.seed).sample(data.train, len(test))
     metrics = {
         "test_exact_match": 1 - len(wrong) / len(test),

@@ -125,14 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     metrics = {
         "validation_loss": found["loss"],
         "sliding_loss": sliding["loss"],
-        "bits_per_byte": bits_per_byte(found["loss"], found["tokens"], n_bytes),
+        "bits_per_byte": bits_per_byte(found["loss"], int(found["tokens"]), n_bytes),
         "perplexity": found["perplexity"],
         "characters_predicted": found["tokens"],
         "best_step": losses[min(losses)],
         "nanogpt_published_loss": NANOGPT,
     }
     sample = write_text(model, tokenizer, "\n", options.pick(500, 50), seed=options.seed)
-    (options.folder / "sample.txt").write_text(sample + "\n", encoding="utf-8")
+    (options.folder / "sample.txt").write_bytes(f"{sample}\n".encode())
     write_results(
         options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
         tokenizer=tokenizer, rows=rows, more={"sample": sample},

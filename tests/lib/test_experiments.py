@@ -1,0 +1,246 @@
+"""Every experiment runs in its tiny form, and leaves what the book expects of it."""
+
+import csv
+import hashlib
+import json
+import subprocess
+
+import pytest
+import torch
+
+from experiments import common, digits, languages, numbers, recall, run_all, shakespeare
+from transformer_book import datasets
+from transformer_lib.config import TransformerConfig
+from transformer_lib.data import image_batch
+from transformer_lib.heads import CausalLM, Seq2SeqLM
+from transformer_lib.saving import load_model
+from transformer_lib.tokenizers import CharTokenizer, Tokenizer
+
+MODELS = {  # what each experiment trains, and the name of its result
+    numbers: ("Seq2SeqLM", "test_exact_match", "numbers.tsv"),
+    shakespeare: ("CausalLM", "validation_loss", "shakespeare.txt"),
+    languages: ("SequenceClassifier", "test_accuracy", "languages.tsv"),
+    digits: ("VisionTransformer", "test_accuracy", "digits.csv"),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Run an experiment at most once, and return its folder and what it printed."""
+    done = {}
+
+    def run(experiment):
+        if experiment not in done:
+            name = experiment.__name__.split(".")[-1]
+            folder = tmp_path_factory.mktemp(name)
+            experiment.main(["--tiny", "--out", str(folder), "--device", "cpu"])
+            done[experiment] = folder
+        return done[experiment]
+
+    return run
+
+
+def read_csv(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("experiment", MODELS, ids=lambda module: module.__name__)
+def test_an_experiment_leaves_a_model_its_curve_and_its_card(results, experiment):
+    folder = results(experiment)
+    kind, result, data = MODELS[experiment]
+    model, card = load_model(folder), json.loads((folder / "card.json").read_text())
+    assert type(model).__name__ == card["model"]["class"] == kind
+    assert card["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert next(iter(card["metrics"])) == result
+    assert card["data"]["file"] == f"book/data/{data}"
+    content = (common.ROOT / card["data"]["file"]).read_bytes()
+    assert card["data"]["sha256"] == hashlib.sha256(content).hexdigest()
+    assert card["environment"]["torch"] == torch.__version__
+    assert (card["tiny"], card["seed"], card["recipe"]["steps"]) == (True, 0, 4)
+    rows = read_csv(folder / "metrics.csv")
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
+    assert all(float(row["loss"]) > 0 for row in rows)
+    text = (folder / "card.md").read_text()
+    for heading in ("Task", "Intended use", "Limits", "Results", "Data", "Model", "Recipe", "Run"):
+        assert f"\n## {heading}\n" in text
+    assert (folder / "tokenizer.json").exists() == (experiment is not digits)
+
+
+def test_the_translator_in_the_folder_is_the_one_that_was_measured(results):
+    folder = results(numbers)
+    model, tokenizer = load_model(folder), Tokenizer.load(folder / "tokenizer.json")
+    card = json.loads((folder / "card.json").read_text())
+    test = datasets.numbers().test[: card["metrics"]["test_numbers"]]
+    assert numbers.mistakes(model, test, tokenizer) == card["mistakes"]
+
+
+def test_mistakes_are_the_answers_that_differ(monkeypatch):
+    some = datasets.numbers().train[40:43]
+    answers = [some[0].german, "zweiundvierzig", some[2].german]
+    monkeypatch.setattr(numbers, "translate", lambda *_: answers)
+    wrong = numbers.mistakes(None, some, None)
+    assert wrong == [{"english": "forty-one", "german": "einundvierzig", "answer": answers[1]}]
+
+
+def test_translations_do_not_depend_on_what_else_is_in_the_batch():
+    torch.manual_seed(0)
+    tokenizer = CharTokenizer.train(["ü"])
+    config = TransformerConfig(
+        vocab_size=tokenizer.vocab_size, max_len=80, d_model=8, n_heads=2, n_layers=1
+    )
+    model, texts = Seq2SeqLM(config).eval(), ["one", "two hundred and forty-one"]
+    alone = [numbers.translate(model, [text], tokenizer)[0] for text in texts]
+    assert numbers.translate(model, texts, tokenizer) == alone
+
+
+def test_sliding_windows_ask_for_every_character_once_with_enough_before_it():
+    ids = torch.arange(103)
+    asked = []
+    for batch in shakespeare.sliding_windows(ids, length=16, batch_size=4).one_pass():
+        assert batch["ids"].shape[1] <= 16
+        for row, targets in zip(batch["ids"], batch["targets"], strict=True):
+            places = (targets >= 0).nonzero()[:, 0]
+            assert torch.equal(targets[places], row[places] + 1)
+            assert places[0] >= 12 or row[0] == 0
+            asked += targets[places].tolist()
+    assert asked == list(range(1, 103))
+
+
+def test_the_sample_goes_on_beyond_a_window_and_can_be_repeated(results):
+    folder = results(shakespeare)
+    model, tokenizer = load_model(folder), Tokenizer.load(folder / "tokenizer.json")
+    assert isinstance(model, CausalLM)
+    sample = shakespeare.write_text(model, tokenizer, "\n", n=50, seed=0)
+    assert sample == json.loads((folder / "card.json").read_text())["sample"]
+    assert (folder / "sample.txt").read_bytes() == (sample + "\n").encode()
+    assert model.config.max_len < 50
+    assert sample != shakespeare.write_text(model, tokenizer, "\n", n=50, seed=1)
+
+
+def test_bits_per_byte_count_every_character_but_the_first(results):
+    metrics = json.loads((results(shakespeare) / "card.json").read_text())["metrics"]
+    assert metrics["characters_predicted"] == 998
+    ln2 = float(torch.tensor(2.0).double().log())
+    assert metrics["bits_per_byte"] == pytest.approx(metrics["validation_loss"] / ln2)
+
+
+def test_the_confusion_matrix_counts_all_tests(results):
+    folder = results(languages)
+    metrics = json.loads((folder / "card.json").read_text())["metrics"]
+    rows = read_csv(folder / "confusion.csv")
+    assert [row.pop("language") for row in rows] == list(datasets.LANGUAGES)
+    counts = torch.tensor([[int(n) for n in row.values()] for row in rows])
+    assert counts.sum() == metrics["test_examples"]
+    assert counts.trace() / counts.sum() == pytest.approx(metrics["test_accuracy"])
+
+
+def test_the_digits_model_is_the_best_seed_by_validation(results):
+    folder = results(digits)
+    rows = read_csv(folder / "seeds.csv")
+    best = max(rows, key=lambda row: (float(row["validation"]), -float(row["validation_loss"])))
+    metrics = json.loads((folder / "card.json").read_text())["metrics"]
+    assert metrics["chosen_seed"] == int(best["seed"])
+    assert metrics["test_accuracy"] == float(best["test"])
+    part = datasets.digits().test
+    images = image_batch(list(zip(*part, strict=True)))["images"]
+    found = load_model(folder)(images).argmax(dim=-1)
+    assert (found == part.labels).double().mean() == pytest.approx(float(best["test"]))
+
+
+def test_distortion_of_nothing_changes_nothing():
+    images = datasets.digits().train.images[:5]
+    still = digits.distort(images, turn=0.0, stretch=0.0, shift=0.0)
+    assert torch.allclose(still, images, atol=1e-6)
+
+
+def test_distortions_differ_and_keep_most_of_the_ink():
+    torch.manual_seed(0)
+    images = datasets.digits().train.images[:1].expand(50, -1, -1, -1)
+    moved = digits.distort(images, turn=15.0, stretch=0.1, shift=1.0)
+    assert moved.flatten(1).unique(dim=0).shape[0] == 50
+    ink = moved.sum(dim=(1, 2, 3)) / images.sum(dim=(1, 2, 3))
+    assert 0.5 < ink.min() < ink.max() < 1.5
+
+
+def test_recall_compares_four_networks_of_one_size(results):
+    folder = results(recall)
+    rows = read_csv(folder / "results.csv")
+    assert [row["model"] for row in rows] == ["rnn", "gru", "lstm", "transformer"]
+    assert all(0 <= float(row["accuracy"]) <= 1 for row in rows)
+    sizes = [int(row["parameters"]) for row in rows]
+    assert max(sizes) / min(sizes) < 1.1
+    card = json.loads((folder / "card.json").read_text())
+    assert "recall_task" in card["data"]["description"]
+    assert "model" not in card
+    assert not (folder / "model.safetensors").exists()
+
+
+def test_a_network_that_learns_says_when_it_knew():
+    recipe = common.Recipe(
+        steps=60, learning_rate=1e-2, schedule="constant", optimizer="adam", weight_decay=0.0,
+        log_every=10, checkpoint_every=60,
+    )  # fmt: skip
+    row = recall.run_one("gru", distance=1, seed=0, recipe=recipe, n_tests=200)
+    assert row["accuracy"] == 1
+    assert row["steps_to_99"] in range(10, 60, 10)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 250, 999, 4_000, 123_457])
+def test_no_table_of_metrics_is_long(steps):
+    recipe = common.Recipe(steps=steps, learning_rate=1.0, **common.intervals(steps))
+    logged = {*range(0, steps, recipe.log_every), *range(0, steps, recipe.validate_every), steps}
+    assert len(logged) <= common.MOST_ROWS
+
+
+def test_a_tiny_run_leaves_the_book_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    assert "book" not in common.read_options("digits", "", ["--tiny"]).folder.parts
+    assert common.read_options("digits", "", []).folder == tmp_path / "book" / "results" / "digits"
+
+
+def test_accuracy_counts_right_answers_and_keeps_the_mode():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).train()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[1.0] * 4, [-1.0] * 4]))
+        model[1].bias.zero_()
+
+    class Ones:
+        def one_pass(self):
+            yield {"input": torch.ones(4, 1, 2, 2), "targets": torch.tensor([0, 0, 0, 1])}
+
+    assert common.accuracy(model, Ones()) == 0.75
+    assert model.training
+
+
+def test_run_all_tells_who_failed(tmp_path, capsys, monkeypatch):
+    class Process:  # the second fails, the third never ends
+        def __init__(self, command, stdout, **_):
+            self.name = command[2].removeprefix("experiments.")
+            stdout.write(f"starting\n{self.name}: what it says last\n".encode())
+            self.returncode = None
+
+        def wait(self, seconds=None):
+            if self.name == "digits" and self.returncode is None:
+                raise subprocess.TimeoutExpired("digits", seconds)
+            self.returncode = self.returncode or {"languages": 3}.get(self.name, 0)
+
+        def kill(self):
+            self.returncode = -9
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    chosen = ["--only", "numbers", "languages", "digits"]
+    assert run_all.main(["--out", str(tmp_path), *chosen]) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "numbers: what it says last",
+        "languages FAILED (3): languages: what it says last",
+        "digits FAILED (-9): digits: what it says last",
+    ]
+
+
+def test_run_all_runs_an_experiment(tmp_path, capsys):
+    options = ["--out", str(tmp_path), "--only", "digits", "--tiny", "--device", "cpu"]
+    assert run_all.main(options) == 0
+    assert "digits: test_accuracy" in capsys.readouterr().out
+    assert (tmp_path / "digits" / "model.safetensors").exists()
+    assert "seed" in (tmp_path / "digits.log").read_text()
