@@ -11,11 +11,18 @@ import torch.nn.functional as F  # noqa: N812
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
+from transformer_lib import losses
 from transformer_lib.attention import attention, fused_attention
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.data import IGNORE, TextWindows
+from transformer_lib.decoding import CompiledDecoder
+from transformer_lib.generation import generate
 from transformer_lib.heads import CausalLM, Seq2SeqLM, VisionTransformer
+from transformer_lib.losses import linear_cross_entropy
 from transformer_lib.masks import causal_mask, padding_mask
 from transformer_lib.presets import PRESETS, build_preset
+from transformer_lib.recipes import Recipe
+from transformer_lib.training import train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
 
@@ -138,3 +145,58 @@ def test_cached_decoding_is_the_same_on_the_gpu(position):
     with torch.no_grad():
         pieces = [model(ids[:, start:end], cache=cache) for start, end in ((0, 6), (6, 7), (7, 9))]
         assert_close(torch.cat(pieces, dim=1), model(ids), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("position", ["learned", "rope", "alibi", "t5"])
+@pytest.mark.parametrize("kind", [CausalLM, Seq2SeqLM])
+def test_recorded_steps_give_the_tokens_of_the_model(kind, position):
+    torch.compiler.reset()
+    model = randomise(kind(small_config(position=position, max_len=140))).cuda()
+    fast = CompiledDecoder(model, max_len=138)
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.ones(3, 124, dtype=torch.bool, device="cuda")
+    mask[0, :5] = False
+    for _ in range(2):  # recorded, and replayed with another batch
+        inputs = {"prompt": torch.randint(11, (3, 124), generator=generator).cuda()}
+        if kind is Seq2SeqLM:
+            inputs["source"] = torch.randint(11, (3, 6), generator=generator).cuda()
+        plain = generate(model, max_new_tokens=14, prompt_mask=mask, **inputs)
+        assert torch.equal(generate(fast, max_new_tokens=14, prompt_mask=mask, **inputs), plain)
+
+
+@pytest.mark.parametrize("parts", [2**29, 2**12])
+def test_the_compiled_loss_is_the_loss_of_all_logits(parts, monkeypatch):
+    monkeypatch.setattr(losses, "LOGITS_AT_ONCE", parts)
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    x = torch.randn(4, 64, 32, device="cuda", requires_grad=True)
+    weight = torch.randn(101, 32, device="cuda", requires_grad=True)
+    targets = torch.randint(101, (4, 64), device="cuda")
+    targets[0, :9] = IGNORE
+    wanted = F.cross_entropy((x @ weight.mT).flatten(0, 1), targets.flatten(), reduction="sum")
+    found = torch.compile(linear_cross_entropy)(x, weight, targets)
+    assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (x, weight)),
+        torch.autograd.grad(wanted, (x, weight)),
+        strict=True,
+    ):
+        assert relative_error(ours, theirs) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("precision", "compiled"), [("float32", False), ("bfloat16", True), ("float16", False)]
+)
+def test_training_learns_in_every_precision(precision, compiled, tmp_path):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    config = small_config(vocab_size=11, max_len=16, dropout=0.1)
+    text = TextWindows(torch.arange(300) % 11, length=16, batch_size=8)
+    recipe = Recipe(
+        steps=60, learning_rate=0.01, precision=precision, compile=compiled, validate_every=30
+    )
+    options = {"validation": text, "folder": tmp_path, "progress": False, "device": "cuda"}
+    rows = train(CausalLM(config), text, recipe, **options)
+    assert rows[-1]["validation_loss"] < 0.5 < rows[0]["loss"]
+    again = train(CausalLM(config), text, recipe, **options)  # finished: read back, not trained
+    assert again[-1] == rows[-1]
