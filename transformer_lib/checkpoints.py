@@ -2,13 +2,16 @@
 
 Each family of checkpoints has a column in a table of settings (the keys of its ``config.json``) and
 one in a table of tensors. Both are used in both directions: to read a checkpoint and to write one.
+The tables, and what else is known of the families, are in ``checkpoints.toml``, beside this file.
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,92 +21,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.positions import change_pairing
 from transformer_lib.presets import PRESETS
 
-# A dash: the family has no such thing. Two rows for one key or one field: they must agree.
-_SETTINGS = """
-ours               BERT                          GPT-2                LLaMA
-vocab_size         vocab_size                    vocab_size           vocab_size
-max_len            max_position_embeddings       n_positions          max_position_embeddings
-d_model            hidden_size                   n_embd               hidden_size
-n_heads            num_attention_heads           n_head               num_attention_heads
-n_kv_heads         -                             -                    num_key_value_heads
-d_head             -                             -                    head_dim
-d_ff               intermediate_size             n_inner              intermediate_size
-n_layers           num_hidden_layers             n_layer              num_hidden_layers
-dropout            hidden_dropout_prob           resid_pdrop          -
-dropout            classifier_dropout            embd_pdrop           -
-attention_dropout  attention_probs_dropout_prob  attn_pdrop           attention_dropout
-rope_theta         -                             -                    rope_theta
-norm_eps           layer_norm_eps                layer_norm_epsilon   rms_norm_eps
-activation         hidden_act                    activation_function  hidden_act
-n_segments         type_vocab_size               -                    -
-tie_embeddings     tie_word_embeddings           tie_word_embeddings  tie_word_embeddings
-
-ours               T5                            ViT
-vocab_size         vocab_size                    -
-max_len            n_positions                   -
-d_model            d_model                       hidden_size
-n_heads            num_heads                     num_attention_heads
-d_head             d_kv                          -
-d_ff               d_ff                          intermediate_size
-n_layers           num_layers                    num_hidden_layers
-n_layers           num_decoder_layers            -
-dropout            dropout_rate                  hidden_dropout_prob
-attention_dropout  dropout_rate                  attention_probs_dropout_prob
-norm_eps           layer_norm_epsilon            layer_norm_eps
-activation         feed_forward_proj             hidden_act
-tie_embeddings     tie_word_embeddings           -
-"""
-
-# Our names without "encoder." or "decoder." and, for the parts of a block, without its number.
-# The ends ".weight" and ".bias" are left out where both have them; our gains are their weights.
-_TENSORS = """
-ours                       BERT                              GPT-2        LLaMA
-embedding.tokens           embeddings.word_embeddings        wte          embed_tokens
-embedding.positions.table  embeddings.position_embeddings    wpe          -
-embedding.segments         embeddings.token_type_embeddings  -            -
-embedding.norm             embeddings.LayerNorm              -            -
-attention.query            attention.self.query              attn.c_attn  self_attn.q_proj
-attention.key              attention.self.key                attn.c_attn  self_attn.k_proj
-attention.value            attention.self.value              attn.c_attn  self_attn.v_proj
-attention.output           attention.output.dense            attn.c_proj  self_attn.o_proj
-attention_norm             attention.output.LayerNorm        ln_1         input_layernorm
-feed_forward.gate          -                                 -            mlp.gate_proj
-feed_forward.expand        intermediate.dense                mlp.c_fc     mlp.up_proj
-feed_forward.contract      output.dense                      mlp.c_proj   mlp.down_proj
-feed_forward_norm          output.LayerNorm                  ln_2         post_attention_layernorm
-stack.final_norm           -                                 ln_f         norm
-output.projection          -                                 lm_head      lm_head
-output.projection.bias     cls.predictions.bias              -            -
-transform                  cls.predictions.transform.dense   -            -
-norm                       cls.predictions.transform.LayerNorm  -         -
-pooler                     pooler.dense                      -            -
-classifier                 classifier                        -            -
-
-ours                       T5                                 ViT
-embedding.tokens           shared                             -
-class_token                -                                  embeddings.cls_token
-positions.table.weight     -                                  embeddings.position_embeddings
-patches.projection         -                                  embeddings.patch_embeddings.projection
-stack.bias.table           {side}.block.0.layer.0.SelfAttention.relative_attention_bias  -
-attention.query            layer.0.SelfAttention.q            attention.attention.query
-attention.key              layer.0.SelfAttention.k            attention.attention.key
-attention.value            layer.0.SelfAttention.v            attention.attention.value
-attention.output           layer.0.SelfAttention.o            attention.output.dense
-attention_norm             layer.0.layer_norm                 layernorm_before
-cross_attention.query      layer.1.EncDecAttention.q          -
-cross_attention.key        layer.1.EncDecAttention.k          -
-cross_attention.value      layer.1.EncDecAttention.v          -
-cross_attention.output     layer.1.EncDecAttention.o          -
-cross_attention_norm       layer.1.layer_norm                 -
-feed_forward.gate          layer.{last}.DenseReluDense.wi_0   -
-feed_forward.expand        layer.{last}.DenseReluDense.{wi}   intermediate.dense
-feed_forward.contract      layer.{last}.DenseReluDense.wo     output.dense
-feed_forward_norm          layer.{last}.layer_norm            layernorm_after
-stack.final_norm           {side}.final_layer_norm            layernorm
-output.projection          lm_head                            -
-classifier                 -                                  classifier
-"""
-
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 TextModel = models.Encoder | heads.MaskedLM | heads.SequenceClassifier | heads.CausalLM
 Model = TextModel | heads.Seq2SeqLM | heads.VisionTransformer
@@ -152,6 +70,13 @@ BATCHED = Transform(  # with a batch dimension of 1
     lambda tensor, shape: [tensor.reshape(shape)],
     lambda parts, model: parts[0].reshape(1, -1, model.config.d_model),
 )
+_LAYOUTS = {
+    "transposed": TRANSPOSED,
+    "fused": FUSED,
+    "rotated": ROTATED,
+    "convolution": CONVOLUTION,
+    "batched": BATCHED,
+}
 
 
 @dataclass(frozen=True)
@@ -176,23 +101,23 @@ class Family:
     """
 
     column: str
-    architectures: tuple[str, ...]
+    architectures: Sequence[str]
     prefix: str
     block: str
     base: TransformerConfig
     activations: dict[str, str]
-    transforms: dict[str, Transform] = field(default_factory=dict)
-    copies: dict[str, str] = field(default_factory=dict)
+    transforms: dict[str, Transform]
+    copies: dict[str, str]
 
     @cached_property
     def settings(self) -> list[tuple[str, str]]:
         """Fields of our configuration, and the keys of ``config.json`` with the same values."""
-        return _read_column(_SETTINGS, self.column)
+        return _read_column(TABLES["settings"], self.column)
 
     @cached_property
     def tensors(self) -> dict[str, str]:
         """Our names of the parts of a model, and theirs."""
-        return dict(_read_column(_TENSORS, self.column))
+        return dict(_read_column(TABLES["tensors"], self.column))
 
     def plain_name(self, name: str) -> str:
         """Return a file's name of a tensor as the tables have it."""
@@ -232,69 +157,13 @@ def _read_column(table: str, column: str) -> list[tuple[str, str]]:
     return [(row[0], row[i]) for row in rows[1:] if row[i] != "-"]
 
 
-_PLAIN = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+def _read_family(
+    like: str, config: dict[str, Any], transforms: dict[str, str], **fields: Any
+) -> Family:
+    """Make a family of what ``checkpoints.toml`` says."""
+    base = replace(PRESETS[like].config, **config)
+    layouts = {name: _LAYOUTS[layout] for name, layout in transforms.items()}
+    return Family(base=base, transforms=layouts, **fields)
 
-# What a file means that leaves a key out is what the presets say, with few exceptions.
-FAMILIES = {
-    "bert": Family(
-        column="BERT",
-        architectures=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
-        prefix="bert.",
-        block="encoder.layer.{n}.",
-        base=PRESETS["bert-base"].config,
-        activations=_PLAIN,
-        copies={
-            "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
-    ),
-    "gpt2": Family(
-        column="GPT-2",
-        architectures=("GPT2LMHeadModel", "GPT2Model"),
-        prefix="transformer.",
-        block="h.{n}.",
-        base=PRESETS["gpt2"].config,
-        activations=_PLAIN,
-        transforms={"c_attn": FUSED, "c_proj": TRANSPOSED, "c_fc": TRANSPOSED},
-        copies={"lm_head.weight": "wte.weight"},
-    ),
-    "llama": Family(
-        column="LLaMA",
-        architectures=("LlamaForCausalLM",),
-        prefix="model.",
-        block="layers.{n}.",
-        base=replace(
-            PRESETS["llama-2-7b"].config, max_len=2048, norm_eps=1e-6, rope_pairing="split"
-        ),
-        activations={"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"},
-        transforms={"q_proj": ROTATED, "k_proj": ROTATED},
-        copies={"lm_head.weight": "embed_tokens.weight"},
-    ),
-    # T5 also drops inside the feed-forward network and after the final norm; our models do not.
-    "t5": Family(
-        column="T5",
-        architectures=("T5ForConditionalGeneration",),
-        prefix="",
-        block="{side}.block.{n}.",
-        base=PRESETS["t5-small"].config,
-        activations={"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"},
-        copies={
-            "encoder.embed_tokens.weight": "shared.weight",
-            "decoder.embed_tokens.weight": "shared.weight",
-            "lm_head.weight": "shared.weight",
-        },
-    ),
-    "vit": Family(
-        column="ViT",
-        architectures=("ViTForImageClassification",),
-        prefix="vit.",
-        block="encoder.layer.{n}.",
-        base=replace(PRESETS["vit-b-16"].config, dropout=0.0, norm_eps=1e-12),
-        activations=_PLAIN,
-        transforms={
-            "cls_token": BATCHED,
-            "position_embeddings": BATCHED,
-            "projection": CONVOLUTION,
-        },
-    ),
-}
+
+FAMILIES = {kind: _read_family(**row) for kind, row in TABLES["families"].items()}

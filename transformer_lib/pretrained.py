@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformer_lib import heads, models
-from transformer_lib.checkpoints import FAMILIES, SAME, Family, Model, Transform
+from transformer_lib.checkpoints import FAMILIES, SAME, TABLES, Family, Model, Transform
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.shapes import check_choice, check_whole
@@ -24,32 +24,8 @@ Settings = dict[str, Any]  # the content of config.json
 Tensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
 Places = dict[str, tuple[list[str], Transform]]  # our parameters that a tensor holds, and how
 
-_ONLY = {  # settings of which our models can follow only one value
-    "add_cross_attention": False,
-    "attention_bias": False,
-    "is_decoder": False,
-    "mlp_bias": False,
-    "position_embedding_type": "absolute",
-    "pruned_heads": {},
-    "qkv_bias": True,
-    "quantization_config": None,
-    "relative_attention_max_distance": 128,
-    "relative_attention_num_buckets": 32,
-    "reorder_and_upcast_attn": False,
-    "rope_scaling": None,
-    "scale_attn_by_inverse_layer_idx": False,
-    "scale_attn_weights": True,
-}
-_ARCHITECTURES = {  # the kind of checkpoint that is written
-    "Encoder": "BertModel",
-    "MaskedLM": "BertForMaskedLM",
-    "SequenceClassifier": "BertForSequenceClassification",
-    "SequenceClassifier without classes": "BertModel",
-    "CausalLM with position='learned'": "GPT2LMHeadModel",
-    "CausalLM with position='rope'": "LlamaForCausalLM",
-    "Seq2SeqLM": "T5ForConditionalGeneration",
-    "VisionTransformer": "ViTForImageClassification",
-}
+# Settings of which our models can follow only one value.
+_ONLY = dict.fromkeys(TABLES["must_be_absent"]) | TABLES["must_be"]
 _T5_INNER = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}  # its dense_act_fn
 
 # Tensors that some files have and no model needs: constants, and BERT's second head.
@@ -294,9 +270,10 @@ def _architecture(model: nn.Module) -> str:
     elif isinstance(model, heads.SequenceClassifier):
         kind += " with pooling='mean'" if model.pooler is None else ""
         kind += " without classes" if model.classifier is None else ""
-    if kind not in _ARCHITECTURES:
+    if kind not in TABLES["written_as"]:
         raise ValueError(f"no family of checkpoints has a {kind}")
-    return _ARCHITECTURES[kind]
+    architecture: str = TABLES["written_as"][kind]
+    return architecture
 
 
 def _write_settings(model: Model, architecture: str) -> Settings:
