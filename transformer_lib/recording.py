@@ -3,13 +3,16 @@
 Letters travel with the tensors. A model's inputs are named by the annotations of its forward pass,
 and a rule for each function says where the letters go: ``transpose`` takes them along. None is
 guessed from sizes that happen to be equal; where no rule knows a letter, the size stands for it.
+The words are in ``recording.toml``, beside this file.
 """
 
 import inspect
 import math
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -29,55 +32,10 @@ STEP_LETTERS = {
     "C": "classes",
 }
 
-# What a class does when it calls a child or a function ("" is a part of the next step), and after
-# a bar the last letters of the result, where no rule can know them (a dot leaves one as it is). A
-# key may end in the last letter of the result or in a number passed, to tell two uses apart.
-# fmt: off
-ROLES = {
-    "Embedding": {
-        "tokens": "look up token vectors | D", "mul": "scale by sqrt(D) = {}",
-        "segments": "look up segment vectors | D", "add": "add segments"},
-    "AddedPositions": {"table": "look up position vectors | D", "add": "add positions"},
-    "T5Bias": {"table": "look up a bias for distances | H", "permute": "put heads first | H . ."},
-    "PatchEmbedding": {
-        "unfold": "", "permute": "cut into patches | B . . . . .", "flatten": "lay out in a row",
-        "projection": "project each patch | D"},
-    "MultiHeadAttention": {
-        "query": "project to queries | H*K", "key": "project to keys | G*K",
-        "value": "project to values | G*K", "unflatten": "split heads",
-        "transpose": "swap positions and heads", "flatten K": "rotate (RoPE)",
-        "new_zeros": "set memory aside | B G . K", "__getitem__": "read the cache | B G S K",
-        "repeat_interleave": "repeat for each group of heads | H . .",
-        "matmul": "scores: queries · keys", "mul": "scale by {}", "add": "add bias",
-        "masked_fill": "mask", "masked_fill 0": "set masked weights to 0",
-        "matmul K": "weighted sum of values", "flatten": "merge heads",
-        "output": "project and mix heads | D"},
-    "Block": {"add": "add to the stream"},
-    "FeedForward": {
-        "expand": "expand | F", "gate": "expand for the gate | F", "mul": "multiply by the gate",
-        "contract": "contract | D"},
-    "MixtureOfExperts": {
-        "flatten": "line up all tokens", "router": "score the experts | E", "topk": "pick the best",
-        "div": "make the weights sum to 1", "__getitem__": " | D",
-        "__getitem__ D": "take this expert's tokens",
-        "mul D": "weigh what it says", "index_add": "add it to the output",
-        "view_as": "back to sequences", "mul": "", "sum": "", "mean": ""},  # of the balance loss
-    "OutputLayer": {"mul": "scale by {}", "projection": "logits | V"},
-    "MaskedLM": {"transform": "transform | D"},
-    "SequenceClassifier": {
-        "__getitem__": "take the first token | B D", "pooler": "pool | D",
-        "masked_fill": "set padding to 0", "sum": "sum over tokens | B D",
-        "mean": "mean over tokens | B D", "div": "divide by their number",
-        "classifier": "logits | C"},
-    "VisionTransformer": {
-        "expand": "repeat the class token | B . D", "cat": "put the class token first | B T D",
-        "__getitem__": "take the class token | B D", "classifier": "logits | C"},
-    "": {
-        "relu": "activate (ReLU)", "gelu": "activate (GELU)", "silu": "activate (SiLU)",
-        "layer_norm": "layer norm", "rms_norm": "RMS norm", "mT": "", "unbind": "", "stack": "",
-        "zeros_like": "", "to": "", "__getitem__": "", "dropout": ""},  # in eval mode it rests
-}
-# fmt: on
+# What a class does when it calls a child or a function, in words; the file says how to read them.
+ROLES: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
