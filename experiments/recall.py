@@ -20,18 +20,18 @@ import torch
 from torch import nn
 
 from experiments.common import Options, Row, read_options, write_csv, write_results
+from transformer_book.recurrent import RecurrentClassifier
 from transformer_book.tasks import FIRST_SYMBOL, Pair, recall_task
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, Batches, answer_batch
 from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import Recipe
-from transformer_lib.recurrent import RecurrentClassifier
 from transformer_lib.training import train
 
 N_SYMBOLS = 8
 VOCABULARY = FIRST_SYMBOL + 2 * N_SYMBOLS
 WIDTHS = {"rnn": 104, "gru": 60, "lstm": 52, "transformer": 32}  # about 25,000 parameters each
-BATCH = 64
+BATCH = 32
 DISTANCES = (5, 10, 20, 50, 100, 200)
 ENOUGH = 0.99
 ABOUT = {
@@ -93,7 +93,7 @@ def run_one(kind: str, distance: int, seed: int, recipe: Recipe, n_tests: int) -
     """
     torch.manual_seed(seed)
     model = build(kind)
-    pairs = recall_task(BATCH * min(recipe.steps, 300), N_SYMBOLS, distance, seed=2 * seed)
+    pairs = recall_task(BATCH * min(recipe.steps, 500), N_SYMBOLS, distance, seed=2 * seed)
     new = recall_task(n_tests, N_SYMBOLS, distance, seed=2 * seed + 1)
     collate = answer_batch if kind == "transformer" else class_batch
     arrived: list[int] = []
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     steps = options.n_steps(1_000)
     recipe = Recipe(
         steps=steps,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         schedule="constant",
         warmup=steps // 20,
         optimizer="adam",

@@ -356,25 +356,6 @@ def image_batch(examples: Sequence[tuple[Tensor, int | Tensor]]) -> Batch:
     return {"images": images, "targets": targets}
 
 
-def with_lengths(batch: Batch) -> Batch:
-    """Replace padding masks by lengths, which is what recurrent networks take.
-
-    Args:
-        batch: a batch padded at the end, with ``mask`` or ``source_mask``.
-
-    Returns:
-        The same with ``lengths`` or ``source_lengths``, ``(B,)``.
-
-    Example:
-        >>> with_lengths(classification_batch([([5, 6, 7], 1), ([8], 0)]))["lengths"]
-        tensor([3, 1])
-    """
-    return {
-        name.replace("mask", "lengths"): tensor.sum(dim=(1, 2, 3)) if "mask" in name else tensor
-        for name, tensor in batch.items()
-    }
-
-
 def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
     """Fill rows with several sequences each, so that little is padding; none sees another.
 

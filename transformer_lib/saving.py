@@ -13,14 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from transformer_lib import heads, recurrent
+from transformer_lib import heads
 from transformer_lib.config import TransformerConfig
 from transformer_lib.shapes import check_choice
 
 Tensors = dict[str, Tensor]
 _HEADS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SequenceClassifier", "VisionTransformer")
 _CLASSES = {name: getattr(heads, name) for name in _HEADS}
-_CLASSES["RecurrentClassifier"] = recurrent.RecurrentClassifier
 
 
 def save_model(
@@ -29,7 +28,7 @@ def save_model(
     """Write a model so that :func:`load_model` can build it again.
 
     Args:
-        model: one of the models of ``heads``, or a ``RecurrentClassifier``.
+        model: one of the models of ``heads``.
         folder: where ``model.json`` (class and arguments) and ``model.safetensors`` (weights by our
             own names, tied ones once) are written; made if need be.
         tokenizer: written beside it as ``tokenizer.json``.
@@ -105,11 +104,10 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         ``class`` and ``arguments``, ready for JSON.
 
     Example:
-        >>> described = describe_model(recurrent.RecurrentClassifier("gru", 10, 8, n_classes=3))
-        >>> described["class"]
-        'RecurrentClassifier'
-        >>> described["arguments"]
-        {'kind': 'gru', 'vocab_size': 10, 'd_model': 8, 'n_classes': 3}
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> described = describe_model(heads.SequenceClassifier(config, n_classes=3))
+        >>> described["class"], described["arguments"]["n_classes"]
+        ('SequenceClassifier', 3)
     """
     arguments: dict[str, Any] = {}
     config = getattr(model, "config", None)
@@ -122,11 +120,6 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         for name in ("image_size", "patch_size", "n_channels"):
             arguments[name] = getattr(model.patches, name)
         arguments["n_classes"] = model.classifier.out_features
-    elif isinstance(model, recurrent.RecurrentClassifier):
-        kinds = {cell: kind for kind, cell in recurrent.CELLS.items()}
-        arguments["kind"] = kinds[type(model.recurrent.cell)]
-        arguments["vocab_size"], arguments["d_model"] = model.embedding.weight.shape
-        arguments["n_classes"] = model.head.out_features
     return {"class": type(model).__name__, "arguments": arguments}
 
 

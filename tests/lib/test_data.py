@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from transformer_book import tasks
+from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq, with_lengths
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import (
     IGNORE,
@@ -25,11 +26,9 @@ from transformer_lib.data import (
     pack,
     pad,
     translation_batch,
-    with_lengths,
 )
 from transformer_lib.heads import CausalLM, Seq2SeqLM, SequenceClassifier, VisionTransformer
 from transformer_lib.losses import Objective
-from transformer_lib.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 
 WORDS = [[*range(1, 2 + i % 7), 10 + i] for i in range(53)]  # all different, lengths 2 to 8
 TINY = {"vocab_size": 100, "d_model": 16, "n_heads": 2, "n_layers": 2, "d_ff": 32, "max_len": 64}

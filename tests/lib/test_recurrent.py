@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
-from transformer_lib.recurrent import (
+from transformer_book.recurrent import (
     CELLS,
     AdditiveAttention,
     GRUCell,

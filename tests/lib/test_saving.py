@@ -16,7 +16,6 @@ from transformer_lib.heads import (
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.recurrent import RecurrentClassifier
 from transformer_lib.saving import (
     load_model,
     read_checkpoint,
@@ -41,7 +40,6 @@ MODELS = {
     "classifier, mean": (lambda: SequenceClassifier(tiny(), 3, pooling="mean"), (IDS,)),
     "no classes": (lambda: SequenceClassifier(tiny(), n_classes=0), (IDS,)),
     "vision": (lambda: VisionTransformer(tiny(max_len=5), 8, 4, 1, 10), (IMAGES,)),
-    "recurrent": (lambda: RecurrentClassifier("lstm", 11, 8, n_classes=3), (IDS,)),
 }
 
 

@@ -15,6 +15,7 @@ from tiny_models import tiny
 from torch import nn
 from torch.testing import assert_close
 
+from transformer_book.recurrent import RecurrentClassifier, with_lengths
 from transformer_lib.data import (
     IGNORE,
     Batches,
@@ -23,7 +24,6 @@ from transformer_lib.data import (
     image_batch,
     next_token_batch,
     translation_batch,
-    with_lengths,
 )
 from transformer_lib.heads import (
     CausalLM,
@@ -34,7 +34,6 @@ from transformer_lib.heads import (
 )
 from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe, recipe_2017
-from transformer_lib.recurrent import RecurrentClassifier
 from transformer_lib.training import COLUMNS, _share, bits_per_byte, evaluate, train
 
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.attention import attention
+from transformer_lib.data import Batch
 from transformer_lib.embeddings import check_ids
 from transformer_lib.masks import padding_mask
 from transformer_lib.shapes import check_choice, check_whole, expect_shape
@@ -523,6 +524,26 @@ class RecurrentClassifier(nn.Module):
         check_ids("ids", ids, self.embedding.num_embeddings)
         _, final = self.recurrent(self.embedding(ids), lengths)
         return self.head(final.hidden)  # type: ignore[no-any-return]
+
+
+def with_lengths(batch: Batch) -> Batch:
+    """Replace padding masks by lengths, which is what recurrent networks take.
+
+    Args:
+        batch: a batch padded at the end, with ``mask`` or ``source_mask``.
+
+    Returns:
+        The same with ``lengths`` or ``source_lengths``, ``(B,)``.
+
+    Example:
+        >>> from transformer_lib.data import classification_batch
+        >>> with_lengths(classification_batch([([5, 6, 7], 1), ([8], 0)]))["lengths"]
+        tensor([3, 1])
+    """
+    return {
+        name.replace("mask", "lengths"): tensor.sum(dim=(1, 2, 3)) if "mask" in name else tensor
+        for name, tensor in batch.items()
+    }
 
 
 def _check_sizes(**sizes: int) -> None:
