@@ -1,0 +1,109 @@
+"""Train in child processes that are killed until one gets through; used by test_resume.py.
+
+``killed_run.py FOLDER MODE ...``: ``never`` trains in one go, ``time`` sends SIGKILL at a random
+moment after some steps, ``write`` lets the child kill itself while it writes, half a file included.
+The library knows nothing of all this: its calls to the system are replaced here. Each mode has a
+folder of its own; how often it was killed is printed.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from transformer_lib import saving
+from transformer_lib.config import TransformerConfig
+from transformer_lib.data import Batches, next_token_batch
+from transformer_lib.heads import CausalLM
+from transformer_lib.recipes import Recipe
+from transformer_lib.training import train
+
+sys.modules["matplotlib.figure"] = None  # no pictures: they take longer than all the rest
+
+
+def train_to_the_end(folder):
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab_size=11, max_len=16, d_model=16, n_heads=2, n_layers=2, dropout=0.2
+    )
+    model = CausalLM(config)
+    rng = random.Random(0)
+    texts = [[rng.randrange(1, 11) for _ in range(rng.randrange(3, 16))] for _ in range(30)]
+    batches = Batches(texts, next_token_batch, batch_size=4)
+    validation = Batches(texts[:6], next_token_batch, batch_size=4)
+    recipe = Recipe(
+        steps=24, learning_rate=0.05, warmup=5, accumulate=2, log_every=1, validate_every=5,
+        checkpoint_every=3, patience=100,
+    )  # fmt: skip
+    train(model, batches, recipe, validation=validation, folder=folder, progress=False)
+    save_file({n: p.detach().clone() for n, p in model.named_parameters()}, folder / "end")
+
+
+def kill_while_writing(moment):
+    """Let this process die in its ``moment``-th call that changes a file, before or half done."""
+    calls = 0
+
+    def dying(real, half=None):
+        def call(*arguments):
+            nonlocal calls
+            calls += 1
+            if calls == moment:
+                if half is not None:
+                    half(*arguments)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments)
+
+        return call
+
+    def write_half(path, content):
+        path.with_name(f".{path.name}.part").write_bytes(content[: len(content) // 2])
+
+    os.fsync = dying(os.fsync)
+    os.replace = dying(os.replace)
+    saving.write_file = dying(saving.write_file, write_half)
+    Path.unlink = dying(Path.unlink)
+
+
+def kill_after_some_steps(child, folder, rng):
+    """Wait until there are a few more rows than at the last checkpoint, and a moment longer."""
+    steps = [int(path.name[5:13]) for path in folder.glob("checkpoints/step-*")]
+    wanted = max(steps, default=0) + rng.randrange(1, 9)
+    metrics = folder / "metrics.csv"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") <= wanted:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return  # it got through
+        time.sleep(0.001)
+    time.sleep(rng.uniform(0, 0.03))
+    os.kill(child, signal.SIGKILL)
+
+
+def train_in_children(folder, mode):
+    """Let one child after the other train until one gets through; return how many did not."""
+    rng = random.Random(mode)
+    folder.mkdir()
+    for kills in range(100):
+        moment = rng.randrange(3, 18)
+        child = os.fork()
+        if child == 0:
+            if mode == "write":
+                kill_while_writing(moment)
+            train_to_the_end(folder)
+            os._exit(0)
+        if mode == "time":
+            kill_after_some_steps(child, folder, rng)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            return kills
+        assert os.WTERMSIG(status) == signal.SIGKILL
+    raise AssertionError("it never came to an end")
+
+
+if __name__ == "__main__":
+    for mode in sys.argv[2:]:
+        print(mode, train_in_children(Path(sys.argv[1]) / mode, mode))

@@ -1,0 +1,65 @@
+"""Train with several processes, by every strategy; started by torchrun in test_distributed.py.
+
+Each is interrupted once, and goes on from its checkpoint with a new model.
+"""
+
+import os
+import random
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from transformer_lib.config import TransformerConfig
+from transformer_lib.data import Batches, next_token_batch
+from transformer_lib.heads import CausalLM
+from transformer_lib.recipes import Recipe
+from transformer_lib.training import evaluate, train
+
+
+class Stopping(Batches):
+    """A stream that ends like a user at the keyboard does."""
+
+    stop_at = None
+
+    def __next__(self):
+        if self.stop_at == (self.epoch, self.batch):
+            raise KeyboardInterrupt
+        return super().__next__()
+
+
+def data():
+    rng = random.Random(0)
+    texts = [[rng.randrange(1, 11) for _ in range(rng.randrange(3, 16))] for _ in range(31)]
+    # Batches of five: two processes have to make up a row, and the last one of an epoch is alone.
+    stream = Stopping(texts, next_token_batch, batch_size=5)
+    return stream, Batches(texts[:7], next_token_batch, batch_size=3)
+
+
+def go(folder, strategy="ddp", stop_at=None, **choices):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "max_len": 16, "d_model": 16, "n_heads": 2, "n_layers": 2}
+    model = CausalLM(TransformerConfig(**sizes | {"dropout": 0.0} | choices))
+    stream, validation = data()
+    stream.stop_at = stop_at
+    recipe = Recipe(
+        steps=8, learning_rate=1.0, eps=1.0, accumulate=2, log_every=1, validate_every=4,
+        checkpoint_every=3, clip=0.5, patience=9, strategy=strategy,
+    )  # fmt: skip
+    options = {"validation": validation, "progress": False, "device": "cpu"}
+    train(model, stream, recipe, folder=folder, **options)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / f"end-{os.environ.get('RANK', 0)}")
+    return evaluate(model, validation)
+
+
+if __name__ == "__main__":
+    top = Path(sys.argv[1])
+    for strategy in ("ddp", "fsdp"):
+        with suppress(KeyboardInterrupt):
+            go(top / strategy, strategy, stop_at=(1, 3))  # after step 4: there is a checkpoint
+        assert not (top / strategy / "end-0").exists()
+        go(top / strategy, strategy)
+    go(top / "experts", n_experts=4)
