@@ -15,7 +15,7 @@ def runs(tmp_path_factory):
     """The folder of all runs, and how often each was killed."""
     folder = tmp_path_factory.mktemp("runs")
     done = subprocess.run(
-        [sys.executable, SCRIPT, folder, "never", "time", "write"],
+        [sys.executable, SCRIPT, folder],
         env=os.environ | {"OMP_NUM_THREADS": "1"},  # a process with threads cannot be forked
         capture_output=True, text=True, timeout=180,
     )  # fmt: skip
@@ -26,7 +26,6 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("mode", ["time", "write"])
 def test_killed_and_resumed_training_ends_with_the_same_bits(mode, runs):
     folder, kills = runs
-    assert kills["never"] == 0
     assert kills[mode] >= 3, "too few to say anything"
     for name in ("end", "metrics.csv"):  # the weights, with dropout on; every number on the way
         assert (folder / mode / name).read_bytes() == (folder / "never" / name).read_bytes(), name
