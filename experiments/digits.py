@@ -90,8 +90,8 @@ def build(options: Options) -> VisionTransformer:
 def loaders(options: Options, seed: int) -> tuple[Batches, Batches, Batches]:
     """Make the batches of the three parts; only those for training are distorted."""
     parts = [list(zip(*part, strict=True)) for part in datasets.digits()]
-    changing = partial(distorted_batch, turn=15.0, stretch=0.15, shift=1.0)
-    batch_size = options.pick(128, 16)
+    changing = partial(distorted_batch, turn=12.0, stretch=0.2, shift=0.7)
+    batch_size = options.pick(256, 16)
     return (
         Batches(parts[0], changing, batch_size=batch_size, seed=seed),
         Batches(parts[1], image_batch, batch_size=len(parts[1])),
@@ -102,7 +102,7 @@ def loaders(options: Options, seed: int) -> tuple[Batches, Batches, Batches]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train one model for each seed, keep the best and write the results."""
     options = read_options("digits", __doc__ or "", arguments)
-    steps = options.n_steps(2_000)
+    steps = options.n_steps(2_500)
     results: list[Row] = []
     trained: list[tuple[VisionTransformer, list[Row], Recipe]] = []
     for seed in range(options.seed, options.seed + options.pick(3, 2)):
@@ -110,7 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model = build(options)
         batches, validation, test = loaders(options, seed)
         recipe = modern_recipe(
-            steps, 2e-3, final_fraction=0.0, label_smoothing=0.1, seed=seed, **intervals(steps)
+            steps,
+            2e-3,
+            warmup=steps // 20,
+            final_fraction=0.0,
+            label_smoothing=0.1,
+            seed=seed,
+            **intervals(steps),
         )
         rows = train(
             model, batches, recipe, validation=validation, device=options.device, progress=False
