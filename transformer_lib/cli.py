@@ -1,0 +1,333 @@
+"""The command line: train, generate, translate, trace.
+
+Begin with `train`, then `generate`: neither needs an option. Each command has its own --help, with
+examples that work as they stand in a clone of the repository.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from inspect import getdoc
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from transformer_lib.data import Batches, TextWindows, translation_batch
+from transformer_lib.decoding import CompiledDecoder
+from transformer_lib.generation import Sampling, beam_search, stream
+from transformer_lib.heads import CausalLM, Seq2SeqLM, VisionTransformer
+from transformer_lib.presets import PRESETS, build_preset
+from transformer_lib.recipes import modern_recipe
+from transformer_lib.saving import load_model, save_model
+from transformer_lib.shapes import check_whole
+from transformer_lib.tokenizers import Tokenizer
+from transformer_lib.tracing import trace
+from transformer_lib.training import train
+
+BOOK = Path(__file__).parents[1] / "book"  # only in a clone of the repository
+KINDS = {k.__name__.removesuffix("Tokenizer").lower(): k for k in Tokenizer.__subclasses__()}
+GPUS = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+TIMES = {"log": 100, "checkpoint": 20, "validate": 5}  # how often in a run
+DEVICES = [name for name, is_there in GPUS.items() if is_there] + ["cpu"]
+
+Given = argparse.Namespace  # what the command line says
+Data = tuple[Tokenizer, Sequence[Batches], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. What a user did wrong is said in one line, and the status is 2.
+
+    Args:
+        arguments: what follows ``python -m transformer_lib``; that of this process if left out.
+
+    Returns:
+        The exit status: 0, or 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: with status 2 for bad arguments, with 0 after ``--help``.
+
+    Example:
+        >>> main(["presets"])  # doctest: +ELLIPSIS
+        preset            model               layers  width  heads       parameters  published...
+        transformer-base  Seq2SeqLM                6    512      8       63,082,496  65M...
+        ...
+        0
+    """
+    parser = _make_parser()
+    given = parser.parse_args(arguments)
+    try:
+        given.command(given)
+    except (ValueError, OSError, ArithmeticError, torch.OutOfMemoryError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _train(given: Given) -> None:
+    """Train a small GPT on a text, or a translator on pairs of texts.
+
+    Without any option it learns Shakespeare, character by character, in minutes on a laptop:
+
+        python -m transformer_lib train
+
+    A file that ends in .tsv makes a translator instead. Its first line names the columns; the
+    last two are source and target. If the first one is called "split", it says which rows are
+    for "train" and "validation", else each twentieth row is for validation. (Of a text, the last
+    twentieth is.)
+
+        python -m transformer_lib train --data book/data/numbers.tsv --steps 3000
+
+    The bar shows the loss: how much the right next token surprises the model, in nats. To know
+    nothing is about 5.6, to know how often each letter comes about 3. In the end, --out holds
+
+        model.json, model.safetensors, tokenizer.json   the model, for `generate` or `translate`
+        metrics.csv, curve.svg                          how the loss went down
+        checkpoints                                     where to go on from
+
+    Stop with Ctrl-C; the same command goes on from the last checkpoint. To share the work among
+    processes, write `torchrun --nproc-per-node 2 -m` for `python -m`.
+    """
+    if not given.data.is_file():
+        raise ValueError(f"there is no file {given.data}; name one with --data FILE")
+    translates = given.data.suffix == ".tsv"
+    tokenizer, (batches, validation), max_len = (_pairs if translates else _windows)(given)
+    sizes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": max_len}
+    sizes |= {"n_layers": given.layers, "n_heads": given.heads, "d_model": given.d_model}
+    sizes["d_ff"] = given.d_model // 3 * 8  # three matrices of SwiGLU cost what two of 4 D did
+    config = replace(PRESETS["llama-2-7b"].config, **sizes)
+    torch.manual_seed(given.seed)
+    model = Seq2SeqLM(config) if translates else CausalLM(config)
+    how = {"precision": given.precision, "compile": given.compile, "seed": given.seed}
+    how |= {f"{what}_every": max(given.steps // n, 1) for what, n in TIMES.items()}
+    recipe = modern_recipe(given.steps, given.learning_rate, **how)
+    out = getattr(given, "out", Path("runs") / given.data.stem)
+    try:
+        rows = train(model, batches, recipe, validation=validation, folder=out, device=given.device)
+    except KeyboardInterrupt:
+        print("Stopped. The same command goes on from the last checkpoint.", file=sys.stderr)
+        raise
+    if os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun
+        save_model(model, out, tokenizer=tokenizer)
+        print(f"validation loss {rows[-1]['validation_loss']:.4f}; the model is in {out}. Now try")
+        next_command = "translate" if translates else "generate"
+        print(f'python -m transformer_lib {next_command} --model "{out}"')
+
+
+def _windows(given: Given) -> Data:
+    """Return a text's tokenizer, its windows for training and validation, and their length."""
+    text = given.data.read_text(encoding="utf-8")
+    cut = len(text) * 19 // 20
+    tokenizer = KINDS[given.tokenizer].train([text[:cut]], given.vocab_size)
+    parts = [torch.tensor(tokenizer.encode(part)).long() for part in (text[:cut], text[cut:])]
+    batches = [TextWindows(part, given.context, given.batch_size, given.seed) for part in parts]
+    return tokenizer, batches, given.context
+
+
+def _pairs(given: Given) -> Data:
+    """Return the same for pairs of texts; the length has room for the longest."""
+    lines = given.data.read_text(encoding="utf-8").strip("\n").split("\n")
+    names, *rows = [line.split("\t") for line in lines]
+    parts: dict[str, list[list[str]]] = {"train": [], "validation": []}
+    for n, row in enumerate(rows):
+        if len(row) != len(names) or len(row) < 2:
+            raise ValueError(
+                f"{given.data}, line {n + 2}: expected columns as in line 1, 2 or more"
+            )
+        part = row[0] if names[0] == "split" else "train" if n % 20 else "validation"
+        parts.setdefault(part, []).append(row[-2:])
+    texts = [text for pair in parts["train"] for text in pair]
+    tokenizer = KINDS[given.tokenizer].train(texts, given.vocab_size)
+    options: dict[str, Any] = {"batch_size": given.batch_size, "seed": given.seed}
+    options |= {"length": lambda pair: max(map(len, pair)), "bucket": 32 * given.batch_size}
+    batches = []
+    for part in ("train", "validation"):
+        ids = [[tokenizer.encode(text) for text in pair] for pair in parts[part]]
+        batches.append(Batches(ids, translation_batch, **options))
+    longest = max(batches[0].lengths + batches[1].lengths)
+    return tokenizer, batches, max(given.context, longest + 1)  # <bos> is read too
+
+
+def _generate(given: Given) -> None:
+    """Let a trained model go on from a prompt; the text appears as it is written.
+
+        python -m transformer_lib generate --prompt "Friends, " --tokens 300
+
+    It needs what `train` has made of a text. Each token is drawn at random from the model's
+    probabilities; the options make likely tokens likelier, or leave unlikely ones out.
+
+    The text may be longer than the model's context: it then sees only the newer part.
+    """
+    check_whole("tokens", given.tokens)
+    sampling = Sampling(**{field.name: getattr(given, field.name) for field in fields(Sampling)})
+    model, tokenizer = _load(given, CausalLM)
+    context = model.config.max_len
+    writer = CompiledDecoder(model, context) if given.compile else model
+    if given.seed is not None:
+        torch.manual_seed(given.seed)
+    ids, pending = _encode(tokenizer, given.prompt), list[int]()
+    end = len(ids) + given.tokens
+    print(given.prompt, end="", flush=True)
+    while len(ids) < end and ids[-1] != tokenizer.eos_id:
+        known = ids if len(ids) <= context else ids[-(context // 2) - 1 :]  # empty it by half
+        room = min(end - len(ids), context + 1 - len(known))
+        prompt = torch.tensor([known], device=given.device)
+        options = {"max_new_tokens": room, "sampling": sampling, "eos_id": tokenizer.eos_id}
+        for token in stream(writer, prompt, **options):
+            ids.append(int(token))
+            pending.append(int(token))
+            text = tokenizer.decode(pending)
+            if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # else a character is half there
+                print(text, end="", flush=True)
+                pending.clear()
+    print(tokenizer.decode(pending))
+
+
+def _translate(given: Given) -> None:
+    """Translate texts with a model that `train` has made of pairs.
+
+        python -m transformer_lib translate "two hundred and forty-one" seven
+        cat numbers.txt | python -m transformer_lib translate --beams 4
+
+    One line comes out for each text; without texts, for each line of the standard input. More
+    beams look further ahead: they follow so many translations at once and keep the likeliest.
+
+    The model that comes with the book turns English number words into German ones.
+    """
+    model, tokenizer = _load(given, Seq2SeqLM)
+    for text in given.text or filter(str.strip, sys.stdin):
+        source = torch.tensor([_encode(tokenizer, text.strip())], device=given.device)
+        start = torch.full_like(source[:, :1], tokenizer.bos_id)
+        options = {"n_beams": given.beams, "max_new_tokens": model.config.max_len}
+        ids, _ = beam_search(model, start, source=source, eos_id=tokenizer.eos_id, **options)
+        print(tokenizer.decode(ids[0, 0].tolist()), flush=True)
+
+
+def _trace(given: Given) -> None:
+    """Show every step of a forward pass: shapes, parameters, operations, memory.
+
+        python -m transformer_lib trace gpt2
+        python -m transformer_lib trace book/results/numbers --length 64
+
+    The model is one of `presets`, even the largest, which takes no memory here, or a folder that
+    `train` has written. Blocks that do the same are one line.
+    """
+    check_whole("batch", given.batch)
+    check_whole("length", given.length)
+    if given.model in PRESETS:
+        model = build_preset(given.model, device="meta")
+    elif Path(given.model).is_dir():
+        model = load_model(given.model, device="meta")
+    else:
+        nearest = get_close_matches(given.model, PRESETS, n=1, cutoff=0)[0]
+        raise ValueError(f"{given.model!r} is no folder and no preset; the nearest is {nearest!r}")
+    inputs = [torch.zeros(given.batch, given.length, dtype=torch.long, device="meta")]
+    if isinstance(model, VisionTransformer):
+        size = model.patches.image_size
+        inputs = [torch.zeros(given.batch, model.patches.n_channels, size, size, device="meta")]
+    print(trace(model, *inputs * (2 if isinstance(model, Seq2SeqLM) else 1)))
+
+
+def _presets(_: Given) -> None:
+    """List the famous models that this library builds, and how large they are.
+
+        python -m transformer_lib presets
+
+    "parameters" are counted here; "published" is what the authors say, or what their weights have.
+    """
+    line = "{:17} {:18} {:>7} {:>6} {:>6} {:>16}  {:14} {}"
+    names = ("preset", "model", "layers", "width", "heads", "parameters", "published", "source")
+    print(line.format(*names))
+    for name, preset in PRESETS.items():
+        config = preset.config
+        with torch.device("meta"):
+            kind = type(preset.build(replace(config, n_layers=1))).__name__
+        sizes = (config.n_layers, config.d_model, config.n_heads, f"{preset.parameters:,}")
+        print(line.format(name, kind, *sizes, preset.published, preset.source))
+
+
+def _load(given: Given, kind: type[CausalLM] | type[Seq2SeqLM]) -> tuple[Any, Tokenizer]:
+    """Return a trained model of this kind, and its tokenizer."""
+    if not (given.model / "model.json").is_file():
+        raise ValueError(f"there is no finished model in {given.model}; `train` makes one")
+    model = load_model(given.model, given.device)
+    if not isinstance(model, kind):
+        raise ValueError(f"{given.model} has a {type(model).__name__}; expected a {kind.__name__}")
+    return model, Tokenizer.load(given.model / "tokenizer.json")
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    if not text:
+        raise ValueError("the text is empty; the model needs something to read")
+    return tokenizer.encode(text)
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and descriptions as they were written."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (--help says more)\n")
+
+
+def _make_parser() -> _Parser:
+    parser = _Parser("python -m transformer_lib", description=__doc__, formatter_class=_Help)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(run: Callable[[Given], None]) -> Callable[..., Any]:
+        """Add a command that is described by its docstring; return what adds an option to it."""
+        name, text = run.__name__.strip("_"), getdoc(run) or ""
+        added = commands.add_parser(name, help=text.split("\n")[0], formatter_class=_Help)
+        added.description = text
+        added.set_defaults(command=run)
+        return added.add_argument
+
+    add = command(_train)
+    add("--data", type=Path, default=BOOK / "data/shakespeare.txt", help="a text, or pairs (.tsv)")
+    add("--out", type=Path, default=argparse.SUPPRESS, help="folder (default: runs/NAME of --data)")
+    add("--steps", type=int, default=1_000, help="how often the weights are changed")
+    add("--batch-size", type=int, default=16, help="pieces of text, or pairs, for one change")
+    add("--context", type=int, default=64, help="most tokens that the model sees at once")
+    add("--layers", type=int, default=4, help="blocks, one after the other")
+    add("--d-model", type=int, default=128, help="numbers in a token's vector")
+    add("--heads", type=int, default=4, help="attention heads of a block")
+    add("--tokenizer", choices=KINDS, default="char", help="what a token is")
+    add("--vocab-size", type=int, default=2_000, help="most different tokens; 259 are always there")
+    add("--learning-rate", type=float, default=2e-3, help="the highest one; it falls to a tenth")
+    add("--precision", default="float32", help="of products; bfloat16 and float16 suit GPUs")
+    add("--compile", action="store_true", help="translate the model into faster code first")
+    add("--seed", type=int, default=0, help="another number: other first weights, other batches")
+    add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
+
+    add = command(_generate)
+    add("--model", type=Path, default=Path("runs/shakespeare"), help="the folder `train` wrote")
+    add("--prompt", default="\n", help="what to go on from (default: %(default)r)")
+    add("--tokens", type=int, default=500, help="how many to write")
+    add("--temperature", type=float, default=0.8, help="0: the likeliest always; 1: as learned")
+    add("--top-k", type=int, help="draw only from so many of the likeliest")
+    add("--top-p", type=float, default=0.95, help="only from the likeliest with so much together")
+    add("--min-p", type=float, default=0.0, help="only from those with so much of the best one's")
+    add("--repetition-penalty", type=float, default=1.0, help="above 1: avoid what was there")
+    add("--seed", type=int, help="the same number, the same text")
+    add("--compile", action="store_true", help="translate the model into faster code first")
+    add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
+
+    add = command(_translate)
+    add("text", nargs="*", help="what to translate; if left out, lines from the standard input")
+    add("--model", type=Path, default=BOOK / "results/numbers", help="the folder `train` wrote")
+    add("--beams", type=int, default=1, help="how many translations are followed at once")
+    add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
+
+    add = command(_trace)
+    add("model", help="a preset, or the folder of a trained model")
+    add("--batch", type=int, default=1, help="how many sequences it reads at once")
+    add("--length", type=int, default=8, help="how many tokens each of them has")
+    command(_presets)
+    return parser
