@@ -1,4 +1,4 @@
-"""The training loop: exact, resumable, on one process or many."""
+"""The training loop: exact, resumable, on many processes."""
 
 import json
 import math
@@ -53,59 +53,42 @@ def train(
 ) -> list[Row]:
     """Train a model, or go on where an earlier call with the same folder was stopped.
 
-    On the CPU a run that was killed and resumed ends with the same bits as one that was not.
+    On a CPU, a run that was killed and resumed ends with the same bits as one that was not.
 
     Args:
-        model: any model :class:`~transformer_lib.losses.Objective` knows; it is changed in place,
-            moved to the device and left in evaluation mode.
-        batches: an endless loader such as those of ``data``.
+        model: one that :class:`~transformer_lib.losses.Objective` can judge. It is changed in
+            place and left in evaluation mode.
+        batches: what to learn from, without end.
         recipe: how to train.
-        validation: a loader whose ``one_pass()`` gives what the model is judged by.
-        folder: where ``metrics.csv``, the picture ``curve.svg`` and ``checkpoints`` go; without
-            one, nothing is written.
-        resume: whether to go on with what the folder holds.
-        device: where to train; a GPU if there is one.
+        validation: what ``one_pass()`` of it gives is not learned from, but judged by.
+        folder: where ``metrics.csv``, ``curve.svg`` and ``checkpoints`` go; nowhere if left out.
+        resume: whether to go on with what the folder holds; if not, that is an error.
+        device: where to compute; on a GPU if there is one.
         progress: whether to show a progress bar.
-        on_step: called with every new row (under ``torchrun`` by the first process only).
+        on_step: called with every new row, by the first process.
 
     Returns:
-        The rows of ``metrics.csv``: ``step``, ``tokens`` (targets so far), and of this step
-        ``loss``, ``learning_rate``, ``grad_norm`` (before clipping); ``validation_loss`` and
-        ``perplexity`` where they were computed, else ``None``.
+        The rows of ``metrics.csv``: ``step``; ``tokens``, the targets so far; ``loss``,
+        ``learning_rate`` and ``grad_norm`` (before clipping) of this step; ``validation_loss`` and
+        ``perplexity``, ``None`` in steps without validation.
 
     Raises:
-        FloatingPointError: if the loss is no longer a number.
-        ValueError: if the folder holds another run, or one and ``resume`` is false.
+        FloatingPointError: if the loss is not a number any more.
+        ValueError: if the folder holds another run.
 
     Example:
-        >>> from transformer_lib.config import TransformerConfig
-        >>> from transformer_lib.data import TextWindows
-        >>> from transformer_lib.heads import CausalLM
-        >>> config = TransformerConfig(vocab_size=5, max_len=8, d_model=8, n_heads=2, n_layers=1)
-        >>> text = TextWindows(torch.arange(100) % 5, length=8, batch_size=4)
+        >>> from transformer_lib import config, data, heads
+        >>> sizes = config.TransformerConfig(vocab_size=5, d_model=8, n_heads=2, n_layers=1)
+        >>> text = data.TextWindows(torch.arange(100) % 5, length=8, batch_size=4)
         >>> recipe = Recipe(steps=50, learning_rate=0.01, log_every=25)
-        >>> rows = train(CausalLM(config), text, recipe, progress=False, device="cpu")
+        >>> rows = train(heads.CausalLM(sizes), text, recipe, progress=False, device="cpu")
         >>> [row["step"] for row in rows], rows[0]["loss"] > rows[1]["loss"]
         ([25, 50], True)
     """
     if recipe.patience is not None and validation is None:
         raise ValueError(f"patience={recipe.patience} needs a validation to judge by")
-    run = _Run(model, batches, recipe, _device(device))
-    if folder is not None:
-        run.resume(Path(folder), allowed=resume)
-    log = _Log(None if folder is None or run.rank > 0 else Path(folder), run.rows)
-    shown = progress and run.rank == 0
-    with tqdm(total=recipe.steps, initial=run.step, unit="step", disable=not shown) as bar:
-        while not run.finished:
-            row = run.update(validation)
-            bar.update()
-            if row is not None:
-                bar.set_postfix_str(log.add(row))
-                if on_step is not None and run.rank == 0:
-                    on_step(row)
-            if folder is not None and (run.due(recipe.checkpoint_every) or run.finished):
-                run.save(Path(folder))
-                log.draw()
+    run = _Run(model, batches, recipe, validation, _device(device))
+    run.go(None if folder is None else Path(folder), resume, progress, on_step)
     run.hand_back(model)
     return run.rows
 
@@ -125,12 +108,10 @@ def evaluate(model: nn.Module, validation: Batches) -> dict[str, float]:
         ValueError: if there is no target.
 
     Example:
-        >>> from transformer_lib.config import TransformerConfig
-        >>> from transformer_lib.data import TextWindows
-        >>> from transformer_lib.heads import CausalLM
-        >>> config = TransformerConfig(vocab_size=5, max_len=8, d_model=8, n_heads=2, n_layers=1)
-        >>> text = TextWindows(torch.arange(101) % 5, length=8, batch_size=4)
-        >>> evaluate(CausalLM(config), text)["tokens"]
+        >>> from transformer_lib import config, data, heads
+        >>> sizes = config.TransformerConfig(vocab_size=5, d_model=8, n_heads=2, n_layers=1)
+        >>> text = data.TextWindows(torch.arange(101) % 5, length=8, batch_size=4)
+        >>> evaluate(heads.CausalLM(sizes), text)["tokens"]
         100
     """
     objective = Objective(model).train(model.training)
@@ -164,9 +145,19 @@ class _Run:
     """All that changes while training: model, optimizer, loader, and the rows so far."""
 
     def __init__(
-        self, model: nn.Module, batches: Batches, recipe: Recipe, device: torch.device
+        self,
+        model: nn.Module,
+        batches: Batches,
+        recipe: Recipe,
+        validation: Batches | None,
+        device: torch.device,
     ) -> None:
-        self.batches, self.recipe, self.device = batches, recipe, device
+        self.batches, self.recipe, self.validation, self.device = (
+            batches,
+            recipe,
+            validation,
+            device,
+        )
         self.rank, self.world = _rank_and_world()
         self.step, self.tokens = 0, torch.tensor(0)
         self.waited = 0  # validations since the best one
@@ -181,6 +172,24 @@ class _Run:
         self.optimizer = _make_optimizer(self.model, recipe, fused=device.type == "cuda")
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
 
+    def go(self, folder: Path | None, resume: bool, progress: bool, on_step: Any) -> None:
+        """Make all steps that are left."""
+        if folder is not None:
+            self.resume(folder, allowed=resume)
+        log = _Log(folder if self.rank == 0 else None, self.rows)
+        hidden = self.rank > 0 or not progress
+        with tqdm(total=self.recipe.steps, initial=self.step, unit="step", disable=hidden) as bar:
+            while not self.finished:
+                row = self.update()
+                bar.update()
+                if row is not None:
+                    bar.set_postfix_str(log.add(row))
+                    if on_step is not None and self.rank == 0:
+                        on_step(row)
+                if folder is not None and (self.due(self.recipe.checkpoint_every) or self.finished):
+                    self.save(folder)
+                    log.draw()
+
     @property
     def finished(self) -> bool:
         return self.step >= self.recipe.steps or self.waited >= (self.recipe.patience or math.inf)
@@ -188,7 +197,7 @@ class _Run:
     def due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.recipe.steps
 
-    def update(self, validation: Batches | None) -> Row | None:
+    def update(self) -> Row | None:
         """Make one step; return its row if this one is to be logged."""
         recipe = self.recipe
         self.step += 1
@@ -214,8 +223,8 @@ class _Run:
             raise FloatingPointError(f"the loss is {loss} at step {self.step}")
         row = dict.fromkeys(COLUMNS) | {"step": self.step, "tokens": int(self.tokens)}
         self.rows.append(row | {"loss": loss, "learning_rate": rate, "grad_norm": float(norm)})
-        if validation is not None and self.due(recipe.validate_every):
-            self._validate(validation)
+        if self.validation is not None and self.due(recipe.validate_every):
+            self._validate(self.validation)
         return self.rows[-1]
 
     def _gradients(self) -> tuple[Tensor, Tensor]:
