@@ -5,11 +5,10 @@ import math
 import os
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,34 +140,35 @@ def bits_per_byte(loss: float, n_tokens: int, n_bytes: int) -> float:
     return loss / math.log(2) * n_tokens / n_bytes
 
 
+@dataclass
 class _Run:
     """All that changes while training: model, optimizer, loader, and the rows so far."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Batches,
-        recipe: Recipe,
-        validation: Batches | None,
-        device: torch.device,
-    ) -> None:
-        self.batches, self.recipe, self.validation, self.device = (
-            batches,
-            recipe,
-            validation,
-            device,
-        )
+    model: nn.Module
+    batches: Batches
+    recipe: Recipe
+    validation: Batches | None
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        recipe, device = self.recipe, self.device
         self.rank, self.world = _rank_and_world()
-        self.step, self.tokens = 0, torch.tensor(0)
+        # How tensors of all processes become one on the first one's CPU, and come back.
+        self.whole = dcp.StateDictOptions(
+            full_state_dict=True,
+            cpu_offload=True,
+            broadcast_from_rank0=self.world > 1,
+            strict=False,  # of tied tensors there is only one
+        )
+        self.step, self.tokens, self.rows = 0, torch.tensor(0), list[Row]()
         self.waited = 0  # validations since the best one
-        self.rows: list[Row] = []
         self.best_weights: saving.Tensors = {}
         sharded = self.world > 1 and recipe.strategy == "fsdp"  # for good, so only a copy is
-        self.model = deepcopy(model) if sharded else model.to(device)
+        self.model = deepcopy(self.model) if sharded else self.model.to(device)
         _recompute_activations(self.model, wanted=recipe.checkpoint_activations)
         self.objective = Objective(self.model, recipe.label_smoothing).train()
-        self.parallel = _spread(self.objective, device, self.world, sharded=sharded)
-        self.compute: Any = torch.compile(self.parallel) if recipe.compile else self.parallel
+        parallel = _spread(self.objective, device, self.world, sharded=sharded)
+        self.compute: Any = torch.compile(parallel) if recipe.compile else parallel
         self.optimizer = _make_optimizer(self.model, recipe, fused=device.type == "cuda")
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
 
@@ -204,8 +204,8 @@ class _Run:
         # Whatever is random in a step follows from its number, so nothing of it has to be saved.
         torch.manual_seed(zlib.crc32(f"{recipe.seed} {self.step} {self.rank}".encode()))
         total, count = self._gradients()
-        intervals = (recipe.log_every, recipe.validate_every, recipe.checkpoint_every)
-        logged = any(map(self.due, intervals))
+        every = (recipe.log_every, recipe.validate_every, recipe.checkpoint_every)
+        logged = any(map(self.due, every))
         norm = self._clip() if logged or recipe.clip is not None else total
         rate = learning_rate(self.step, recipe)
         for group in self.optimizer.param_groups:
@@ -235,8 +235,7 @@ class _Run:
         parts = [self._next_batch() for _ in range(self.recipe.accumulate)]
         count = torch.stack([(part["targets"] != IGNORE).sum() for part in parts]).sum().clamp(1)
         total = torch.zeros((), device=self.device)
-        for i, part in enumerate(parts):
-            self._exchange_gradients(wanted=i == len(parts) - 1)
+        for part in parts:
             with self._autocast():
                 loss, _ = self.compute(_share(part, self.rank, self.world, self.device))
             # DDP and FSDP give the mean over processes; what is wanted is the sum.
@@ -248,12 +247,6 @@ class _Run:
         self.place = self.batches.state_dict()
         self.latest = next(self.batches)
         return self.latest
-
-    def _exchange_gradients(self, *, wanted: bool) -> None:
-        if isinstance(self.parallel, DistributedDataParallel):
-            self.parallel.require_backward_grad_sync = wanted
-        elif self.world > 1:
-            self.parallel.set_requires_gradient_sync(wanted)
 
     def _autocast(self) -> torch.autocast:
         kind = self.recipe.precision
@@ -282,7 +275,7 @@ class _Run:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint; every process takes part, the first one writes."""
-        moments: Any = dcp.get_optimizer_state_dict(self.model, self.optimizer, options=_GATHER)
+        moments: Any = dcp.get_optimizer_state_dict(self.model, self.optimizer, options=self.whole)
         tensors = {f"model/{name}": tensor for name, tensor in self._weights().items()}
         tensors |= {f"best/{name}": tensor for name, tensor in self.best_weights.items()}
         for name, values in moments.get("state", {}).items():
@@ -315,21 +308,15 @@ class _Run:
         self.tokens = torch.tensor(state["rows"][-1]["tokens"])
         self._count_waiting()
         self.scaler.load_state_dict(state["scaler"])
-        parts: dict[str, saving.Tensors] = defaultdict(dict)
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition("/")
-            parts[part][rest] = tensor
-        self.best_weights, weights = parts.pop("best", {}), parts.pop("model", {})
-        self._load_moments(parts)
-        self._load(self.model, weights)
-
-    def _load_moments(self, moments: dict[str, saving.Tensors]) -> None:
-        held: Any = dcp.get_optimizer_state_dict(self.model, self.optimizer, options=_GATHER)
+        self.best_weights = _part(tensors, "best")
+        self._load(self.model, _part(tensors, "model"))
+        held: Any = dcp.get_optimizer_state_dict(self.model, self.optimizer, options=self.whole)
         if self.rank == 0:
-            keys = moments.keys()
-            held["state"] = {name: {k: moments[k][name] for k in keys} for name in moments["step"]}
-        options = _scatter(self.world)
-        dcp.set_optimizer_state_dict(self.model, self.optimizer, held, options=options)
+            moments = {key: _part(tensors, key) for key in ("step", "exp_avg", "exp_avg_sq")}
+            held["state"] = {
+                name: {key: moments[key][name] for key in moments} for name in moments["step"]
+            }
+        dcp.set_optimizer_state_dict(self.model, self.optimizer, held, options=self.whole)
 
     def hand_back(self, model: nn.Module) -> None:
         """Put the best weights back if they were kept; leave the caller's model ready for use."""
@@ -342,13 +329,13 @@ class _Run:
 
     def _weights(self) -> saving.Tensors:
         """Return all weights, whole; in all processes but the first, nothing."""
-        state: Any = dcp.get_model_state_dict(self.model, options=_GATHER)
+        state: Any = dcp.get_model_state_dict(self.model, options=self.whole)
         return saving.without_copies(self.model, state)
 
     def _load(self, model: nn.Module, weights: Any) -> None:
         if self.rank == 0:
             saving.check_tensors(model, weights)
-        dcp.set_model_state_dict(model, weights, options=_scatter(self.world))
+        dcp.set_model_state_dict(model, weights, options=self.whole)
 
 
 class _Log:
@@ -479,16 +466,14 @@ def _rank_and_world() -> tuple[int, int]:
 
 def _device(wanted: str | torch.device | None) -> torch.device:
     """Choose where to compute, and join the other processes if there are any."""
-    if wanted is None:
-        kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        wanted = next((kind for kind, there in kinds.items() if there), "cpu")
-    device = torch.device(wanted)
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(device)
     if dist.is_torchelastic_launched() and not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group()
-    return device
+    if wanted is None:
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        wanted = next((kind for kind in there if there[kind]), "cpu")
+    return torch.device(wanted)
 
 
 def _check_same(folder: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
@@ -502,15 +487,11 @@ def _check_same(folder: Path, then: dict[str, Any], now: dict[str, Any]) -> None
             )
 
 
+def _part(tensors: saving.Tensors, name: str) -> saving.Tensors:
+    start = f"{name}/"
+    return {key[len(start) :]: t for key, t in tensors.items() if key.startswith(start)}
+
+
 def _fingerprint(batch: Batch) -> int:
     layout = torch.contiguous_format
     return zlib.crc32(save({name: t.clone(memory_format=layout) for name, t in batch.items()}))
-
-
-# How state dicts of several processes become one, whole and on the first one's CPU.
-_GATHER = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
-def _scatter(world: int) -> dcp.StateDictOptions:
-    """How it comes back; names of tied weights are missing."""
-    return dcp.StateDictOptions(full_state_dict=True, strict=False, broadcast_from_rank0=world > 1)
