@@ -141,10 +141,10 @@ def run_all(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write one table."""
     options = read_options("recall", __doc__ or "", arguments)
-    steps = options.n_steps(800)
+    steps = options.n_steps(1_000)
     recipe = Recipe(
         steps=steps,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         schedule="constant",
         warmup=steps // 20,
         optimizer="adam",
