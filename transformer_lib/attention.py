@@ -271,16 +271,8 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v = self._project(x, memory, angles, store)
         attend = fused_attention if self.fused else _readable_attention
-        heads = attend(
-            q,
-            k,
-            v,
-            mask,
-            bias=bias,
-            causal=causal,
-            scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
-        )
+        dropout = self.dropout if self.training else 0.0
+        heads = attend(q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout)
         return self._merge(heads)
 
     def with_weights(
@@ -311,20 +303,15 @@ class MultiHeadAttention(nn.Module):
         return self._merge(heads), weights
 
     def _project(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        angles: Tensor | None,
-        store: KeyValueStore | None,
+        self, x: Tensor, memory: Tensor | None, angles: Tensor | None, store: KeyValueStore | None
     ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
         """Queries, keys and values of every head; keys and values of earlier calls come first."""
         sizes = {"D": self.d_model}
         expect_shape("x", x, "B T D", sizes)
-        if memory is None:
-            q, k, v = map(self._split, self._own_projections(x))  # (B, H, T, K) each
-        else:
+        if memory is not None:
             expect_shape("memory", memory, "B S D", sizes)
-            q = self._split(self.query(x))  # (B, H, T, K)
+        joint = self._joint_projection(x) if memory is None else None
+        q = self._split(self.query(x) if joint is None else joint[0])  # (B, H, T, K)
         if angles is not None:
             q = rotate(q, angles, self.pairing)
         if memory is not None and store is not None and store.length:
@@ -335,8 +322,9 @@ class MultiHeadAttention(nn.Module):
                     f"with (B, S) = {(k.shape[0], k.shape[2])}"
                 )
         else:
-            if memory is not None:
-                k, v = self._split(self.key(memory)), self._split(self.value(memory))
+            source = x if memory is None else memory
+            k = self._split(self.key(source) if joint is None else joint[1])  # (B, H, S, K)
+            v = self._split(self.value(source) if joint is None else joint[2])
             if angles is not None:
                 k = rotate(k, angles, self.pairing)
             if store is not None:
@@ -346,17 +334,18 @@ class MultiHeadAttention(nn.Module):
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         return q, k, v
 
-    def _own_projections(self, x: Float[Tensor, "B T D"]) -> Sequence[Float[Tensor, "B T HK"]]:
-        """Queries, keys and values of ``x``, from one large product instead of three if possible.
+    def _joint_projection(
+        self, x: Float[Tensor, "B T D"]
+    ) -> Sequence[Float[Tensor, "B T HK"]] | None:
+        """Queries, keys and values of ``x`` from one large product, if there is to be one.
 
         Weights that are to be trained are laid side by side anew in each step, which is cheap for
         as many tokens as a step has. For one token it is not: generation keeps them in ``joined``.
         """
-        parts = (self.query, self.key, self.value)
         joined = self.join() if self.fused and torch.is_grad_enabled() else self.joined
         if joined is None:
-            return [part(x) for part in parts]
-        widths = [part.out_features for part in parts]
+            return None
+        widths = [part.out_features for part in (self.query, self.key, self.value)]
         qkv: Sequence[Tensor] = F.linear(x, *joined).split(widths, dim=-1)
         return qkv
 

@@ -1,6 +1,8 @@
 """One block for every model, and a stack of them."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -76,20 +78,11 @@ class Block(nn.Module):
             has = "no cross-attention" if self.cross_attention is None else "cross-attention"
             given = "no memory was given" if memory is None else "a memory was given"
             raise ValueError(f"the block has {has}, but {given}")
-        x = self._add(
-            x,
-            self.attention_norm,
-            lambda h: self.attention(
-                h, None, mask, bias=bias, angles=angles, causal=causal, store=own_store
-            ),
-        )
-        cross = self.cross_attention
-        if cross is not None and self.cross_attention_norm is not None:
-            x = self._add(
-                x,
-                self.cross_attention_norm,
-                lambda h: cross(h, memory, memory_mask, store=memory_store),
-            )
+        options: Any = {"bias": bias, "angles": angles, "causal": causal, "store": own_store}
+        x = self._add(x, self.attention_norm, partial(self.attention, mask=mask, **options))
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            options = {"memory": memory, "mask": memory_mask, "store": memory_store}
+            x = self._add(x, self.cross_attention_norm, partial(self.cross_attention, **options))
         return self._add(x, self.feed_forward_norm, self.feed_forward)
 
     def _add(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -177,18 +170,11 @@ class Stack(nn.Module):
             x = x.to(torch.bfloat16)
         mask, bias = self._mask_and_bias(x, mask, n_keys, cache)
         causal = self.causal and (cache is None or cache.filled is None)
+        options: dict[str, Any] = {"bias": bias, "angles": angles, "causal": causal}
         for i, block in enumerate(self.blocks):
-            x = block(
-                x,
-                mask,
-                memory,
-                memory_mask,
-                bias=bias,
-                angles=angles,
-                causal=causal,
-                own_store=None if cache is None else cache.own[i],
-                memory_store=None if cache is None else cache.memory[i],
-            )
+            if cache is not None:
+                options |= {"own_store": cache.own[i], "memory_store": cache.memory[i]}
+            x = block(x, mask, memory, memory_mask, **options)
         if cache is not None:
             cache.advance(n_queries)
         return x if self.final_norm is None else self.final_norm(x)

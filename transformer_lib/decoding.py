@@ -112,13 +112,10 @@ class DecodingStep:
             Logits of the last position, ``(B, V)``, in float32 at least.
         """
         places = next_positions(new, self.cache)[0]
+        mask = None if self.real is None else self.real[:, None, None, :n_keys]
+        positions = None if self.positions is None else self.positions[:, places]
         x = self.decoder(
-            new,
-            self.memory,
-            None if self.real is None else self.real[:, None, None, :n_keys],
-            self.memory_mask,
-            positions=None if self.positions is None else self.positions[:, places],
-            cache=self.cache,
+            new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
         )
         logits: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
