@@ -1,9 +1,9 @@
 """One configuration for every model: free choices, checked."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from transformer_lib.shapes import check_choice, check_divides, check_probability, check_whole
+from transformer_lib.shapes import check_divides, check_fields, check_number, check_probability
 
 Position = Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 RopePairing = Literal["interleaved", "split"]
@@ -92,9 +92,13 @@ class TransformerConfig:
     init: Init = "xavier"
 
     def __post_init__(self) -> None:
-        self._check_sizes()
-        self._check_choices()
-        self._check_numbers()
+        check_fields(self, may_be_zero=("n_segments",))
+        for name in ("dropout", "attention_dropout"):
+            check_probability(name, getattr(self, name))
+        for name in ("norm_eps", "rope_theta", "logit_scale", "attention_scale"):
+            value = getattr(self, name)
+            if value is not None:
+                check_number(name, value, lambda x: x > 0, "greater than 0")
         check_divides("n_heads", self.n_heads, "d_model", self.d_model)
         check_divides("n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
         if self.position == "rope" and self.d_head % 2:
@@ -126,34 +130,3 @@ class TransformerConfig:
     def ffn_width(self) -> int:
         """F, the inner width of the feed-forward network."""
         return 4 * self.d_model if self.d_ff is None else self.d_ff
-
-    def _check_sizes(self) -> None:
-        sizes = ("vocab_size", "max_len", "d_model", "n_heads", "n_layers", "active_experts")
-        for name in sizes:
-            check_whole(name, getattr(self, name))
-        for name in ("n_kv_heads", "d_ff", "n_experts", "window"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name))
-        check_whole("n_segments", self.n_segments, least=0)
-
-    def _check_numbers(self) -> None:
-        for name in ("dropout", "attention_dropout"):
-            check_probability(name, getattr(self, name))
-        for name in ("norm_eps", "rope_theta", "logit_scale", "attention_scale"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise ValueError(f"{name}={value!r} must be a number greater than 0")
-        for name in ("bias", "scale_embeddings", "norm_embeddings", "tie_embeddings"):
-            check_choice(name, getattr(self, name), (True, False))
-
-    def _check_choices(self) -> None:
-        choices = {
-            "position": Position,
-            "rope_pairing": RopePairing,
-            "norm": Norm,
-            "norm_position": NormPosition,
-            "activation": Activation,
-            "init": Init,
-        }
-        for name, allowed in choices.items():
-            check_choice(name, getattr(self, name), get_args(allowed))

@@ -18,15 +18,10 @@ from torch import Tensor
 
 from transformer_lib.decoding import CompiledDecoder, DecodingStep, LanguageModel, generating
 from transformer_lib.embeddings import check_ids
-from transformer_lib.shapes import check_whole, expect_shape
+from transformer_lib.shapes import check_number, check_whole, expect_shape
 
 Decodes = LanguageModel | CompiledDecoder
 Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
-
-
-def _check_number(name: str, value: float, holds: Callable[[float], bool], wanted: str) -> None:
-    if not isinstance(value, int | float) or not (math.isfinite(value) and holds(value)):
-        raise ValueError(f"{name}={value!r} must be a number {wanted}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +58,13 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, lambda x: x >= 0, "of at least 0")
+        check_number("temperature", self.temperature, lambda x: x >= 0, "of at least 0")
         if self.top_k is not None:
             check_whole("top_k", self.top_k)
-        _check_number("top_p", self.top_p, lambda x: 0 < x <= 1, "greater than 0 and at most 1")
-        _check_number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")
+        check_number("top_p", self.top_p, lambda x: 0 < x <= 1, "greater than 0 and at most 1")
+        check_number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")
         penalty = self.repetition_penalty
-        _check_number("repetition_penalty", penalty, lambda x: x > 0, "greater than 0")
+        check_number("repetition_penalty", penalty, lambda x: x > 0, "greater than 0")
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -306,7 +301,7 @@ def beam_search(
         (torch.Size([1, 4, 5]), torch.Size([1, 4]))
     """
     check_whole("n_beams", n_beams)
-    _check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
+    check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
     inputs = {name: _repeat(value, n_beams) for name, value in inputs.items()}
     with generating(model):
         step = DecodingStep(model, _repeat(prompt, n_beams), max_new_tokens, **inputs)

@@ -1,10 +1,10 @@
-"""Training recipes: every number that decides how training goes."""
+"""Recipes: every number that decides how training goes."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from transformer_lib.shapes import check_choice, check_probability, check_whole
+from transformer_lib.shapes import check_fields, check_number, check_probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,20 +76,15 @@ class Recipe:
     strategy: Literal["ddp", "fsdp"] = "ddp"
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(Recipe).items():
-            value = getattr(self, name)
-            if get_origin(kind) is Literal:
-                check_choice(name, value, get_args(kind))
-            elif kind is int or (kind == int | None and value is not None):
-                check_whole(name, value, least=0 if name in ("warmup", "seed") else 1)
-            elif kind is float and not value >= 0:
-                raise ValueError(f"{name}={value!r} must be at least 0")
+        check_fields(self, may_be_zero=("warmup", "seed"))
+        for name in ("learning_rate", "eps", "weight_decay"):
+            check_number(name, getattr(self, name), lambda x: x >= 0, "of at least 0")
         for name in ("final_fraction", "label_smoothing"):
             check_probability(name, getattr(self, name))
         for beta in self.betas:
             check_probability("betas", beta)
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip={self.clip!r} must be greater than 0")
+        if self.clip is not None:
+            check_number("clip", self.clip, lambda x: x > 0, "greater than 0")
         if self.warmup > self.steps:
             raise ValueError(f"warmup={self.warmup} must be at most steps={self.steps}")
 

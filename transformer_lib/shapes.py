@@ -4,7 +4,9 @@ One letter means one dimension everywhere: in the prose, in comments, in type an
 error messages.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -156,6 +158,27 @@ def check_probability(name: str, value: object) -> None:
         raise ValueError(f"{name}={value!r} must be at least 0 and less than 1")
 
 
+def check_number(name: str, value: object, holds: Callable[[float], bool], wanted: str) -> None:
+    """Raise an error unless a value is a finite number in some range.
+
+    Args:
+        name: what the caller calls this argument, for the error message.
+        value: what was given.
+        holds: says whether a number is in the range.
+        wanted: the range in words.
+
+    Raises:
+        ValueError: if it is not.
+
+    Example:
+        >>> check_number("top_p", 0, lambda x: 0 < x <= 1, "greater than 0 and at most 1")
+        Traceback (most recent call last):
+        ValueError: top_p=0 must be a number greater than 0 and at most 1
+    """
+    if not (isinstance(value, int | float) and math.isfinite(value) and holds(value)):
+        raise ValueError(f"{name}={value!r} must be a number {wanted}")
+
+
 def check_choice(name: str, value: object, options: Sequence[object]) -> None:
     """Raise an error unless a value is one of those allowed.
 
@@ -176,6 +199,34 @@ def check_choice(name: str, value: object, options: Sequence[object]) -> None:
         raise ValueError(
             f"{name}={value!r} must be one of {', '.join(repr(option) for option in options)}"
         )
+
+
+def check_fields(values: object, may_be_zero: Collection[str] = ()) -> None:
+    """Check the choices, switches and whole numbers of a dataclass by their annotations.
+
+    ``None`` is allowed where the annotation says so. Fields of other kinds are not looked at.
+
+    Args:
+        values: the instance of a dataclass.
+        may_be_zero: which whole numbers may be 0; all others are at least 1.
+
+    Raises:
+        ValueError: if a value is not one that its annotation allows.
+
+    Example:
+        >>> from transformer_lib.recipes import Recipe
+        >>> Recipe(steps=0, learning_rate=0.1)
+        Traceback (most recent call last):
+        ValueError: steps=0 must be a whole number of at least 1
+    """
+    for name, kind in get_type_hints(type(values)).items():
+        value = getattr(values, name)
+        if get_origin(kind) is Literal:
+            check_choice(name, value, get_args(kind))
+        elif kind is bool:
+            check_choice(name, value, (True, False))
+        elif kind is int or (kind == int | None and value is not None):
+            check_whole(name, value, least=0 if name in may_be_zero else 1)
 
 
 def check_divides(small_name: str, small: int, large_name: str, large: int) -> None:
