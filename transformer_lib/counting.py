@@ -242,16 +242,14 @@ def kv_cache_bytes(
 
 
 def _matrices(
-    config: TransformerConfig,
-    kind: Kind,
-    n_classes: int,
-    patch_numbers: int,
-    batch: int = 0,
-    target: int = 0,
-    source: int = 0,
+    config: TransformerConfig, kind: Kind, n_classes: int, patch_numbers: int, *sizes: int
 ) -> list[_Matrix]:
-    """List a model's matrices; each is met by all target or source vectors, or one a sequence."""
+    """List a model's matrices; each is met by all target or source vectors, or one a sequence.
+
+    The sizes are the numbers of sequences, target vectors and source vectors, if they matter.
+    """
     check_choice("kind", kind, get_args(Kind))
+    batch, target, source = sizes or (0, 0, 0)
     d, f, kv = config.d_model, config.ffn_width, config.kv_heads * config.d_head
     bias, layers, cross = config.bias, config.n_layers, kind == "encoder-decoder"
     wide = 2 if ACTIVATIONS[config.activation][1] else 1  # a gate is one more matrix of D × F

@@ -55,11 +55,8 @@ def initialise(model: nn.Module, config: TransformerConfig) -> None:
 def _shrink_residual_writes(stack: Stack) -> None:
     writers = [part for part in stack.modules() if isinstance(part, MultiHeadAttention)]
     networks = [part for part in stack.modules() if isinstance(part, FeedForward)]
-    n_writes = sum(
-        2 if block.cross_attention is None else 3
-        for block in stack.modules()
-        if isinstance(block, Block)
-    )
+    blocks = [part for part in stack.modules() if isinstance(part, Block)]
+    n_writes = sum(2 if block.cross_attention is None else 3 for block in blocks)
     matrices = [part.output.weight for part in writers] + [net.contract.weight for net in networks]
     for matrix in matrices:
         nn.init.normal_(matrix, std=0.02 / math.sqrt(n_writes))

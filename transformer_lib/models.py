@@ -54,7 +54,7 @@ class Encoder(nn.Module):
             TypeError: if ids are not whole numbers.
             ValueError: if an id is outside the vocabulary or the sequence is too long.
         """
-        positions = _places(ids, positions, self.config)
+        positions = _places(ids, positions, self.config.max_len)
         x = self.embedding(ids, positions, segments)
         encoded: Tensor = self.stack(x, mask, positions=positions)
         return encoded
@@ -113,7 +113,7 @@ class Decoder(nn.Module):
             ValueError: if an id is outside the vocabulary, the sequence is too long, or a memory
                 is missing or not wanted.
         """
-        positions = _places(ids, positions, self.config, cache)
+        positions = _places(ids, positions, self.config.max_len, cache)
         x = self.embedding(ids, positions)
         decoded: Tensor = self.stack(x, mask, memory, memory_mask, positions=positions, cache=cache)
         return decoded
@@ -176,23 +176,18 @@ class EncoderDecoder(nn.Module):
 
 
 def _places(
-    ids: Tensor,
-    positions: Tensor | None,
-    config: TransformerConfig,
-    cache: KeyValueCache | None = None,
+    ids: Tensor, positions: Tensor | None, max_len: int, cache: KeyValueCache | None = None
 ) -> Int[Tensor, "#B T"]:
     """Check that the tokens have room, and number their positions if nobody did."""
     expect_shape("ids", ids, "B T", {})  # what they contain is looked at where they are embedded
     # A static cache has room for no more than it was made for, and nobody can look at its length
     # without making the device wait.
     before = 0 if cache is None or cache.filled is not None else cache.length
-    if before + ids.shape[1] > config.max_len:
+    if before + ids.shape[1] > max_len:
         after = f" after {before} in the cache" if before else ""
-        raise ValueError(
-            f"ids has {ids.shape[1]} tokens{after}; the model accepts max_len={config.max_len}"
-        )
+        raise ValueError(f"ids has {ids.shape[1]} tokens{after}; the model accepts {max_len=}")
     if positions is None:
         return next_positions(ids, cache)
-    check_ids("positions", positions, config.max_len)
+    check_ids("positions", positions, max_len)
     check_positions(positions, ids)
     return positions

@@ -262,10 +262,8 @@ def t5_bucket(
         side, distance = torch.zeros_like(offset), (-offset).clamp(min=0)
     exact = n_buckets // 2
     if max_distance <= exact:
-        raise ValueError(
-            f"max_distance={max_distance} must be more than {exact}, "
-            "up to which every distance has its own bucket"
-        )
+        near = f"{exact}, up to which every distance has its own bucket"
+        raise ValueError(f"{max_distance=} must be more than {near}")
     log_ratio = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
     far = exact + (log_ratio * (n_buckets - exact)).long()
     return side + torch.where(distance < exact, distance, far.clamp(max=n_buckets - 1))
@@ -299,11 +297,8 @@ class T5Bias(nn.Module):
         self, n_queries: int, n_keys: int, device: torch.device | None = None
     ) -> Float[Tensor, "1 H T S"]:
         """Return the bias for the last ``n_queries`` of ``n_keys`` positions, ``(1, H, T, S)``."""
-        buckets = t5_bucket(
-            -query_key_distances(n_queries, n_keys, device=device),
-            n_buckets=self.table.num_embeddings,
-            max_distance=self.max_distance,
-            bidirectional=self.bidirectional,
-        )
+        offset = -query_key_distances(n_queries, n_keys, device=device)  # (T, S)
+        sizes = {"n_buckets": self.table.num_embeddings, "max_distance": self.max_distance}
+        buckets = t5_bucket(offset, bidirectional=self.bidirectional, **sizes)
         bias: Tensor = self.table(buckets)  # (T, S, H)
         return bias.permute(2, 0, 1)[None]
