@@ -35,7 +35,7 @@ class Transform(NamedTuple):
         write: takes ours and the model; returns the file's tensor.
 
     Example:
-        >>> TRANSPOSED.read(torch.zeros(2, 3), (3, 2))[0].shape
+        >>> LAYOUTS["transposed"].read(torch.zeros(2, 3), (3, 2))[0].shape
         torch.Size([3, 2])
     """
 
@@ -58,24 +58,19 @@ def _as_convolution(parts: Sequence[Tensor], model: Model) -> Tensor:
     return parts[0].reshape(-1, model.patches.n_channels, size, size)
 
 
-SAME = Transform(lambda tensor, shape: [tensor], lambda parts, model: parts[0])
-TRANSPOSED = Transform(lambda tensor, shape: [tensor.t()], lambda parts, model: parts[0].t())
-FUSED = Transform(  # queries, keys and values in one transposed matrix
-    lambda tensor, shape: [part.t() for part in tensor.chunk(3, dim=-1)],
-    lambda parts, model: torch.cat([part.t() for part in parts], dim=-1),
-)
-ROTATED = Transform(SAME.read, _split_pairs)
-CONVOLUTION = Transform(lambda tensor, shape: [tensor.reshape(shape)], _as_convolution)
-BATCHED = Transform(  # with a batch dimension of 1
-    lambda tensor, shape: [tensor.reshape(shape)],
-    lambda parts, model: parts[0].reshape(1, -1, model.config.d_model),
-)
-_LAYOUTS = {
-    "transposed": TRANSPOSED,
-    "fused": FUSED,
-    "rotated": ROTATED,
-    "convolution": CONVOLUTION,
-    "batched": BATCHED,
+LAYOUTS = {
+    "same": Transform(lambda tensor, shape: [tensor], lambda parts, model: parts[0]),
+    "transposed": Transform(lambda tensor, shape: [tensor.t()], lambda parts, model: parts[0].t()),
+    "fused": Transform(  # queries, keys and values in one transposed matrix
+        lambda tensor, shape: [part.t() for part in tensor.chunk(3, dim=-1)],
+        lambda parts, model: torch.cat([part.t() for part in parts], dim=-1),
+    ),
+    "rotated": Transform(lambda tensor, shape: [tensor], _split_pairs),
+    "convolution": Transform(lambda tensor, shape: [tensor.reshape(shape)], _as_convolution),
+    "batched": Transform(  # with a batch dimension of 1
+        lambda tensor, shape: [tensor.reshape(shape)],
+        lambda parts, model: parts[0].reshape(1, -1, model.config.d_model),
+    ),
 }
 
 
@@ -143,7 +138,8 @@ class Family:
             theirs = f"{self.tensors[part]}.{end.replace('gain', 'weight')}"
         if theirs is None:
             return None
-        layout = self.transforms.get(theirs.removesuffix(f".{end}").rpartition(".")[-1], SAME)
+        last_part = theirs.removesuffix(f".{end}").rpartition(".")[-1]
+        layout = self.transforms.get(last_part, LAYOUTS["same"])
         full = (self.block if number else "") + theirs
         last = 1 if side == "encoder" else 2  # T5 numbers the sublayers of a block
         return full.format(n=number, side=side, last=last, wi="wi_1" if gated else "wi"), layout
@@ -162,7 +158,7 @@ def _read_family(
 ) -> Family:
     """Make a family of what ``checkpoints.toml`` says."""
     base = replace(PRESETS[like].config, **config)
-    layouts = {name: _LAYOUTS[layout] for name, layout in transforms.items()}
+    layouts = {name: LAYOUTS[layout] for name, layout in transforms.items()}
     return Family(base=base, transforms=layouts, **fields)
 
 

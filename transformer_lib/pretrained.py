@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformer_lib import heads, models
-from transformer_lib.checkpoints import FAMILIES, SAME, TABLES, Family, Model, Transform
+from transformer_lib.checkpoints import FAMILIES, LAYOUTS, TABLES, Family, Model, Transform
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.shapes import check_choice, check_whole
@@ -28,12 +28,7 @@ Places = dict[str, tuple[list[str], Transform]]  # our parameters that a tensor 
 _ONLY = dict.fromkeys(TABLES["must_be_absent"]) | TABLES["must_be"]
 _T5_INNER = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}  # its dense_act_fn
 
-# Tensors that some files have and no model needs: constants, and BERT's second head.
-_IGNORED = re.compile(
-    r"embeddings\.position_ids|pooler\.dense\.\w+|cls\.seq_relationship\.\w+"
-    r"|h\.\d+\.attn\.(bias|masked_bias)|layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
-    r"|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
-)
+_IGNORED = re.compile("|".join(TABLES["ignored"]))  # tensors that no model needs
 _HEADS = ("cls.", "classifier.", "lm_head.")  # these tensors never have the family's prefix
 
 # Our fields that may differ after writing and reading: rope_pairing is converted, and the others
@@ -117,7 +112,7 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
     ours, tensors = model.state_dict(), {}
     for name, (names, transform) in _places(model, family).items():
         parts = [ours[part] for part in names]
-        if transform is SAME and not all(torch.equal(parts[0], part) for part in parts):
+        if transform is LAYOUTS["same"] and not all(torch.equal(parts[0], part) for part in parts):
             raise ValueError(f"{' and '.join(names)} differ; {architecture} has one {name}")
         full_name = name if name.startswith(_HEADS) else prefix + name
         tensors[full_name] = transform.write(parts, model).contiguous()
