@@ -151,3 +151,18 @@ def test_the_batch_is_left_as_it_was():
 def test_label_smoothing_out_of_range_is_refused():
     with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
         Objective(nn.Identity(), label_smoothing=1.5)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by PyTorch
+@pytest.mark.usefixtures("unchecked_shapes")  # what is compiled is the library, not its type checks
+def test_compiled_in_one_graph_it_is_the_same():
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 5, 8, requires_grad=True), torch.randn(13, 8, requires_grad=True)
+    targets = torch.randint(13, (2, 5))
+    compiled = torch.compile(linear_cross_entropy, backend="aot_eager", fullgraph=True)
+    results = []
+    for function in (compiled, linear_cross_entropy):
+        loss = function(x, weight, targets)
+        results.append((loss, *torch.autograd.grad(loss, (x, weight))))
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain)
