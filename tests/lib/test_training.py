@@ -34,7 +34,7 @@ from transformer_lib.heads import (
 )
 from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe, recipe_2017
-from transformer_lib.training import COLUMNS, _share, bits_per_byte, evaluate, train
+from transformer_lib.training import COLUMNS, _device, _share, bits_per_byte, evaluate, train
 
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
 # Adam divides a gradient by its size, which turns rounding errors of one that is 0 into steps; a
@@ -537,6 +537,16 @@ def test_a_foreign_model_with_other_tensors_is_refused(tmp_path):
     run(model, text(), quick(), folder=tmp_path)
     with pytest.raises(ValueError, match=r"tensor out.weight has shape \(11, 4\); expected"):
         run(Own(5), text(), quick(), folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"), [((False, False), "cpu"), ((True, True), "cuda"), ((False, True), "mps")]
+)
+def test_without_a_wish_the_fastest_device_is_taken(there, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there[0])
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: there[1])
+    assert _device(None).type == chosen
+    assert _device("cpu").type == "cpu"
 
 
 # --- several processes (the real ones are in test_distributed.py) ---
