@@ -317,10 +317,8 @@ class MultiHeadAttention(nn.Module):
         if memory is not None and store is not None and store.length:
             k, v = store.read()  # the memory does not change between calls
             if (k.shape[0], k.shape[2]) != tuple(memory.shape[:2]):
-                raise ValueError(
-                    f"memory has shape {tuple(memory.shape)}; the store holds another one, "
-                    f"with (B, S) = {(k.shape[0], k.shape[2])}"
-                )
+                held = f"the store holds another one, with (B, S) = {(k.shape[0], k.shape[2])}"
+                raise ValueError(f"memory has shape {tuple(memory.shape)}; {held}")
         else:
             source = x if memory is None else memory
             k = self._split(self.key(source) if joint is None else joint[1])  # (B, H, S, K)
@@ -346,7 +344,12 @@ class MultiHeadAttention(nn.Module):
         if joined is None:
             return None
         widths = [part.out_features for part in (self.query, self.key, self.value)]
-        qkv: Sequence[Tensor] = F.linear(x, *joined).split(widths, dim=-1)
+        weight, bias = joined
+        if bias is not None and x.numel() == self.d_model:  # one token: see CompiledDecoder
+            product = F.linear(x, weight) + bias
+        else:
+            product = F.linear(x, weight, bias)
+        qkv: Sequence[Tensor] = product.split(widths, dim=-1)
         return qkv
 
     def join(self) -> tuple[Float[Tensor, "HK D"], Float[Tensor, " HK"] | None] | None:
@@ -421,10 +424,8 @@ def _check_inputs(
     scores_shape = (*batch, sizes["T"], sizes["S"])
     if mask is not None:
         if mask.dtype != torch.bool:
-            raise TypeError(
-                f"mask has dtype {mask.dtype}; expected torch.bool with True = may attend "
-                "(for a 0/1 mask: mask.bool())"
-            )
+            wanted = "torch.bool with True = may attend (for a 0/1 mask: mask.bool())"
+            raise TypeError(f"mask has dtype {mask.dtype}; expected {wanted}")
         _check_fits("mask", mask, scores_shape)
     if bias is not None:
         _check_fits("bias", bias, scores_shape)
@@ -437,11 +438,11 @@ def _check_fits(name: str, tensor: Tensor, scores_shape: tuple[int, ...]) -> Non
     except RuntimeError:
         fits = False
     if not fits:
-        raise ValueError(
-            f"{name} has shape {tuple(tensor.shape)}; expected one that broadcasts to the scores, "
-            f"(..., T, S) = {scores_shape}"
-        )
+        wanted = f"one that broadcasts to the scores, (..., T, S) = {scores_shape}"
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {wanted}")
 
 
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(shapes)) == 1:  # what PyTorch would take its time to find out
+        return tuple(shapes[0])
     return tuple(torch.broadcast_shapes(*shapes))

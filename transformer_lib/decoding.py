@@ -1,7 +1,8 @@
 """One decoding step: with a cache, and compiled."""
 
+import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -70,10 +71,8 @@ class DecodingStep:
         max_len = sizes["T"] + max_new_tokens - 1  # nobody reads the last token
         limit = model.config.max_len if cache is None else cache.max_len
         if max_len > limit:
-            raise ValueError(
-                f"max_new_tokens={max_new_tokens} after a prompt of {sizes['T']} tokens: "
-                f"there is room for max_len={limit}, not counting the last token"
-            )
+            room = f"there is room for max_len={limit}, not counting the last token"
+            raise ValueError(f"{max_new_tokens=} after a prompt of {sizes['T']} tokens: {room}")
         self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
         self.output = model.output
         if use_cache and cache is None:
@@ -109,7 +108,7 @@ class DecodingStep:
                 cache some that are not in use.
 
         Returns:
-            Logits of the last position, ``(B, V)``, in float32 at least.
+            Logits of the last position, ``(B, V)``.
         """
         places = next_positions(new, self.cache)[0]
         mask = None if self.real is None else self.real[:, None, None, :n_keys]
@@ -118,7 +117,7 @@ class DecodingStep:
             new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
         )
         logits: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch in this order, each with the memory of its place."""
@@ -220,8 +219,8 @@ class CompiledDecoder(nn.Module):
 
     def _next(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """The scores of the token after ``ids``: plainly for the prompt, compiled afterwards."""
-        # Attention looks at 128 places, then at 256, ...: less to read, and few recordings.
-        n_keys = min(self.max_len, max(128, 2 ** (ids.shape[1] - 1).bit_length()))
+        # Attention looks at 64 places, then at 128, ...: less to read, and not many recordings.
+        n_keys = min(self.max_len, 64 * math.ceil(ids.shape[1] / 64))
         self.cache.show(n_keys)
         if self.fresh:
             self.fresh = False
@@ -233,24 +232,46 @@ class CompiledDecoder(nn.Module):
 
     def _record(self, n_keys: int) -> Callable[[], Tensor]:
         """Compile a step that looks at so many places; return what runs it."""
-        compiled = torch.compile(self.step.read)
-        run = partial(compiled, self.token, n_keys)
         if self.token.device.type != "cuda":
-            return run
-        start = self.cache.length
-        side = torch.cuda.Stream()  # CUDA wants the runs before a recording on another stream
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                run()
-                self.cache.rewind(start)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = run()
+            return partial(torch.compile(self.step.read), self.token, n_keys)
+        # For a single row, products are sums over one pass of the weights. Told so, the compiler
+        # writes them itself, together with all that happens to the row before and after.
+        single = len(self.token) == 1
+        options: Any = {"coordinate_descent_tuning": True} if single else None
+        run = partial(torch.compile(self.step.read, options=options), self.token, n_keys)
+        start, graph, side = self.cache.length, torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())  # CUDA wants a stream of its own for this:
+        with _biases_apart(self.model) if single else nullcontext():
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    run()
+                    self.cache.rewind(start)
+            torch.cuda.current_stream().wait_stream(side)
+            with torch.cuda.graph(graph):
+                logits = run()
 
         def replay() -> Tensor:
             graph.replay()
             return logits
 
         return replay
+
+
+@contextmanager
+def _biases_apart(model: nn.Module) -> Iterator[None]:
+    """Let linear layers add their biases after the product, which the compiler can then take over.
+
+    Product and bias in one are a call of a library, which leaves nothing to the compiler.
+    """
+    layers = [part for part in model.modules() if type(part) is nn.Linear and part.bias is not None]
+    for layer in layers:
+        vars(layer)["forward"] = partial(_product_and_bias, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del vars(layer)["forward"]
+
+
+def _product_and_bias(layer: nn.Linear, x: Tensor) -> Tensor:
+    return F.linear(x, layer.weight) + layer.bias

@@ -94,6 +94,8 @@ def filter_logits(
         >>> filter_logits(logits, Sampling(temperature=0.5, top_k=2))
         tensor([[6., 4., -inf, -inf]])
     """
+    if sampling.temperature > 0:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if seen is not None:
         penalty = sampling.repetition_penalty
         penalised = torch.where(logits < 0, logits * penalty, logits / penalty)
@@ -195,18 +197,19 @@ def stream(
         seen = None
         if sampling.repetition_penalty != 1:
             seen = _tokens_of(prompt, model.config.vocab_size, inputs.get("prompt_mask"))
+        may_end = eos_id is not None or stop is not None
         running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
         n_prompt = prompt.shape[1]
         ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
         for n in range(n_prompt, ids.shape[1]):
             with torch.no_grad():
                 tokens = choose_token(step(ids[:, :n]), sampling, seen, generator)
-            tokens = tokens.where(running, pad_id)
+            tokens = tokens.where(running, pad_id) if may_end else tokens
             ids[:, n] = tokens
             if seen is not None:
                 seen.scatter_(1, tokens[:, None], True)
             yield tokens
-            if eos_id is not None or stop is not None:
+            if may_end:
                 running &= ~_has_ended(ids[:, n_prompt : n + 1], end, stop)
                 if not running.any():  # only then a GPU has to wait
                     return
@@ -326,7 +329,7 @@ def _search(
         has_ended = (ids[:, prompt.shape[1] :] == end).any(dim=1, keepdim=True)  # (B * N, 1)
         if end >= 0 and has_ended.all():  # only then a GPU has to wait
             break
-        gains = step(ids).log_softmax(dim=-1)  # (B * N, V)
+        gains = step(ids).float().log_softmax(dim=-1)  # (B * N, V)
         # What has ended goes on in one way only: with padding, which costs nothing.
         is_padding = torch.arange(gains.shape[-1], device=ids.device) == pad_id
         gains = gains.where(~has_ended, torch.where(is_padding, 0.0, -math.inf))

@@ -458,7 +458,9 @@ def test_half_precision_is_scored_in_single():
     model = make(CausalLM, tiny()).bfloat16()
     ids = random_ids(2, 3)
     with torch.no_grad():
-        assert DecodingStep(model, ids, 1)(ids).dtype == torch.float32
+        logits = DecodingStep(model, ids, 1)(ids)
+    assert filter_logits(logits, Sampling(temperature=0.7)).dtype == torch.float32
+    assert beam_search(model, ids, n_beams=2, max_new_tokens=3)[1].dtype == torch.float32
     assert generate(model, ids, max_new_tokens=3).shape == (2, 6)
 
 
