@@ -38,6 +38,8 @@ class Options:
         seed: of weights, batches and dropout.
         tiny: whether only to check in seconds that everything runs.
         steps: how many updates to make instead of the experiment's own number.
+        eager: whether not to compile, where the experiment would.
+        given: all arguments, those of one experiment alone too.
         started: when the experiment began, in seconds.
     """
 
@@ -47,6 +49,8 @@ class Options:
     seed: int
     tiny: bool
     steps: int | None
+    eager: bool
+    given: argparse.Namespace
     started: float
 
     def pick(self, full: Value, tiny: Value) -> Value:
@@ -58,32 +62,54 @@ class Options:
         return self.steps or self.pick(full, 4)
 
 
-def read_options(name: str, purpose: str, arguments: Sequence[str] | None = None) -> Options:
+def read_options(
+    name: str,
+    purpose: str,
+    arguments: Sequence[str] | None = None,
+    own: argparse.ArgumentParser | None = None,
+) -> Options:
     """Read the command line, and prepare PyTorch.
 
     Args:
         name: the experiment's.
         purpose: what it is about, for ``--help``.
         arguments: those of the command line if left out.
+        own: arguments that only this experiment has.
 
     Returns:
         The options.
     """
-    parser = argparse.ArgumentParser(f"python -m experiments.{name}", description=purpose)
+    parser = argparse.ArgumentParser(
+        f"python -m experiments.{name}", description=purpose, parents=[own] if own else []
+    )
     parser.add_argument("--tiny", action="store_true", help="only check that everything runs")
     parser.add_argument("--out", type=Path, help="where results go (default: book/results/NAME)")
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=default, help=f"where to train (default: {default})")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     parser.add_argument("--steps", type=int, help="updates, instead of the experiment's number")
+    parser.add_argument("--eager", action="store_true", help="never compile a model")
     given = parser.parse_args(arguments)
     # A tiny run must not replace the results that the book shows.
     folder = given.out or ROOT / ("_build/experiments" if given.tiny else "book/results") / name
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_float32_matmul_precision("high")  # TF32 on GPUs that have it; no effect on a CPU
     torch.manual_seed(given.seed)
-    started = time.perf_counter()
-    return Options(name, folder, given.device, given.seed, given.tiny, given.steps, started)
+    choices = (given.device, given.seed, given.tiny, given.steps, given.eager, given)
+    return Options(name, folder, *choices, started=time.perf_counter())
+
+
+def watch(row: Row) -> None:
+    """Stop a training that cannot learn, rather than to find out at its end.
+
+    Args:
+        row: a row of its metrics.
+
+    Raises:
+        RuntimeError: if there is no gradient.
+    """
+    if row["grad_norm"] == 0:
+        raise RuntimeError(f"no gradient reaches the weights at step {row['step']}")
 
 
 def intervals(steps: int, n_validations: int = 25) -> dict[str, int]:

@@ -21,6 +21,7 @@ from experiments.common import (
     accuracy,
     intervals,
     read_options,
+    watch,
     write_csv,
     write_results,
 )
@@ -119,8 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             **intervals(steps),
         )
         rows = train(
-            model, batches, recipe, validation=validation, device=options.device, progress=False
-        )
+            model, batches, recipe, validation=validation, device=options.device, progress=False,
+            on_step=watch,
+        )  # fmt: skip
         right = {"validation": accuracy(model, validation), "test": accuracy(model, test)}
         results.append({"seed": seed, **right, "validation_loss": rows[-1]["validation_loss"]})
         trained.append((model, rows, recipe))

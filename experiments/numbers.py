@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from experiments.common import Options, intervals, read_options, write_results
+from experiments.common import Options, intervals, read_options, watch, write_results
 from transformer_book import datasets
 from transformer_book.datasets import Number
 from transformer_lib.config import TransformerConfig
@@ -112,11 +112,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seed=options.seed,
         **intervals(steps),
     )
-    train_pairs, validation_pairs, _ = (encode(part, tokenizer) for part in data)
+    few = options.pick(None, 64)
+    train_pairs, validation_pairs = (
+        encode(part[:few], tokenizer) for part in (data.train, data.validation)
+    )
     rows = train(
         model, batches(train_pairs, options), recipe,
-        validation=batches(validation_pairs[: options.pick(500, 8)], options),
-        device=options.device, progress=False,
+        validation=batches(validation_pairs, options),
+        device=options.device, progress=False, on_step=watch,
     )  # fmt: skip
     test = data.test[: options.pick(len(data.test), 8)]
     wrong = mistakes(model, test, tokenizer)

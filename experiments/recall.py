@@ -42,8 +42,9 @@ ABOUT = {
         about 25,000 parameters. The same batches, the same number of updates, Adam with the same
         constant learning rate, gradients clipped to length 1.""",
     "Intended use": "Teaching: why a direct path to every position matters.",
-    "Limits": """One task, one size, one learning rate for all. An LSTM whose forget gate starts
-        open, or a longer training, would remember farther; the order of the four would stay.""",
+    "Limits": """One task, one size, one learning rate and one number of updates for all, and the
+        usual first weights. What a network does not learn here it may learn otherwise: an LSTM, for
+        one, whose forget gate starts open rather than half closed.""",
 }
 
 

@@ -6,6 +6,7 @@ Trained on eight plays, measured on a ninth, *Macbeth*. The weights with the bes
 are kept.
 """
 
+import argparse
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.common import Options, intervals, read_options, write_results
+from experiments.common import Options, intervals, read_options, watch, write_results
 from transformer_book import datasets
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, TextWindows, answer_batch
@@ -56,7 +57,7 @@ def build(options: Options, vocab_size: int, length: int) -> CausalLM:
         n_heads=options.pick(8, 2),
         n_layers=options.pick(4, 1),
         d_ff=options.pick(688, 32),  # 8/3 of the width: three matrices cost what two did
-        dropout=0.2,
+        dropout=options.given.dropout,
         position="rope",
         norm="rms",
         norm_position="pre",
@@ -93,7 +94,9 @@ def write_text(model: CausalLM, tokenizer: Tokenizer, start: str, n: int, seed: 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the model, measure it on the whole validation part and write the results."""
-    options = read_options("shakespeare", __doc__ or "", arguments)
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--dropout", type=float, default=0.25, help="of the model (default: 0.25)")
+    options = read_options("shakespeare", __doc__ or "", arguments, own)
     text = datasets.shakespeare()
     tokenizer = CharTokenizer.train([text.train])
     length = options.pick(256, 32)
@@ -103,21 +106,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     n_windows = math.ceil((len(ids[1]) - 1) / length)
     validation = TextWindows(ids[1], length, batch_size=n_windows)
     model = build(options, tokenizer.vocab_size, length)
-    steps = options.n_steps(6_000)
+    steps = options.n_steps(5_000)
     on_gpu = options.device.startswith("cuda")
     recipe = modern_recipe(
         steps,
         2e-3,
         precision="bfloat16" if on_gpu else "float32",
-        compile=on_gpu,
+        compile=on_gpu and not options.eager,
         patience=steps,  # never stop early, but put the best weights back
         seed=options.seed,
         **intervals(steps, n_validations=40),
     )
     windows = TextWindows(ids[0], length, options.pick(64, 8), options.seed)
     rows = train(
-        model, windows, recipe, validation=validation, device=options.device, progress=False
-    )
+        model, windows, recipe, validation=validation, device=options.device, progress=False,
+        on_step=watch,
+    )  # fmt: skip
     found = evaluate(model, validation)  # in float32, which counts
     sliding = evaluate(model, sliding_windows(ids[1], length, batch_size=128))
     n_bytes = len(validation_text[1:].encode())  # nobody predicts the first character
