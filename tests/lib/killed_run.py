@@ -72,13 +72,13 @@ def kill_while_writing(moment):
 def kill_after_some_steps(child, folder, rng):
     """Wait until there are a few more rows than at the last checkpoint, and a moment longer."""
     steps = [int(path.name[5:13]) for path in folder.glob("checkpoints/step-*")]
-    wanted = max(steps, default=0) + rng.randrange(2, 12)
+    wanted = max(steps, default=0) + rng.randrange(2, 8)
     metrics = folder / "metrics.csv"
     while not metrics.exists() or metrics.read_bytes().count(b"\n") <= wanted:
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return  # it got through
         time.sleep(0.001)
-    time.sleep(rng.uniform(0, 0.03))
+    time.sleep(rng.uniform(0, 0.01))
     os.kill(child, signal.SIGKILL)
 
 
