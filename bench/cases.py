@@ -172,7 +172,7 @@ class Training:
         def check(answers: Answers) -> dict[str, Any]:
             losses = {name: float(loss) for name, loss in answers.items()}
             spread = max(losses.values()) - min(losses.values()) if losses else 0.0
-            return {"first_losses": losses, "agree": spread < tolerance}
+            return {"third_losses": losses, "agree": spread < tolerance}
 
         competitors = list(competitors)
         return Case(title, sizes, self.n_tokens, competitors, check, self.flops_per_token)
