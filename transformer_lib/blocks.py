@@ -241,10 +241,8 @@ def check_positions(positions: Tensor, x: Tensor) -> None:
     """
     batch, length = x.shape[:2]
     if tuple(positions.shape) not in ((1, length), (batch, length)):
-        raise ValueError(
-            f"positions has shape {tuple(positions.shape)}; "
-            f"expected (1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
-        )
+        wanted = f"(1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
+        raise ValueError(f"positions has shape {tuple(positions.shape)}; expected {wanted}")
 
 
 def _rows(table: Tensor, slots: Tensor | None) -> Tensor:

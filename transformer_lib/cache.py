@@ -52,10 +52,8 @@ class KeyValueStore:
         self.max_len = k.shape[2] if self.max_len is None else self.max_len
         end = self.length + k.shape[2]
         if end > self.max_len:
-            raise ValueError(
-                f"the cache holds max_len={self.max_len} positions; "
-                f"{self.length} are in use and {k.shape[2]} more were given"
-            )
+            use = f"{self.length} are in use and {k.shape[2]} more were given"
+            raise ValueError(f"the cache holds max_len={self.max_len} positions; {use}")
         if self._keys is None or self._values is None:
             room = (*k.shape[:2], self.max_len, k.shape[3])
             self._keys, self._values = k.new_zeros(room), v.new_zeros(room)
@@ -129,10 +127,8 @@ class KeyValueCache:
             )
         lengths = [store.length for store in self.own]
         if len(set(lengths)) > 1:
-            raise ValueError(
-                f"the layers of the cache hold {lengths} positions: an earlier call failed "
-                "halfway; start with a new cache"
-            )
+            why = "an earlier call failed halfway; start with a new cache"
+            raise ValueError(f"the layers of the cache hold {lengths} positions: {why}")
 
     @property
     def length(self) -> int:

@@ -102,15 +102,11 @@ class TransformerConfig:
         check_divides("n_heads", self.n_heads, "d_model", self.d_model)
         check_divides("n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
         if self.position == "rope" and self.d_head % 2:
-            raise ValueError(
-                f"position='rope' rotates pairs of features: d_model / n_heads = {self.d_head} "
-                "must be even"
-            )
+            rule = f"d_model / n_heads = {self.d_head} must be even"
+            raise ValueError(f"position='rope' rotates pairs of features: {rule}")
         if self.position == "sinusoidal" and self.d_model % 2:
-            raise ValueError(
-                f"position='sinusoidal' pairs sines with cosines: d_model={self.d_model} "
-                "must be even"
-            )
+            rule = f"d_model={self.d_model} must be even"
+            raise ValueError(f"position='sinusoidal' pairs sines with cosines: {rule}")
         if self.n_experts is not None and self.active_experts > self.n_experts:
             raise ValueError(
                 f"active_experts={self.active_experts} must be at most n_experts={self.n_experts}"

@@ -103,10 +103,8 @@ class PatchEmbedding(nn.Module):
         """Turn images ``(B, C, height, width)`` into vectors ``(B, T, D)``, row by row."""
         expected = (self.n_channels, self.image_size, self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise ValueError(
-                f"images has shape {tuple(images.shape)}; "
-                f"expected (B, {', '.join(map(str, expected))})"
-            )
+            wanted = f"(B, {', '.join(map(str, expected))})"
+            raise ValueError(f"images has shape {tuple(images.shape)}; expected {wanted}")
         p = self.patch_size
         rows = images.unfold(2, p, p).unfold(3, p, p)  # (B, C, rows, columns, p, p)
         patches = rows.permute(0, 2, 3, 1, 4, 5).flatten(start_dim=3).flatten(1, 2)

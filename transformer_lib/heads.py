@@ -248,11 +248,10 @@ class VisionTransformer(nn.Module):
         check_whole("n_classes", n_classes)
         self.config = config
         self.patches = PatchEmbedding(image_size, patch_size, n_channels, config.d_model)
-        if config.max_len != self.patches.n_patches + 1:
-            raise ValueError(
-                f"max_len={config.max_len} must be {self.patches.n_patches + 1}: "
-                f"{self.patches.n_patches} patches and the class token"
-            )
+        n_patches = self.patches.n_patches
+        if config.max_len != n_patches + 1:
+            wanted = f"{n_patches + 1}: {n_patches} patches and the class token"
+            raise ValueError(f"max_len={config.max_len} must be {wanted}")
         self.class_token = nn.Parameter(torch.zeros(config.d_model))
         self.positions = AddedPositions(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -333,9 +332,7 @@ def mean_over_tokens(
     if mask is None:
         return x.mean(dim=1)
     if tuple(mask.shape) != (x.shape[0], 1, 1, x.shape[1]):
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)}; expected a padding mask, "
-            f"(B, 1, 1, T) = ({x.shape[0]}, 1, 1, {x.shape[1]})"
-        )
+        wanted = f"a padding mask, (B, 1, 1, T) = ({x.shape[0]}, 1, 1, {x.shape[1]})"
+        raise ValueError(f"mask has shape {tuple(mask.shape)}; expected {wanted}")
     real = mask[:, 0, 0, :, None]  # (B, T, 1)
     return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)

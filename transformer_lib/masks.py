@@ -38,10 +38,8 @@ def query_key_distances(
     check_whole("n_queries", n_queries)
     check_whole("n_keys", n_keys)
     if n_queries > n_keys:
-        raise ValueError(
-            f"n_queries={n_queries} is larger than n_keys={n_keys}: "
-            "the first queries would have nothing to look at"
-        )
+        why = "the first queries would have nothing to look at"
+        raise ValueError(f"{n_queries=} is larger than {n_keys=}: {why}")
     keys = torch.arange(n_keys, device=device)
     return keys[n_keys - n_queries :, None] - keys
 

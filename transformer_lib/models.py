@@ -166,10 +166,8 @@ class EncoderDecoder(nn.Module):
         """
         # Both kinds of attention to the source use the same mask, so it may not depend on a query.
         if source_mask is not None and (source_mask.ndim != 4 or source_mask.shape[-2] != 1):
-            raise ValueError(
-                f"source_mask has shape {tuple(source_mask.shape)}; expected a padding mask, "
-                "(B, 1, 1, S), the same for every query"
-            )
+            wanted = "a padding mask, (B, 1, 1, S), the same for every query"
+            raise ValueError(f"source_mask has shape {tuple(source_mask.shape)}; expected {wanted}")
         memory = self.encoder(source, source_mask)
         x: Tensor = self.decoder(target, memory, target_mask, source_mask)
         return x

@@ -43,10 +43,8 @@ def describe(tensor: Tensor, letters: str) -> str:
     """
     names = letters.split()
     if len(names) != tensor.ndim:
-        raise ValueError(
-            f"letters names {len(names)} dimensions ({letters!r}) but the tensor has "
-            f"{tensor.ndim}: {tuple(tensor.shape)}"
-        )
+        found = f"the tensor has {tensor.ndim}: {tuple(tensor.shape)}"
+        raise ValueError(f"letters names {len(names)} dimensions ({letters!r}) but {found}")
     return " ".join(
         name if name.isdigit() else f"{name}={size}"
         for name, size in zip(names, tensor.shape, strict=True)
@@ -76,7 +74,7 @@ def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) 
         Traceback (most recent call last):
         ValueError: k has shape (7, 32); expected (..., S, K) with K=64, got K=32
     """
-    _expect(name, tensor, letters, known, f"(..., {', '.join(letters.split())})")
+    _expect(name, tensor, letters, known, leading=True)
 
 
 def expect_shape(name: str, tensor: Tensor, letters: str, known: dict[str, int]) -> None:
@@ -98,25 +96,21 @@ def expect_shape(name: str, tensor: Tensor, letters: str, known: dict[str, int])
         Traceback (most recent call last):
         ValueError: x has shape (5, 64); expected (B, T, D)
     """
-    wanted = f"({', '.join(letters.split())})"
-    if tensor.ndim != len(letters.split()):
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {wanted}")
-    _expect(name, tensor, letters, known, wanted)
+    _expect(name, tensor, letters, known, leading=False)
 
 
-def _expect(name: str, tensor: Tensor, letters: str, known: dict[str, int], wanted: str) -> None:
-    names = letters.split()
-    shape = tuple(tensor.shape)
-    if len(shape) < len(names):
+def _expect(name: str, tensor: Tensor, letters: str, known: dict[str, int], leading: bool) -> None:
+    """Check the last dimensions; others may come before them only if ``leading``."""
+    names, shape = letters.split(), tuple(tensor.shape)
+    wanted = f"({', '.join(['...'] * leading + names)})"
+    if len(shape) < len(names) or (len(shape) > len(names) and not leading):
         raise ValueError(f"{name} has shape {shape}; expected {wanted}")
     for letter, size in zip(names, shape[-len(names) :], strict=True):
         if size == 0:
             raise ValueError(f"{name} has shape {shape}; {letter} in {wanted} may not be 0")
         if known.setdefault(letter, size) != size:
-            raise ValueError(
-                f"{name} has shape {shape}; expected {wanted} with {letter}={known[letter]}, "
-                f"got {letter}={size}"
-            )
+            sizes = f"{letter}={known[letter]}, got {letter}={size}"
+            raise ValueError(f"{name} has shape {shape}; expected {wanted} with {sizes}")
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:
@@ -196,9 +190,8 @@ def check_choice(name: str, value: object, options: Sequence[object]) -> None:
         ValueError: norm='batch' must be one of 'layer', 'rms'
     """
     if value not in options:
-        raise ValueError(
-            f"{name}={value!r} must be one of {', '.join(repr(option) for option in options)}"
-        )
+        listed = ", ".join(map(repr, options))
+        raise ValueError(f"{name}={value!r} must be one of {listed}")
 
 
 def check_fields(values: object, may_be_zero: Collection[str] = ()) -> None:
@@ -249,10 +242,8 @@ def check_divides(small_name: str, small: int, large_name: str, large: int) -> N
     check_whole(small_name, small)
     check_whole(large_name, large)
     if large % small:
-        raise ValueError(
-            f"{small_name}={small} must divide {large_name}={large}: "
-            f"{large} / {small} leaves a remainder of {large % small}"
-        )
+        rest = f"{large} / {small} leaves a remainder of {large % small}"
+        raise ValueError(f"{small_name}={small} must divide {large_name}={large}: {rest}")
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
