@@ -72,7 +72,7 @@ def train(
         ``perplexity``, ``None`` in steps without validation.
 
     Raises:
-        FloatingPointError: if the loss is not a number any more.
+        FloatingPointError: if the loss or the gradient is not a number any more.
         ValueError: if the folder holds another run.
 
     Example:
@@ -218,11 +218,12 @@ class _Run:
             return None
         if self.world > 1:
             dist.all_reduce(total)
-        loss = float(total / count)  # only here does anything wait for the GPU
-        if not math.isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss} at step {self.step}")
+        loss, length = float(total / count), float(norm)  # only here does anything wait for the GPU
+        # In float16 a gradient may overflow: the scaler has left that step out.
+        if not math.isfinite(loss) or not (math.isfinite(length) or self.scaler.is_enabled()):
+            raise FloatingPointError(f"{loss=} and grad_norm={length} at step {self.step}")
         row = dict.fromkeys(COLUMNS) | {"step": self.step, "tokens": int(self.tokens)}
-        self.rows.append(row | {"loss": loss, "learning_rate": rate, "grad_norm": float(norm)})
+        self.rows.append(row | {"loss": loss, "learning_rate": rate, "grad_norm": length})
         if self.validation is not None and self.due(recipe.validate_every):
             self._validate(self.validation)
         return self.rows[-1]
@@ -371,6 +372,8 @@ class _Log:
         """Draw the losses so far, if matplotlib is installed."""
         if self.folder is None:
             return
+        if self.board is not None:
+            self.board.flush()
         with suppress(ImportError):
             from matplotlib.figure import Figure  # noqa: PLC0415  (optional)
 

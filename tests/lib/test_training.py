@@ -410,8 +410,18 @@ def test_what_cannot_be_judged_is_an_error():
 
 
 def test_a_loss_that_is_no_number_stops_the_run():
-    with pytest.raises(FloatingPointError, match="the loss is nan at step"):
+    with pytest.raises(FloatingPointError, match="loss=nan and grad_norm=nan at step"):
         run(make_model(), text(), quick(learning_rate=1e30, clip=None, steps=20))
+
+
+def test_a_gradient_that_is_no_number_is_never_saved(tmp_path):
+    model = make_model(**PLAIN)
+    model.decoder.stack.blocks[0].attention.register_full_backward_hook(
+        lambda _, gradients, __: tuple(g if g is None else g * math.nan for g in gradients)
+    )
+    with pytest.raises(FloatingPointError, match=r"loss=2\.\d+ and grad_norm=nan at step 1"):
+        run(model, text(), quick(checkpoint_every=1), folder=tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
 
 
 # --- what is written ---
@@ -463,6 +473,9 @@ def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path, monke
         def add_scalar(self, *what):
             written.append(what)
 
+        def flush(self):
+            written.append(("flushed", 0))
+
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
@@ -471,6 +484,7 @@ def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path, monke
     assert ("loss", rows[2]["loss"], 3) in written
     assert ("validation_loss", rows[-1]["validation_loss"], 5) in written
     assert all(value is not None for _, value, *_ in written)
+    assert written[-1] == ("flushed", 0)
     run(make_model(), text(), quick(), validation=text(), folder=tmp_path)
     assert written[-1] == (tmp_path / "tensorboard", 6)
 
