@@ -97,13 +97,15 @@ def bars(record: Record) -> list[Record]:
 def _bars_on_cpu(cases: Mapping[str, Record]) -> list[Record]:
     found = []
     for name, case in cases.items():
-        ratio = min(case["ratios"].get("ours", {}).values(), default=None)
+        # Against the fastest of the others, for each way in which we do it ourselves.
+        ratios = {mine: min(r.values()) for mine, r in case["ratios"].items() if r}
+        best = max(ratios, key=ratios.__getitem__, default="ours")
         if name == "training":
-            what = "training: times the fastest peer"
-            found.append(_bar(what, ratio, least=LEAST_TRAINING_ON_CPU))
+            what, least = "training: times the fastest peer", LEAST_TRAINING_ON_CPU
+            found.append(_bar(what, ratios.get(best), least=least))
         elif name.startswith("generation"):
-            what = f"{name}: times transformers"
-            found.append(_bar(what, ratio, least=LEAST_GENERATION_ON_CPU))
+            what, least = f"{name}, {best}: times transformers", LEAST_GENERATION_ON_CPU
+            found.append(_bar(what, ratios.get(best), least=least))
     return found
 
 
@@ -147,7 +149,7 @@ def table(record: Record) -> str:
         value = "not measured" if bar["value"] is None else f"{bar['value']:,.2f}"
         wanted = f">= {bar['least']:,}" if bar["most"] is None else f"< {bar['most']:,}"
         verdict = "reached" if bar["reached"] else "NOT REACHED"
-        lines.append(f"{bar['what']:38} {value:>12} {wanted:>10}  {verdict}")
+        lines.append(f"{bar['what']:46} {value:>12} {wanted:>10}  {verdict}")
     return "\n".join(lines)
 
 
@@ -162,5 +164,5 @@ def _line(entry: Record, name: str, case: Record) -> str:
         line += f" {entry['share_of_matmul']:4.0%}"
     if "peak_gib" in entry:
         line += f" {entry['peak_gib']:5.1f} GiB"
-    against = case["ratios"].get("ours, compiled", case["ratios"].get("ours", {}))
-    return line + (f"  ours x{against[name]:.2f}" if name in against else "")
+    against = {mine: r[name] for mine, r in case["ratios"].items() if name in r}
+    return line + "".join(f"  {mine} x{ratio:.2f}" for mine, ratio in against.items())

@@ -46,7 +46,7 @@ def cpu_suite(*, tiny: bool = False) -> Suite:
     suite: Suite = {"training": partial(_training_on_cpu, training)}
     for size in (1, 8):
         generation = Generation(gpt, size, prompt, new)
-        suite[f"generation-{size}"] = partial(_generation_on_cpu, generation)
+        suite[f"generation-{size}"] = partial(_generation_on_cpu, generation, compiled=not tiny)
     suite["encoder"] = partial(_encoder, Encoding(bert, lengths))
     return suite
 
@@ -60,11 +60,13 @@ def _training_on_cpu(training: Training) -> Case:
     return training.case("Training step of a small GPT", competitors)
 
 
-def _generation_on_cpu(generation: Generation) -> Case:
-    competitors = (
+def _generation_on_cpu(generation: Generation, *, compiled: bool) -> Case:
+    competitors = [
         Competitor("ours", generation.ours),
         Competitor("transformers", generation.transformers),
-    )
+    ]
+    if compiled:
+        competitors.append(Competitor(COMPILED, generation.compiled, compiled=True))
     title = f"Greedy generation with a cache, batch {generation.batch_size}"
     return generation.case(title, competitors)
 
