@@ -92,8 +92,8 @@ def _train(given: Given) -> None:
     Stop with Ctrl-C; the same command goes on from the last checkpoint. To share the work among
     processes, write `torchrun --nproc-per-node 2 -m` for `python -m`.
     """
-    if not given.data.is_file():
-        raise ValueError(f"there is no file {given.data}; name one with --data FILE")
+    if not (given.data.is_file() and given.data.stat().st_size):
+        raise ValueError(f"there is nothing in {given.data}; name a file with --data FILE")
     translates = given.data.suffix == ".tsv"
     tokenizer, (batches, validation), max_len = (_pairs if translates else _windows)(given)
     sizes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": max_len}
@@ -134,10 +134,8 @@ def _pairs(given: Given) -> Data:
     names, *rows = [line.split("\t") for line in lines]
     parts: dict[str, list[list[str]]] = {"train": [], "validation": []}
     for n, row in enumerate(rows):
-        if len(row) != len(names) or len(row) < 2:
-            raise ValueError(
-                f"{given.data}, line {n + 2}: expected columns as in line 1, 2 or more"
-            )
+        if len(row) != len(names) or len(row) < 2 or not all(row[-2:]):
+            raise ValueError(f"{given.data}, line {n + 2} must have what line 1 names")
         part = row[0] if names[0] == "split" else "train" if n % 20 else "validation"
         parts.setdefault(part, []).append(row[-2:])
     texts = [text for pair in parts["train"] for text in pair]
@@ -146,7 +144,7 @@ def _pairs(given: Given) -> Data:
     options |= {"length": lambda pair: max(map(len, pair)), "bucket": 32 * given.batch_size}
     batches = []
     for part in ("train", "validation"):
-        ids = [[tokenizer.encode(text) for text in pair] for pair in parts[part]]
+        ids = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in parts[part]]
         batches.append(Batches(ids, translation_batch, **options))
     longest = max(batches[0].lengths + batches[1].lengths)
     return tokenizer, batches, max(given.context, longest + 1)  # <bos> is read too
