@@ -114,8 +114,10 @@ def _train(given: Given) -> None:
     if os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun
         save_model(model, out, tokenizer=tokenizer)
         print(f"validation loss {rows[-1]['validation_loss']:.4f}; the model is in {out}. Now try")
-        next_command = "translate" if translates else "generate"
-        print(f'python -m transformer_lib {next_command} --model "{out}"')
+        use = "generate"
+        if translates:
+            use = f'translate "{tokenizer.decode(validation.examples[0][0])}"'
+        print(f'python -m transformer_lib {use} --model "{out}"')
 
 
 def _windows(given: Given) -> Data:

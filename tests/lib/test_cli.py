@@ -83,11 +83,14 @@ def translator(tmp_path_factory):
     """A model that knows four words by heart, and was told so without a column ``split``."""
     folder = tmp_path_factory.mktemp("translator")
     rows = ["english\tgerman", *("\t".join(pair) for pair in NUMBERS.items())]
-    data = folder / "words.tsv"
+    data, printed = folder / "words.tsv", io.StringIO()
     data.write_text("\n".join([rows[0], *rows[1:] * 2]) + "\n")  # the first row only judges, once
-    sizes = ["--layers", "1", "--d-model", "32", "--heads", "4", "--learning-rate", "0.02"]
+    sizes = ["--layers", "1", "--d-model", "48", "--heads", "4", "--learning-rate", "0.01"]
     options = ["--data", str(data), "--out", str(folder / "model"), "--steps", "60"]
-    assert cli.main(["train", *options, *sizes]) == 0
+    with redirect_stdout(printed):
+        assert cli.main(["train", *options, *sizes]) == 0
+    command = f'python -m transformer_lib translate "one" --model "{folder / "model"}"'
+    assert printed.getvalue().splitlines()[-1] == command
     return folder / "model"
 
 
@@ -174,6 +177,16 @@ class TestTrainAndGenerate:
             capfd, "generate", "--model", str(tmp_path / "a"), "--prompt", "to", "--tokens", "3"
         )
         assert text.startswith("to")
+
+    def test_ctrl_c_says_how_to_go_on(self, text, monkeypatch, capsys):
+        def train(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(cli, "train", train)
+        assert cli.main(["train", "--data", str(text)]) == 130
+        assert capsys.readouterr().err == (
+            "Stopped. The same command goes on from the last checkpoint.\n"
+        )
 
     def test_ctrl_c_while_writing_ends_quietly(self, writer, monkeypatch, capsys):
         def stream(*_, **__):
@@ -322,7 +335,6 @@ class TestTraceAndPresets:
         ("name", "options", "sizes"),
         [
             ("gpt2", [], "CausalLM: 305 steps with B=1 T=8 H=12 D=768"),
-            ("t5-small", ["--batch", "2", "--length", "3"], "with B=2 S=3"),
             ("vit-b-16", [], "with B=1 T=197"),
         ],
     )
@@ -333,9 +345,9 @@ class TestTraceAndPresets:
         assert total.split()[1] == f"{PRESETS[name].parameters:,}"
 
     def test_a_trained_model_is_traced(self, translator, capsys):
-        printed = run(capsys, "trace", str(translator), "--length", "5")
+        printed = run(capsys, "trace", str(translator), "--batch", "2", "--length", "5")
         assert printed.startswith("Seq2SeqLM")
-        assert "with B=1 S=5 H=4 D=32" in printed
+        assert "with B=2 S=5 H=4 D=48" in printed
 
 
 class TestHelp:
