@@ -30,8 +30,10 @@ ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
     "Choices": """A decoder with the parts of today: RoPE, RMSNorm before each sublayer, SwiGLU, no
         biases, one table for embeddings and output; AdamW with a cosine, gradients clipped,
-        bfloat16 and `torch.compile` on the GPU. The weights with the lowest validation loss are
-        kept, so this loss is a little flattered by the choice.""",
+        bfloat16 on the GPU. Of three runs, with dropout of 0.2, 0.25 and 0.3 (validation losses
+        1.724, 1.726 and 1.684), the last was kept, and of it the weights with the lowest validation
+        loss, so this loss is a little flattered by the choice. The run that is shipped was not
+        compiled (`--eager`).""",
     "How to read the loss": f"""`validation_loss` is the mean over all characters of the validation
         part, read in windows that do not overlap: a window's first characters are guessed with
         little to go by. It is the number to hold beside nanoGPT's published {NANOGPT} nats per
@@ -95,7 +97,7 @@ def write_text(model: CausalLM, tokenizer: Tokenizer, start: str, n: int, seed: 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the model, measure it on the whole validation part and write the results."""
     own = argparse.ArgumentParser(add_help=False)
-    own.add_argument("--dropout", type=float, default=0.25, help="of the model (default: 0.25)")
+    own.add_argument("--dropout", type=float, default=0.3, help="of the model (default: 0.3)")
     options = read_options("shakespeare", __doc__ or "", arguments, own)
     text = datasets.shakespeare()
     tokenizer = CharTokenizer.train([text.train])

@@ -349,8 +349,7 @@ class MultiHeadAttention(nn.Module):
             product = F.linear(x, weight) + bias
         else:
             product = F.linear(x, weight, bias)
-        qkv: Sequence[Tensor] = product.split(widths, dim=-1)
-        return qkv
+        return torch.split(product, widths, dim=-1)
 
     def join(self) -> tuple[Float[Tensor, "HK D"], Float[Tensor, " HK"] | None] | None:
         """Lay weights and biases of the three projections side by side.

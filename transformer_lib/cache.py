@@ -31,8 +31,7 @@ class KeyValueStore:
         self.filled = filled
         self.visible = max_len
         self.length = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
+        self._stored: list[Tensor] = []  # keys and values
 
     def append(
         self, k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T K"]
@@ -54,34 +53,33 @@ class KeyValueStore:
         if end > self.max_len:
             use = f"{self.length} are in use and {k.shape[2]} more were given"
             raise ValueError(f"the cache holds max_len={self.max_len} positions; {use}")
-        if self._keys is None or self._values is None:
+        if not self._stored:
             room = (*k.shape[:2], self.max_len, k.shape[3])
-            self._keys, self._values = k.new_zeros(room), v.new_zeros(room)
-        if self._keys.shape[0] != k.shape[0]:
-            raise ValueError(
-                f"the cache was filled with a batch of {self._keys.shape[0]}; got {k.shape[0]}"
-            )
-        if self.filled is not None:
-            slots = self.filled + torch.arange(k.shape[2], device=k.device)
-            self._keys.index_copy_(2, slots, k)
-            self._values.index_copy_(2, slots, v)
-            return self._keys[:, :, : self.visible], self._values[:, :, : self.visible]
-        self._keys[:, :, self.length : end] = k
-        self._values[:, :, self.length : end] = v
-        self.length = end
+            self._stored = [k.new_zeros(room), v.new_zeros(room)]
+        batch_size = self._stored[0].shape[0]
+        if batch_size != k.shape[0]:
+            raise ValueError(f"the cache was filled with a batch of {batch_size}; got {k.shape[0]}")
+        for stored, new in zip(self._stored, (k, v), strict=True):
+            if self.filled is None:
+                stored[:, :, self.length : end] = new
+            else:
+                slots = self.filled + torch.arange(k.shape[2], device=k.device)
+                stored.index_copy_(2, slots, new)
+        self.length = end if self.filled is None else 0
         return self.read()
 
     def read(self) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
         """Return the keys and values of all positions so far, ``(B, H, S, K)`` each."""
-        if self._keys is None or self._values is None:
+        if not self._stored:
             raise ValueError("the cache is empty: append keys and values first")
-        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        n_keys = self.length if self.filled is None else self.visible
+        keys, values = (stored[:, :, :n_keys] for stored in self._stored)
+        return keys, values
 
     @property
     def n_bytes(self) -> int:
         """The memory set aside for keys and values."""
-        stored = [tensor for tensor in (self._keys, self._values) if tensor is not None]
-        return sum(tensor.numel() * tensor.element_size() for tensor in stored)
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._stored)
 
 
 class KeyValueCache:

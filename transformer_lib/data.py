@@ -174,10 +174,9 @@ class TextWindows(Batches):
     def __init__(self, ids: Int[Tensor, " N"], length: int, batch_size: int, seed: int = 0) -> None:
         check_whole("length", length)
         expect_shape("ids", ids, "N", {})
-        if len(ids) <= length:
-            raise ValueError(
-                f"{length=} is too much for a text of {len(ids)} tokens: one must follow"
-            )
+        n = len(ids)
+        if n <= length:
+            raise ValueError(f"{length=} is too much for a text of {n} tokens: one must follow")
         # All windows as a view: nothing is copied. One token more, the target of the last one.
         windows = ids.unfold(0, length + 1, 1)  # (N - T, T + 1)
         super().__init__(windows, next_token_batch, batch_size=batch_size, seed=seed)
@@ -222,13 +221,11 @@ def pad(
     """
     check_choice("side", side, ("right", "left"))
     rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
-    if not rows or not all(len(row) for row in rows):
-        raise ValueError(
-            f"sequences has lengths {[len(row) for row in rows]}; each must be 1 or more"
-        )
+    lengths = [len(row) for row in rows]
+    if not rows or not all(lengths):
+        raise ValueError(f"sequences has lengths {lengths}; each must be 1 or more")
     ids = pad_sequence(rows, batch_first=True, padding_value=pad_id, padding_side=side)
-    lengths = torch.tensor([len(row) for row in rows], device=ids.device)
-    mask = padding_mask(lengths, ids.shape[1])
+    mask = padding_mask(torch.tensor(lengths, device=ids.device), ids.shape[1])
     return ids, mask if side == "right" else mask.flip(-1)
 
 

@@ -176,10 +176,9 @@ class CompiledDecoder(nn.Module):
     def __init__(self, model: LanguageModel, max_len: int) -> None:
         super().__init__()
         check_whole("max_len", max_len)
-        if max_len > model.config.max_len:
-            raise ValueError(
-                f"max_len={max_len} must be at most that of the model, {model.config.max_len}"
-            )
+        most = model.config.max_len
+        if max_len > most:
+            raise ValueError(f"max_len={max_len} must be at most that of the model, {most}")
         self.model, self.config, self.max_len = model, model.config, max_len
         self.shapes: list[torch.Size | None] = []
 

@@ -174,14 +174,10 @@ def stream(
         stop: sequences of ids after any of which a row has ended; or a function that gets the new
             tokens so far, ``(B, n)``, and says which rows have ended, ``(B,)`` boolean.
         generator: the source of random numbers; PyTorch's own if left out.
-        inputs: ``prompt_mask``, ``source``, ``source_mask``, ``use_cache``: see
-            :class:`DecodingStep`.
+        inputs: those of :class:`DecodingStep`, such as ``prompt_mask`` or ``source``.
 
     Yields:
         The newest token of each row, ``(B,)``.
-
-    Raises:
-        TypeError, ValueError: with the first token, where :func:`generate` raises them.
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
@@ -194,9 +190,7 @@ def stream(
         with torch.no_grad():  # not where the caller goes on between two tokens
             step = begin(prompt, max_new_tokens, **inputs)
         end = _end_token(model, eos_id, pad_id)
-        seen = None
-        if sampling.repetition_penalty != 1:
-            seen = _tokens_of(prompt, model.config.vocab_size, inputs.get("prompt_mask"))
+        seen = None if sampling.repetition_penalty == 1 else _seen(prompt, model, inputs)
         may_end = eos_id is not None or stop is not None
         running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
         n_prompt = prompt.shape[1]
@@ -346,12 +340,11 @@ def _repeat(value: Any, n: int) -> Any:
     return value.repeat_interleave(n, dim=0) if isinstance(value, Tensor) else value
 
 
-def _tokens_of(
-    prompt: Int[Tensor, "B T"], vocab_size: int, prompt_mask: Bool[Tensor, "B T"] | None
-) -> Bool[Tensor, "B V"]:
+def _seen(prompt: Tensor, model: Decodes, inputs: dict[str, Any]) -> Bool[Tensor, "B V"]:
     """Which tokens each row has; padding is not one of them."""
-    real = torch.ones_like(prompt) if prompt_mask is None else prompt_mask.long()
-    return prompt.new_zeros(len(prompt), vocab_size).scatter_add(1, prompt, real) > 0
+    mask = inputs.get("prompt_mask")
+    real = torch.ones_like(prompt) if mask is None else mask.long()
+    return prompt.new_zeros(len(prompt), model.config.vocab_size).scatter_add(1, prompt, real) > 0
 
 
 def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Tensor, " B"]:

@@ -1,4 +1,4 @@
-"""The cross-entropy of the targets: what training makes small.
+"""The cross-entropy: what training makes small.
 
 The largest tensor of a language model is its logits: one number for every token and every word of
 the vocabulary. :func:`linear_cross_entropy` never holds all of them, nor their gradient.

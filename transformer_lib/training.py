@@ -484,10 +484,8 @@ def _check_same(folder: Path, then: dict[str, Any], now: dict[str, Any]) -> None
         if isinstance(value, dict):
             _check_same(folder, then.get(name) or {}, value)
         elif name not in _FREE and then.get(name) != value:
-            raise ValueError(
-                f"{name}={value!r}, but {folder} holds a run with {then.get(name)!r}; "
-                "take another folder"
-            )
+            other = f"{folder} holds a run with {then.get(name)!r}; take another folder"
+            raise ValueError(f"{name}={value!r}, but {other}")
 
 
 def _part(tensors: saving.Tensors, name: str) -> saving.Tensors:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
-from transformer_lib.counting import (
+from transformer_book.counting import (
     active_parameters,
     attention_matrix_bytes,
     forward_flops,

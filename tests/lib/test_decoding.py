@@ -68,9 +68,9 @@ class TestStaticCache:
         cache = KeyValueCache(2, max_len=8, static="cpu")
         with torch.no_grad():
             stack(torch.zeros(1, 2, 16), cache=cache)
-            before = [store._keys.data_ptr() for store in cache.own]
+            before = [store._stored[0].data_ptr() for store in cache.own]
             stack(torch.zeros(1, 2, 16), cache=cache)
-        assert [store._keys.data_ptr() for store in cache.own] == before
+        assert [store._stored[0].data_ptr() for store in cache.own] == before
         assert cache.n_bytes == 2 * 2 * 8 * 8 * 4  # layers, k and v, places, heads * K, bytes
 
     def test_more_than_it_holds_is_refused(self):

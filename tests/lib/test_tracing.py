@@ -25,7 +25,7 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
-from transformer_lib.counting import attention_matrix_bytes, forward_flops
+from transformer_book.counting import attention_matrix_bytes, forward_flops
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.heads import (
     CausalLM,
