@@ -8,9 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.config import TransformerConfig
 from transformer_book.counting import (
     active_parameters,
     attention_matrix_bytes,
@@ -20,6 +17,9 @@ from transformer_book.counting import (
     six_n_d,
     training_flops,
 )
+from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.cache import KeyValueCache
+from transformer_lib.config import TransformerConfig
 from transformer_lib.heads import (
     CausalLM,
     MaskedLM,

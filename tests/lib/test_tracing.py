@@ -12,6 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_book.counting import attention_matrix_bytes, forward_flops
 from transformer_lib import (
     attention,
     blocks,
@@ -25,7 +26,6 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
-from transformer_book.counting import attention_matrix_bytes, forward_flops
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.heads import (
     CausalLM,
