@@ -291,6 +291,10 @@ class TestTranslate:
         printed = run(capsys, "translate", *options, " forty ", "two", "three")
         assert printed == "vierzig\nzwei\ndrei\n"
 
+    def test_the_model_that_comes_with_the_book(self, capsys):
+        printed = run(capsys, "translate", "two hundred and forty-one", "--beams", "4")
+        assert printed == "zweihunderteinundvierzig\n"
+
     def test_lines_from_the_standard_input(self, translator, capsys, monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.StringIO("two\n\n three\n"))
         assert run(capsys, "translate", "--model", str(translator)) == "zwei\ndrei\n"
@@ -369,12 +373,6 @@ class TestHelp:
             cli.main(["--help"])
         printed = capsys.readouterr().out
         assert all(f"  {command}" in printed for command in COMMANDS)
-
-    def test_what_the_defaults_name_is_in_the_repository(self):
-        given = cli._make_parser().parse_args(["train"])
-        assert given.data.is_file()
-        given = cli._make_parser().parse_args(["translate"])
-        assert given.model == cli.BOOK / "results" / "numbers"
 
 
 class TestMistakes:
