@@ -148,7 +148,8 @@ def table(record: Record) -> str:
     for bar in record["bars"]:
         value = "not measured" if bar["value"] is None else f"{bar['value']:,.2f}"
         wanted = f">= {bar['least']:,}" if bar["most"] is None else f"< {bar['most']:,}"
-        verdict = "reached" if bar["reached"] else "NOT REACHED"
+        missed = "" if bar["value"] is None else "NOT REACHED"
+        verdict = "reached" if bar["reached"] else missed
         lines.append(f"{bar['what']:46} {value:>12} {wanted:>10}  {verdict}")
     return "\n".join(lines)
 

@@ -261,7 +261,7 @@ def test_a_wrong_answer_is_told(monkeypatch, capsys):
 
 
 def test_errors_and_missing_values_are_shown():
-    record = gpu_record(peak=None)
+    record = gpu_record(peak=None, one=1.0)
     record["bars"] = report.bars(record)
     for case in record["cases"].values():
         case |= {"title": "A case", "checks": {"agree": True}}
