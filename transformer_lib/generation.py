@@ -95,7 +95,7 @@ def filter_logits(
         tensor([[6., 4., -inf, -inf]])
     """
     if sampling.temperature > 0:
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = _precise(logits)
     if seen is not None:
         penalty = sampling.repetition_penalty
         penalised = torch.where(logits < 0, logits * penalty, logits / penalty)
@@ -181,6 +181,7 @@ def stream(
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
+        >>> from transformer_lib.heads import CausalLM
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> [t.shape for t in stream(model, torch.tensor([[5], [7]]), max_new_tokens=2)]
         [torch.Size([2]), torch.Size([2])]
@@ -238,6 +239,7 @@ def generate(
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
+        >>> from transformer_lib.heads import CausalLM
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> ids = generate(model, torch.tensor([[5, 7], [8, 9]]), max_new_tokens=4)
         >>> ids.shape, ids[:, :2].tolist()
@@ -292,6 +294,7 @@ def beam_search(
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
+        >>> from transformer_lib.heads import CausalLM
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> ids, scores = beam_search(model, torch.tensor([[5, 7]]), n_beams=4, max_new_tokens=3)
         >>> ids.shape, scores.shape
@@ -323,7 +326,7 @@ def _search(
         has_ended = (ids[:, prompt.shape[1] :] == end).any(dim=1, keepdim=True)  # (B * N, 1)
         if end >= 0 and has_ended.all():  # only then a GPU has to wait
             break
-        gains = step(ids).float().log_softmax(dim=-1)  # (B * N, V)
+        gains = _precise(step(ids)).log_softmax(dim=-1)  # (B * N, V)
         # What has ended goes on in one way only: with padding, which costs nothing.
         is_padding = torch.arange(gains.shape[-1], device=ids.device) == pad_id
         gains = gains.where(~has_ended, torch.where(is_padding, 0.0, -math.inf))
@@ -333,6 +336,10 @@ def _search(
         ids = torch.cat((ids[rows], (best % gains.shape[-1]).view(-1, 1)), dim=1)
         step.select(rows)
     return ids.unflatten(0, (-1, n)), totals
+
+
+def _precise(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _repeat(value: Any, n: int) -> Any:

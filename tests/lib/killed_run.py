@@ -23,8 +23,6 @@ from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import train
 
-sys.modules["matplotlib.figure"] = None  # no pictures: they take longer than all the rest
-
 
 def train_to_the_end(folder):
     torch.manual_seed(0)
@@ -104,6 +102,7 @@ def train_in_children(folder, mode):
 
 
 if __name__ == "__main__":
+    sys.modules["matplotlib.figure"] = None  # no pictures: they take longer than all the rest
     top = Path(sys.argv[1])
     for mode in ("never", "time", "write"):
         (top / mode).mkdir()
