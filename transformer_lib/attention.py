@@ -332,9 +332,7 @@ class MultiHeadAttention(nn.Module):
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         return q, k, v
 
-    def _joint_projection(
-        self, x: Float[Tensor, "B T D"]
-    ) -> Sequence[Float[Tensor, "B T HK"]] | None:
+    def _joint_projection(self, x: Float[Tensor, "B T D"]) -> Sequence[Tensor] | None:
         """Queries, keys and values of ``x`` from one large product, if there is to be one.
 
         Weights that are to be trained are laid side by side anew in each step, which is cheap for
