@@ -40,7 +40,7 @@ def cpu_suite(*, tiny: bool = False) -> Suite:
     mini: dict[str, Any] = {"d_model": 384, "n_heads": 12, "n_layers": 6}
     gpt = replace(_GPT, **(_TINY if tiny else small))
     bert = replace(_BERT, **(_TINY if tiny else mini))
-    batch, length, prompt, new = (2, 8, 4, 6) if tiny else (8, 128, 32, 128)
+    batch, length, prompt, new = (2, 8, 4, 4) if tiny else (8, 128, 32, 128)
     lengths = tuple(range(2, 9, 2)) if tiny else tuple(range(8, 129, 8))  # 16 of them, mean 68
     training = Training(gpt, batch, length, n_words=gpt.vocab_size)
     suite: Suite = {"training": partial(_training_on_cpu, training)}
@@ -101,7 +101,7 @@ def cuda_suite(
     """
     padded = 64 if tiny else 50_304
     gpt = replace(_GPT, **_TINY) if tiny else replace(_GPT, vocab_size=padded)
-    batch, length, prompt, new = (2, 8, 4, 6) if tiny else (32, 1024, 32, 256)
+    batch, length, prompt, new = (2, 8, 4, 4) if tiny else (32, 1024, 32, 256)
     n_words = 63 if tiny else 50_257
     training = Training(gpt, batch, length, device, n_words, torch.bfloat16, compiler)
     ours = Competitor("ours", training.ours)

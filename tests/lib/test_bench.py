@@ -226,7 +226,7 @@ def test_the_whole_cpu_suite(tmp_path, capsys):
 def test_the_gpu_suite_without_a_gpu(monkeypatch, tmp_path):
     """Every way of training and generating runs and gives the same answer."""
     monkeypatch.setattr(torch, "compile", lambda compute, **_: compute)  # a minute each
-    monkeypatch.setattr("bench.__main__.matmul_rate", lambda clock: 1e12)
+    monkeypatch.setattr("bench.races.MIN_ROUNDS", 1)
     suite = cuda_suite(tiny=True, device="cpu", compiler=torch.compile)
     path = tmp_path / "cuda.json"
     record = command.measure(suite, Clock("cpu"), 0.0, path)
@@ -293,7 +293,7 @@ def test_texts_that_part_are_told_apart():
     other[1, 7] = (other[1, 7] + 1) % 64
     checks = case.check({"ours": ids, "ours, compiled": other})
     assert not checks["agree"]
-    assert checks["same_tokens"]["ours, compiled"] == pytest.approx(11 / 12)
+    assert checks["same_tokens"]["ours, compiled"] == pytest.approx(7 / 8)
     assert checks["gap of ours, compiled"] > 0
     assert case.check({})["agree"] is False
 
