@@ -16,7 +16,7 @@ from bench.races import Clock, matmul_rate, prepare, take_turns
 from bench.report import Record, bars, load, record_of, store, table
 from bench.suites import Suite, cpu_suite, cuda_suite
 
-RESULTS = Path(__file__).resolve().parents[1] / "book" / "results" / "speed"
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,14 +24,20 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Measure transformer_lib against torch.nn and transformers: one process, "
-        "taking turns, medians. The results are kept as JSON, which the page Speed shows.",
+        "taking turns, medians. The results are kept as JSON (see --publish).",
     )
     found = "cuda" if torch.cuda.is_available() else "cpu"
     add = parser.add_argument
     add("--device", choices=("cpu", "cuda"), default=found, help=f"where (here: {found})")
     add("--only", nargs="+", metavar="CASE", help="these cases only, such as training")
     add("--tiny", action="store_true", help="toy sizes, to see whether everything runs")
-    add("--out", type=Path, metavar="FILE", help="the JSON file (toy sizes: none)")
+    file = parser.add_mutually_exclusive_group()
+    default = "_build/speed/DEVICE.json; toy sizes: none"
+    file.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"the JSON file (default: {default})"
+    )
+    into = "book/results/speed/DEVICE.json, which the page Speed shows (no toy sizes)"
+    file.add_argument("--publish", action="store_true", help=f"write to {into}")
     add("--seconds", type=float, metavar="N", help="how long each competitor runs in each case")
     add("--limit", type=float, default=math.inf, metavar="N", help="prepare nothing after N s")
     add("--threads", type=int, metavar="N", help="how many threads PyTorch uses")
@@ -42,6 +48,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases that were asked for; return 0 if all answers agree."""
     options = parser().parse_args(arguments)
+    if options.publish and options.tiny:
+        parser().error("--publish: toy sizes are not for the page")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     suite = (cpu_suite if options.device == "cpu" else cuda_suite)(tiny=options.tiny)
@@ -54,13 +62,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.prepare:
         compile_all(suite, clock)
         return 0
-    path = options.out
-    if path is None and not options.tiny:
-        path = RESULTS / f"{options.device}.json"
     seconds = options.seconds or (0.01 if options.tiny else 6 if options.device == "cpu" else 2)
-    record = measure(suite, clock, seconds, path)
+    record = measure(suite, clock, seconds, where(options))
     print(table(record))
     return 0 if all(case["checks"]["agree"] for case in record["cases"].values()) else 1
+
+
+def where(options: argparse.Namespace) -> Path | None:
+    """Say which file the results go to; those that the book shows change only if asked for."""
+    out: Path | None = options.out
+    if out is not None or options.tiny:
+        return out
+    folder = "book/results/speed" if options.publish else "_build/speed"
+    return ROOT / folder / f"{options.device}.json"
 
 
 def measure(suite: Suite, clock: Clock, seconds: float, path: Path | None) -> Record:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 
 import pytest
 import torch
@@ -301,6 +302,32 @@ def test_texts_that_part_are_told_apart():
 def test_the_command_knows_its_cases(capsys):
     assert command.main(["--device", "cpu", "--only", "trainig"]) == 2
     assert "no case trainig; there are training" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("chosen", "place"), [([], "_build/speed"), (["--publish"], "book/results/speed")]
+)
+def test_the_book_changes_only_if_asked_for(chosen, place, monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(command, "cpu_suite", lambda tiny: {})
+    found = []
+
+    def measure(suite, clock, seconds, path):
+        found.append(path)
+        return {"environment": {}, "cases": {}, "bars": []}
+
+    monkeypatch.setattr(command, "measure", measure)
+    assert command.main(["--device", "cpu", *chosen]) == 0
+    assert command.main(["--device", "cpu", "--tiny"]) == 0
+    assert command.main(["--device", "cpu", "--out", "x.json"]) == 0
+    assert found == [tmp_path / place / "cpu.json", None, pathlib.Path("x.json")]
+
+
+@pytest.mark.parametrize("other", [["--out", "x.json"], ["--tiny"]])
+def test_what_is_published_has_one_place_and_full_size(other, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--device", "cpu", "--publish", *other])
+    assert "--publish" in capsys.readouterr().err
 
 
 def test_compiling_ahead(monkeypatch, capsys):
