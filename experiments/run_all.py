@@ -3,7 +3,7 @@
     python -m experiments.run_all
 
 Takes about six minutes on one large GPU with 16 CPU cores. Prints one line for each experiment, and
-ends with an error if one of them failed.
+ends with an error if one of them failed. Arguments it does not know go to every experiment.
 """
 
 import argparse
@@ -19,28 +19,29 @@ from experiments.common import ROOT
 EXPERIMENTS = ("numbers", "shakespeare", "languages", "digits", "recall")
 
 
-def start(name: str, folder: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start one experiment; what it prints goes to ``NAME.log``."""
+def start(name: str, folder: Path, log: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start one experiment; what it prints goes to its log."""
     command = [sys.executable, "-m", f"experiments.{name}", "--out", str(folder / name), *options]
     # One thread each: they would only be in each other's way.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    with (folder / f"{name}.log").open("wb") as log:
+    with log.open("wb") as file:
         return subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, env=environment
         )
 
 
-def finish(name: str, process: subprocess.Popen[bytes], folder: Path, deadline: float) -> bool:
+def finish(name: str, process: subprocess.Popen[bytes], log: Path, deadline: float) -> bool:
     """Wait for an experiment, print its verdict and return whether it went well."""
     try:
         process.wait(max(deadline - time.monotonic(), 0))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    lines = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     last = lines[-1] if lines else "no output"
     well = process.returncode == 0
-    print(last if well else f"{name} FAILED ({process.returncode}): {last}", flush=True)
+    failed = f"{name} FAILED ({process.returncode}): {last}; see {log}"
+    print(last if well else failed, flush=True)
     return well
 
 
@@ -54,16 +55,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         How many failed.
     """
     parser = argparse.ArgumentParser("python -m experiments.run_all", description=__doc__)
-    default = ROOT / "book" / "results"
-    parser.add_argument("--out", type=Path, default=default, help="a folder for all results")
+    out, built = "book/results, with --tiny _build/experiments", ROOT / "_build" / "experiments"
+    parser.add_argument("--out", type=Path, help=f"a folder for all results (default: {out})")
+    parser.add_argument("--logs", type=Path, default=built / "logs", help="a folder for the logs")
+    parser.add_argument("--tiny", action="store_true", help="only check that everything runs")
     parser.add_argument("--only", nargs="+", default=EXPERIMENTS, choices=EXPERIMENTS)
     parser.add_argument("--limit", type=float, default=540, help="seconds, then they are ended")
     known, options = parser.parse_known_args(arguments)
-    folder = known.out.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    options += ["--tiny"] if known.tiny else []
+    # As with a single experiment: a tiny run must not replace the results that the book shows.
+    folder = (known.out or (built if known.tiny else ROOT / "book" / "results")).resolve()
+    known.logs.mkdir(parents=True, exist_ok=True)
+    logs = {name: known.logs.resolve() / f"{name}.log" for name in known.only}
     deadline = time.monotonic() + known.limit
-    running = {name: start(name, folder, options) for name in known.only}
-    well = [finish(name, process, folder, deadline) for name, process in running.items()]
+    running = {name: start(name, folder, log, options) for name, log in logs.items()}
+    well = [finish(name, running[name], log, deadline) for name, log in logs.items()]
     return well.count(False)
 
 

@@ -236,17 +236,40 @@ def test_run_all_tells_who_failed(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", Process)
     chosen = ["--only", "numbers", "languages", "digits"]
-    assert run_all.main(["--out", str(tmp_path), *chosen]) == 2
+    assert run_all.main(["--out", str(tmp_path), "--logs", str(tmp_path), *chosen]) == 2
     assert capsys.readouterr().out.splitlines() == [
         "numbers: what it says last",
-        "languages FAILED (3): languages: what it says last",
-        "digits FAILED (-9): digits: what it says last",
+        f"languages FAILED (3): languages: what it says last; see {tmp_path}/languages.log",
+        f"digits FAILED (-9): digits: what it says last; see {tmp_path}/digits.log",
     ]
 
 
+@pytest.mark.parametrize(
+    ("tiny", "place"), [(["--tiny"], "_build/experiments"), ([], "book/results")]
+)
+def test_run_all_tiny_leaves_the_book_alone(tiny, place, tmp_path, monkeypatch):
+    class Process:
+        returncode = 0
+
+        def __init__(self, command, **_):
+            commands.append(command[2:])
+
+        def wait(self, seconds):
+            pass
+
+    commands = []
+    monkeypatch.setattr(run_all, "ROOT", tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    assert run_all.main(["--only", "digits", *tiny, "--seed", "3"]) == 0
+    folder = str(tmp_path / place / "digits")
+    assert commands == [["experiments.digits", "--out", folder, "--seed", "3", *tiny]]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == [tmp_path / "_build" / "experiments" / "logs" / "digits.log"]
+
+
 def test_run_all_runs_an_experiment(tmp_path, capsys):
-    options = ["--out", str(tmp_path), "--only", "digits", "--tiny", "--device", "cpu"]
-    assert run_all.main(options) == 0
+    places = ["--out", str(tmp_path), "--logs", str(tmp_path / "logs")]
+    assert run_all.main([*places, "--only", "digits", "--tiny", "--device", "cpu"]) == 0
     assert "digits: test_accuracy" in capsys.readouterr().out
     assert (tmp_path / "digits" / "model.safetensors").exists()
-    assert "seed" in (tmp_path / "digits.log").read_text()
+    assert "seed" in (tmp_path / "logs" / "digits.log").read_text()
