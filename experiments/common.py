@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import platform
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -40,6 +41,7 @@ class Options:
         steps: how many updates to make instead of the experiment's own number.
         eager: whether not to compile, where the experiment would.
         given: all arguments, those of one experiment alone too.
+        arguments: those that are not the default, as one would type them.
         started: when the experiment began, in seconds.
     """
 
@@ -51,6 +53,7 @@ class Options:
     steps: int | None
     eager: bool
     given: argparse.Namespace
+    arguments: list[str]
     started: float
 
     def pick(self, full: Value, tiny: Value) -> Value:
@@ -96,7 +99,16 @@ def read_options(
     torch.set_float32_matmul_precision("high")  # TF32 on GPUs that have it; no effect on a CPU
     torch.manual_seed(given.seed)
     choices = (given.device, given.seed, given.tiny, given.steps, given.eager, given)
-    return Options(name, folder, *choices, started=time.perf_counter())
+    return Options(name, folder, *choices, _typed(given, parser), started=time.perf_counter())
+
+
+def _typed(given: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
+    """Return the arguments that make a difference to the results, as one would type them."""
+    typed: list[str] = []
+    for name, value in vars(given).items():
+        if name != "out" and value != parser.get_default(name):
+            typed += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return typed
 
 
 def watch(row: Row) -> None:
@@ -180,7 +192,8 @@ def write_results(
         rows: the training's rows, for ``metrics.csv``.
         more: what else belongs into ``card.json``.
     """
-    card: dict[str, Any] = {"experiment": options.name, "tiny": options.tiny, "metrics": metrics}
+    card: dict[str, Any] = {"experiment": options.name, "arguments": options.arguments}
+    card |= {"tiny": options.tiny, "metrics": metrics}
     card |= {"data": _describe_data(data), "seed": options.seed, "recipe": asdict(recipe)}
     if model is not None:
         save_model(model, options.folder, tokenizer=tokenizer)
@@ -190,8 +203,10 @@ def write_results(
         write_csv(options.folder / "metrics.csv", rows)
     card |= (more or {}) | {"environment": _environment(options)}
     card["seconds"] = round(time.perf_counter() - options.started, 1)
-    (options.folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-    (options.folder / "card.md").write_text(_card_text(card, about), encoding="utf-8")
+    content = json.dumps(card, indent=2)
+    (options.folder / "card.json").write_text(content + "\n", encoding="utf-8")
+    # From what was written, so that the one can be made from the other at any time.
+    (options.folder / "card.md").write_text(card_text(json.loads(content), about), encoding="utf-8")
     result = ", ".join(f"{name} {_show(value)}" for name, value in metrics.items())
     print(f"{options.name}: {result}; {card['seconds']:.0f} s", flush=True)
 
@@ -210,8 +225,16 @@ def _environment(options: Options) -> dict[str, str]:
     return {"device": f"{options.device} ({device})", **versions, "numpy": np.__version__}
 
 
-def _card_text(card: dict[str, Any], about: dict[str, str]) -> str:
-    """Write the card for people: what is in ``card.json``, and paragraphs about it."""
+def card_text(card: dict[str, Any], about: dict[str, str]) -> str:
+    """Write the card for people: what is in ``card.json``, and paragraphs about it.
+
+    Args:
+        card: what ``card.json`` holds.
+        about: paragraphs by their headings.
+
+    Returns:
+        The content of ``card.md``.
+    """
     lines = [f"# {card['experiment'].capitalize()}", ""]
     for heading, paragraph in about.items():
         lines += [f"## {heading}", "", " ".join(paragraph.split()), ""]
@@ -227,7 +250,7 @@ def _card_text(card: dict[str, Any], about: dict[str, str]) -> str:
         lines += [f"## {heading}", "", "| | |", "|---|---|"]
         lines += [f"| {name.replace('_', ' ')} | {_show(value)} |" for name, value in table.items()]
         lines += [""]
-    command = f"python -m experiments.{card['experiment']}"
+    command = shlex.join(["python", "-m", f"experiments.{card['experiment']}", *card["arguments"]])
     return "\n".join([*lines, f"Made by `{command}`; `card.json` has the same for programs.", ""])
 
 

@@ -38,9 +38,10 @@ ABOUT = {
         of 2×2 pixels, which the encoder reads like words.""",
     "Intended use": """Teaching: a model small enough to look into every attention map. Not for
         reading anybody's handwriting.""",
-    "Limits": """It knows the handwriting of a few dozen people who wrote centred digits on a form,
-        and has no way to say that a picture is not a digit. The test part has 400 images, so one
-        mistake is a quarter of a per cent. A writer may be in two parts of the data.""",
+    "Limits": """It knows the handwriting of a few people who wrote centred digits on a form: the
+        data are the test part of a larger set, by 13 writers (see `book/data/README.md`). It has no
+        way to say that a picture is not a digit. The test part has 400 images, so one mistake is a
+        quarter of a per cent. A writer may be in two parts of the data.""",
 }
 
 

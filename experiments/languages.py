@@ -35,8 +35,9 @@ ABOUT = {
     "Intended use": "Teaching: a classifier with padding, pooling and a confusion matrix.",
     "Limits": """It has seen number words only, so any other text gets some language, too.
         Hard are near relatives and short words that occur in no other number; `confusion.csv` and
-        the mistakes in `card.json` show which. Logistic regression on the counts of up to three
-        letters in a row gets 99.3 % of the same test right: this task needs no Transformer.""",
+        the mistakes in `card.json` show which. This task needs no Transformer: logistic regression
+        on the counts of up to three letters in a row gets 99.3 % of the same test right (measured
+        once with scikit-learn's `LogisticRegression`, not part of the tests).""",
 }
 
 

@@ -30,21 +30,19 @@ ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
     "Choices": """A decoder with the parts of today: RoPE, RMSNorm before each sublayer, SwiGLU, no
         biases, one table for embeddings and output; AdamW with a cosine, gradients clipped,
-        bfloat16 on the GPU. Of three runs, with dropout of 0.2, 0.25 and 0.3 (validation losses
-        1.724, 1.726 and 1.684), the last was kept, and of it the weights with the lowest validation
-        loss, so this loss is a little flattered by the choice. The run that is shipped was not
-        compiled (`--eager`).""",
+        bfloat16 on the GPU. The weights with the lowest validation loss are kept, so this loss is a
+        little flattered by the choice.""",
     "How to read the loss": f"""`validation_loss` is the mean over all characters of the validation
         part, read in windows that do not overlap: a window's first characters are guessed with
         little to go by. It is the number to hold beside nanoGPT's published {NANOGPT} nats per
         character, which is an estimate from random windows of 256 characters. The two differ in
-        the text (nanoGPT: the tiny-shakespeare file; here: nine whole plays, with stage directions
-        and headings), in the split (nanoGPT: its last tenth, in the middle of the plays; here: a
+        the text (nanoGPT: the tiny-shakespeare file; here: whole plays, with stage directions and
+        headings), in the split (nanoGPT: its last tenth, in the middle of the plays; here: a ninth
         play of which no line was seen, with its own names) and in the size (nanoGPT: 10.65 million
         parameters), so neither is better for being smaller. `sliding_loss` lets every character be
         guessed from at least three quarters of a window before it.""",
     "Intended use": "Teaching: watching a language model learn, and sampling from it.",
-    "Limits": """It has learned how nine plays look, no more: verse, names, half of the grammar.
+    "Limits": """It has learned how eight plays look, no more: verse, names, half of the grammar.
         What it writes means nothing. It was trained on windows of 256 characters and accepts no
         longer ones; longer texts are written by going on from the last characters.""",
 }

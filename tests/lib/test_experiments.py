@@ -58,10 +58,14 @@ def test_an_experiment_leaves_a_model_its_curve_and_its_card(results, experiment
     assert card["data"]["sha256"] == hashlib.sha256(content).hexdigest()
     assert card["environment"]["torch"] == torch.__version__
     assert (card["tiny"], card["seed"], card["recipe"]["steps"]) == (True, 0, 4)
+    assert "--tiny" in card["arguments"]
+    assert "--out" not in card["arguments"]  # where the files went is no part of the run
     rows = read_csv(folder / "metrics.csv")
     assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
     assert all(float(row["loss"]) > 0 for row in rows)
     text = (folder / "card.md").read_text()
+    assert text == common.card_text(card, experiment.ABOUT)
+    assert f"`python -m {experiment.__name__} --tiny" in text
     for heading in ("Task", "Intended use", "Limits", "Results", "Data", "Model", "Recipe", "Run"):
         assert f"\n## {heading}\n" in text
     assert (folder / "tokenizer.json").exists() == (experiment is not digits)
@@ -203,6 +207,14 @@ def test_a_tiny_run_leaves_the_book_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(common, "ROOT", tmp_path)
     assert "book" not in common.read_options("digits", "", ["--tiny"]).folder.parts
     assert common.read_options("digits", "", []).folder == tmp_path / "book" / "results" / "digits"
+
+
+def test_a_card_tells_the_arguments_that_are_not_the_default(tmp_path):
+    place = ["--out", str(tmp_path)]
+    assert common.read_options("digits", "", [*place, "--seed", "0"]).arguments == []
+    given = [*place, "--eager", "--steps", "7", "--device", "meta"]
+    found = common.read_options("digits", "", given).arguments
+    assert found == ["--device", "meta", "--steps", "7", "--eager"]
 
 
 def test_accuracy_counts_right_answers_and_keeps_the_mode():
