@@ -1,0 +1,117 @@
+"""What book/results holds is what its cards say: models, data and numbers belong together."""
+
+import csv
+import hashlib
+import importlib
+import json
+
+import pytest
+import torch
+
+from experiments import digits
+from experiments.common import ROOT, accuracy, card_text, predictions
+from experiments.numbers import mistakes
+from transformer_book import datasets
+from transformer_book.datasets import LANGUAGES
+from transformer_lib.data import Batches, classification_batch
+from transformer_lib.saving import load_model
+from transformer_lib.tokenizers import Tokenizer
+
+RESULTS = ROOT / "book" / "results"
+CARDS = {path.parent.name: json.loads(path.read_text()) for path in RESULTS.glob("*/card.json")}
+WITH_MODEL = sorted(name for name, card in CARDS.items() if "model" in card)
+
+
+def read_csv(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_experiment_has_its_card():
+    assert set(CARDS) == {"numbers", "shakespeare", "languages", "digits", "recall"}
+    assert set(CARDS) - set(WITH_MODEL) == {"recall"}
+
+
+@pytest.mark.parametrize("name", sorted(CARDS))
+def test_a_card_is_that_of_a_full_run_and_reads_like_its_json(name):
+    card = CARDS[name]
+    assert (card["experiment"], card["tiny"]) == (name, False)
+    about = importlib.import_module(f"experiments.{name}").ABOUT
+    assert (RESULTS / name / "card.md").read_text(encoding="utf-8") == card_text(card, about)
+
+
+@pytest.mark.parametrize("name", WITH_MODEL)
+def test_the_data_and_the_model_are_those_of_the_card(name):
+    card = CARDS[name]
+    content = (ROOT / card["data"]["file"]).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == card["data"]["sha256"]
+    model = load_model(RESULTS / name)
+    assert type(model).__name__ == card["model"]["class"]
+    assert sum(parameter.numel() for parameter in model.parameters()) == card["parameters"]
+
+
+def test_digits_gets_as_many_right_as_its_card_says():
+    images = list(zip(*datasets.digits().test, strict=True))
+    batches = Batches(images, digits.image_batch, batch_size=400)
+    found = accuracy(load_model(RESULTS / "digits"), batches)
+    card = CARDS["digits"]
+    assert found == card["metrics"]["test_accuracy"]
+    kept = card["seeds"][card["metrics"]["chosen_seed"] - card["seed"]]
+    assert kept["test"] == found
+    order = [(row["validation"], -row["validation_loss"]) for row in card["seeds"]]
+    assert card["seeds"][order.index(max(order))] == kept  # chosen without the test part
+
+
+def test_languages_makes_the_mistakes_of_its_confusion_matrix():
+    folder = RESULTS / "languages"
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    rows = sorted(datasets.languages().test, key=lambda row: len(row.words))  # little padding
+    examples = [(torch.tensor(tokenizer.encode(row.words)), row.label) for row in rows]
+    batches = Batches(examples, classification_batch, batch_size=256, shuffle=False)
+    answers = predictions(load_model(folder), batches).tolist()
+    codes = list(LANGUAGES)
+    counts = {(truth, answer): 0 for truth in codes for answer in codes}
+    for row, answer in zip(rows, answers, strict=True):
+        counts[row.language, codes[answer]] += 1
+    stored = {
+        (row["language"], code): int(row[code])
+        for row in read_csv(folder / "confusion.csv")
+        for code in codes
+    }
+    assert counts == stored
+    metrics = CARDS["languages"]["metrics"]
+    n_right = sum(counts[code, code] for code in codes)
+    assert metrics["test_examples"] == len(rows)
+    assert metrics["test_mistakes"] == len(rows) - n_right
+    assert metrics["test_accuracy"] == n_right / len(rows)
+
+
+def test_numbers_translates_the_first_hundred_of_its_test():
+    folder = RESULTS / "numbers"
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    assert mistakes(load_model(folder), datasets.numbers().test[:100], tokenizer) == []
+    metrics = CARDS["numbers"]["metrics"]  # all thousand would take ten times as long
+    assert metrics["test_exact_match"] == 1 - metrics["test_mistakes"] / metrics["test_numbers"]
+
+
+def test_shakespeare_keeps_the_step_with_the_lowest_validation_loss():
+    rows = read_csv(RESULTS / "shakespeare" / "metrics.csv")
+    losses = {int(r["step"]): float(r["validation_loss"]) for r in rows if r["validation_loss"]}
+    metrics = CARDS["shakespeare"]["metrics"]
+    best = min(losses, key=losses.get)
+    assert best == metrics["best_step"]
+    # The card's is computed in float32, that of the curve in bfloat16.
+    assert losses[best] == pytest.approx(metrics["validation_loss"], abs=0.005)
+
+
+def test_recall_means_are_those_of_its_rows():
+    rows = read_csv(RESULTS / "recall" / "results.csv")
+    for name, value in CARDS["recall"]["metrics"].items():
+        kind, distance = name.split("_")[0], name.split("_")[-1]
+        found = [
+            float(row["accuracy"])
+            for row in rows
+            if (row["model"], row["distance"]) == (kind, distance)
+        ]
+        assert len(found) == CARDS["recall"]["n_seeds"]
+        assert sum(found) / len(found) == pytest.approx(value)
