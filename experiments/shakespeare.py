@@ -16,8 +16,9 @@ from torch import Tensor
 
 from experiments.common import Options, intervals, read_options, watch, write_results
 from transformer_book import datasets
+from transformer_book.tasks import answer_batch
 from transformer_lib.config import TransformerConfig
-from transformer_lib.data import Batches, TextWindows, answer_batch
+from transformer_lib.data import Batches, TextWindows
 from transformer_lib.generation import Sampling, generate
 from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import modern_recipe

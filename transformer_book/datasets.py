@@ -5,7 +5,7 @@ come from, how they were made and split, and under which licence they may be use
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -13,6 +13,8 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from transformer_lib.data import Batch
 
 FOLDER_VARIABLE = "EXECUTABLE_TRANSFORMER_DATA"
 LANGUAGES = {  # the classes of `languages()`, in the order of their labels
@@ -207,6 +209,25 @@ def digits() -> Parts[Digits]:
     for part, *values in _rows("digits.csv", ","):
         found.setdefault(part, []).append([int(value) for value in values])
     return Parts(**{part: _as_digits(torch.tensor(rows)) for part, rows in found.items()})
+
+
+def image_batch(examples: Sequence[tuple[Tensor, int | Tensor]]) -> Batch:
+    """Make a batch of images of one size, each with one class.
+
+    Args:
+        examples: B pairs of an image ``(C, height, width)`` and the number of its class.
+
+    Returns:
+        ``images`` ``(B, C, height, width)`` and ``targets`` ``(B,)``.
+
+    Example:
+        >>> batch = image_batch([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 7)])
+        >>> batch["images"].shape, batch["targets"]
+        (torch.Size([2, 1, 8, 8]), tensor([3, 7]))
+    """
+    images = torch.stack([image for image, _ in examples])
+    targets = torch.tensor([int(label) for _, label in examples], device=images.device)
+    return {"images": images, "targets": targets}
 
 
 def _as_digits(rows: Int[Tensor, "B 65"]) -> Digits:

@@ -1,12 +1,16 @@
 """Made-up tasks that show what a model can remember.
 
-Each function returns pairs of a source and a target, both lists of token ids, which the functions
-of ``transformer_lib.data`` turn into batches: ``translation_batch`` for an encoder-decoder,
-``answer_batch`` for a decoder alone. For a classifier, the only id of the target is the class.
+Each task is a list of pairs of a source and a target, both lists of token ids.
+``transformer_lib.data.translation_batch`` turns them into batches for an encoder-decoder,
+:func:`answer_batch` for a decoder alone. For a classifier, the only id of the target is the class.
 """
 
 import random
+from collections.abc import Sequence
 
+import torch
+
+from transformer_lib.data import IGNORE, Batch, Ids, next_token_batch
 from transformer_lib.shapes import check_whole
 
 FIRST_SYMBOL = 3  # 0, 1 and 2 are padding, start and end
@@ -124,6 +128,32 @@ def associative_recall_task(
         asked = rng.choice(list(table))
         examples.append(([*listed, *rng.choices(fillers, k=distance), asked], [table[asked]]))
     return examples
+
+
+def answer_batch(pairs: Sequence[tuple[Ids, Ids]], pad_id: int = 0) -> Batch:
+    """Make a batch for a decoder that reads a prompt and is to predict only the answer.
+
+    Args:
+        pairs: B pairs of a prompt and its answer, both token ids.
+        pad_id: the id to fill up with.
+
+    Returns:
+        ``ids`` and ``targets``, each ``(B, T)``.
+
+    Raises:
+        ValueError: if a pair has fewer than two tokens.
+
+    Example:
+        >>> answer_batch([([5, 6], [7, 8])])
+        {'ids': tensor([[5, 6, 7]]), 'targets': tensor([[-100,    7,    8]])}
+    """
+    whole = [
+        torch.cat([torch.as_tensor(part, dtype=torch.long) for part in pair]) for pair in pairs
+    ]
+    batch = next_token_batch(whole, pad_id)
+    for row, (prompt, _) in zip(batch["targets"], pairs, strict=True):
+        row[: max(len(prompt) - 1, 0)] = IGNORE
+    return batch
 
 
 def _alphabets(n: int, n_symbols: int) -> list[range]:

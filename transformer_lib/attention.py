@@ -374,10 +374,8 @@ class MultiHeadAttention(nn.Module):
         return mixed
 
 
-def _readable_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any
-) -> Tensor:
-    return attention(q, k, v, mask, **options)[0]
+def _readable_attention(*inputs: Any, **options: Any) -> Tensor:
+    return attention(*inputs, **options)[0]
 
 
 def _with_causal(mask: Tensor | None, q: Tensor, k: Tensor) -> Bool[Tensor, "..."]:

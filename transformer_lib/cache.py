@@ -135,7 +135,7 @@ class KeyValueCache:
 
     @property
     def start(self) -> int | Int[Tensor, ""]:
-        """The place of the next token: a number, or of a static cache a tensor."""
+        """The place of the next token, as a number or (in a static cache) a tensor."""
         return self.own[-1].length if self.filled is None else self.filled
 
     def n_keys(self, n_new: int) -> int:

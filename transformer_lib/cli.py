@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows ``python -m transformer_lib``; that of this process if left out.
 
     Returns:
-        The exit status: 0, or 130 after Ctrl-C.
+        0, or 130 after Ctrl-C.
 
     Raises:
         SystemExit: with status 2 for bad arguments, with 0 after ``--help``.
@@ -191,10 +191,11 @@ def _translate(given: Given) -> None:
     """Translate texts with a model that `train` has made of pairs.
 
         python -m transformer_lib translate "two hundred and forty-one" seven
-        cat numbers.txt | python -m transformer_lib translate --beams 4
+        echo twelve | python -m transformer_lib translate --beams 4
 
-    One line comes out for each text; without texts, for each line of the standard input. More
-    beams look further ahead: they follow so many translations at once and keep the likeliest.
+    One line comes out for each text; without texts, for each line of the standard input that is
+    not empty. More beams look further ahead: they follow so many translations at once and keep
+    the likeliest.
 
     The model that comes with the book turns English number words into German ones.
     """

@@ -6,6 +6,7 @@ turns a list of examples into one batch; ``functools.partial`` sets the options 
 """
 
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -180,6 +181,9 @@ class TextWindows(Batches):
         # All windows as a view: nothing is copied. One token more, the target of the last one.
         windows = ids.unfold(0, length + 1, 1)  # (N - T, T + 1)
         super().__init__(windows, next_token_batch, batch_size=batch_size, seed=seed)
+        self.settings["text"] = zlib.crc32(
+            ids.cpu().numpy().tobytes()
+        )  # resumed with the same only
         self.ids, self.length = ids, length
 
     def plan(self, epoch: int) -> list[list[int]]:
@@ -208,6 +212,7 @@ def pad(
         The ids ``(B, T)``, and the mask that hides the padding, ``(B, 1, 1, T)``.
 
     Raises:
+        TypeError: if an id has a fraction.
         ValueError: if there is no sequence, one is empty, or the side is unknown.
 
     Example:
@@ -220,11 +225,13 @@ def pad(
                 [1, 0, 0]], dtype=torch.int32)
     """
     check_choice("side", side, ("right", "left"))
-    rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
+    rows = [torch.as_tensor(sequence) for sequence in sequences]
     lengths = [len(row) for row in rows]
+    if any(row.is_floating_point() and len(row) for row in rows):
+        raise TypeError("sequences has numbers with a fraction; expected token ids")
     if not rows or not all(lengths):
         raise ValueError(f"sequences has lengths {lengths}; each must be 1 or more")
-    ids = pad_sequence(rows, batch_first=True, padding_value=pad_id, padding_side=side)
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad_id, padding_side=side).long()
     mask = padding_mask(torch.tensor(lengths, device=ids.device), ids.shape[1])
     return ids, mask if side == "right" else mask.flip(-1)
 
@@ -254,30 +261,6 @@ def next_token_batch(sequences: Sequence[Ids], pad_id: int = 0) -> Batch:
     if not mask[..., 1:].any(dim=-1).all():
         raise ValueError("sequences has one of a single token; next-token prediction needs two")
     return {"ids": ids[:, :-1], "targets": ids[:, 1:].masked_fill(~mask[:, 0, 0, 1:], IGNORE)}
-
-
-def answer_batch(pairs: Sequence[Pair], pad_id: int = 0) -> Batch:
-    """Make a batch for a decoder that reads a prompt and is to predict only the answer.
-
-    Args:
-        pairs: B pairs of a prompt and its answer, both token ids.
-        pad_id: the id to fill up with.
-
-    Returns:
-        ``ids`` and ``targets``, each ``(B, T)``.
-
-    Raises:
-        ValueError: if a pair has fewer than two tokens.
-
-    Example:
-        >>> answer_batch([([5, 6], [7, 8])])
-        {'ids': tensor([[5, 6, 7]]), 'targets': tensor([[-100,    7,    8]])}
-    """
-    whole = [torch.cat([torch.as_tensor(part) for part in pair]) for pair in pairs]
-    batch = next_token_batch(whole, pad_id)
-    for row, (prompt, _) in zip(batch["targets"], pairs, strict=True):
-        row[: len(prompt) - 1] = IGNORE
-    return batch
 
 
 def translation_batch(
@@ -332,25 +315,6 @@ def classification_batch(examples: Sequence[tuple[Ids, int]], pad_id: int = 0) -
     ids, mask = pad([ids for ids, _ in examples], pad_id)
     targets = torch.tensor([label for _, label in examples], device=ids.device)
     return {"ids": ids, "mask": mask, "targets": targets}
-
-
-def image_batch(examples: Sequence[tuple[Tensor, int | Tensor]]) -> Batch:
-    """Make a batch of images of one size, each with one class.
-
-    Args:
-        examples: B pairs of an image ``(C, height, width)`` and the number of its class.
-
-    Returns:
-        ``images`` ``(B, C, height, width)`` and ``targets`` ``(B,)``.
-
-    Example:
-        >>> batch = image_batch([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 7)])
-        >>> batch["images"].shape, batch["targets"]
-        (torch.Size([2, 1, 8, 8]), tensor([3, 7]))
-    """
-    images = torch.stack([image for image, _ in examples])
-    targets = torch.tensor([int(label) for _, label in examples], device=images.device)
-    return {"images": images, "targets": targets}
 
 
 def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:

@@ -27,11 +27,11 @@ class DecodingStep:
     For use inside :func:`generating` and ``torch.no_grad``. One object serves one batch.
 
     Args:
-        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
+        model: a ``CausalLM`` or ``Seq2SeqLM``.
         prompt: what the batch starts with, ``(B, T)``.
         max_new_tokens: how many tokens will be asked for.
         prompt_mask: where the prompt has real tokens, ``(B, T)``; padding stands on the left.
-        source: what a :class:`Seq2SeqLM` reads, ``(B, S)``; it is encoded here, once.
+        source: what a ``Seq2SeqLM`` reads, ``(B, S)``; it is encoded here, once.
         source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
         use_cache: whether to keep keys and values, or to compute them anew in each step.
         cache: a cache to use instead of one of its own.
@@ -163,7 +163,7 @@ class CompiledDecoder(nn.Module):
     The first call for a batch of some shape compiles; later ones replay.
 
     Args:
-        model: a :class:`CausalLM` or :class:`Seq2SeqLM`; it may be trained on, but not moved.
+        model: a ``CausalLM`` or ``Seq2SeqLM``. It may be trained on; one batch at a time.
         max_len: the longest sequence, prompt included.
 
     Example:
@@ -180,7 +180,7 @@ class CompiledDecoder(nn.Module):
         if max_len > most:
             raise ValueError(f"max_len={max_len} must be at most that of the model, {most}")
         self.model, self.config, self.max_len = model, model.config, max_len
-        self.shapes: list[torch.Size | None] = []
+        self.shapes: list[Any] = []
 
     def begin(
         self, prompt: Int[Tensor, "B T"], max_new_tokens: int, **inputs: Any
@@ -202,6 +202,7 @@ class CompiledDecoder(nn.Module):
         state = [step.memory, step.memory_mask, step.real, step.positions]
         state += [tensor for pair in joined if pair is not None for tensor in pair]
         shapes = [prompt.shape[:1], *(None if part is None else part.shape for part in state)]
+        shapes += [(p.data_ptr(), p.dtype) for p in self.parameters()]  # a model that was moved
         if shapes != self.shapes:
             self.step, self.state, self.joined, self.shapes = step, state, joined, shapes
             self.cache, self.token = cache, prompt[:, -1:].clone()
@@ -213,11 +214,13 @@ class CompiledDecoder(nn.Module):
             for part, pair in zip(attentions, self.joined, strict=True):
                 part.joined = pair
             self.cache.rewind()
-        self.fresh = True
-        return self._next
+        self.fresh, self.current = True, step
+        return partial(self._next, step)
 
-    def _next(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+    def _next(self, begun: DecodingStep, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """The scores of the token after ``ids``: plainly for the prompt, compiled afterwards."""
+        if begun is not self.current:  # they would write into the same cache
+            raise RuntimeError("another batch was begun before this one had ended")
         # Attention looks at 64 places, then at 128, ...: less to read, and not many recordings.
         n_keys = min(self.max_len, 64 * math.ceil(ids.shape[1] / 64))
         self.cache.show(n_keys)

@@ -1,6 +1,6 @@
 """Generation: one token after another.
 
-Three parts that know little of each other: :class:`DecodingStep` asks the model for the scores of
+Three parts that know little of each other: ``DecodingStep`` asks the model for the scores of
 the next token, :func:`choose_token` picks one, and :func:`stream` goes round until the end.
 :func:`generate` collects what it yields. :func:`beam_search` follows several answers at once.
 """
@@ -162,11 +162,11 @@ def stream(
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
-    The model is in eval mode until the iterator ends or is thrown away.
+    The model is in eval mode until the iterator ends or is thrown away: one stream at a time.
 
     Args:
-        model: a :class:`CausalLM`, :class:`Seq2SeqLM` or :class:`CompiledDecoder`.
-        prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
+        model: a ``CausalLM``, ``Seq2SeqLM`` or ``CompiledDecoder``.
+        prompt: what to go on from, ``(B, T)``; the start token for a ``Seq2SeqLM``.
         max_new_tokens: how many tokens each row gets at most.
         sampling: how to draw; the best token always if left out.
         eos_id: the token after which a row has ended.
@@ -174,7 +174,7 @@ def stream(
         stop: sequences of ids after any of which a row has ended; or a function that gets the new
             tokens so far, ``(B, n)``, and says which rows have ended, ``(B,)`` boolean.
         generator: the source of random numbers; PyTorch's own if left out.
-        inputs: those of :class:`DecodingStep`, such as ``prompt_mask`` or ``source``.
+        inputs: those of ``DecodingStep``, such as ``prompt_mask`` or ``source``.
 
     Yields:
         The newest token of each row, ``(B,)``.
@@ -221,13 +221,13 @@ def generate(
     """Let a language model go on from a prompt, or write what it reads in a source.
 
     Args:
-        model: a :class:`CausalLM`, :class:`Seq2SeqLM` or :class:`CompiledDecoder`.
-        prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
+        model: a ``CausalLM``, ``Seq2SeqLM`` or ``CompiledDecoder``.
+        prompt: what to go on from, ``(B, T)``; the start token for a ``Seq2SeqLM``.
         max_new_tokens: how many tokens each row gets at most.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
         options: ``sampling``, ``eos_id``, ``pad_id``, ``stop``, ``generator`` as in :func:`stream`,
             ``prompt_mask``, ``source``, ``source_mask``, ``use_cache`` as in
-            :class:`DecodingStep`.
+            ``DecodingStep``.
 
     Returns:
         The prompt and what follows, ``(B, L)``: as many new tokens as the longest row has. Rows
@@ -272,8 +272,8 @@ def beam_search(
     decoding, and enough beams find the best answer there is. Lengths are weighed at the end.
 
     Args:
-        model: a :class:`CausalLM` or :class:`Seq2SeqLM`.
-        prompt: what to go on from, ``(B, T)``; the start token for a :class:`Seq2SeqLM`.
+        model: a ``CausalLM`` or ``Seq2SeqLM``.
+        prompt: what to go on from, ``(B, T)``; the start token for a ``Seq2SeqLM``.
         n_beams: N, how many hypotheses are followed and returned.
         max_new_tokens: after so many tokens every hypothesis ends as it is.
         length_penalty: the exponent α of Wu et al. (2016); 0 favours short answers. The paper of
@@ -281,7 +281,7 @@ def beam_search(
         eos_id: the token that ends a hypothesis.
         pad_id: fills what has ended.
         inputs: ``prompt_mask``, ``source``, ``source_mask``, ``use_cache``: see
-            :class:`DecodingStep`.
+            ``DecodingStep``.
 
     Returns:
         The hypotheses with the prompt, ``(B, N, L)``, best first, and their scores ``(B, N)``: the
@@ -362,6 +362,8 @@ def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Ten
         expect_shape("what stop returned", answer, "B", {"B": len(new)})
         return ended | answer
     for sequence in stop or ():
+        if not isinstance(sequence, Sequence) or not sequence:
+            raise ValueError(f"{stop=} must hold sequences of ids, each with one id at least")
         start = new.shape[1] - len(sequence)
         if start >= 0:
             ended = ended | (new[:, start:] == new.new_tensor(sequence)).all(dim=1)

@@ -63,9 +63,11 @@ class Objective(nn.Module):
             x, layer = body(**inputs), self.model.output
             x = x if layer.scale == 1 else x * layer.scale
             weight = layer.projection.weight
+            _check_targets(x, targets)
             return linear_cross_entropy(x, weight, targets, smoothing), count
         output = self.model(**inputs)
         logits = output if isinstance(output, Tensor) else output.logits
+        _check_targets(logits, targets)
         rows, classes = logits.flatten(end_dim=-2).float(), targets.flatten()
         total = F.cross_entropy(
             rows, classes, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
@@ -111,6 +113,11 @@ def linear_cross_entropy(
         total = total + ((rows - rows.detach()) * grad_rows).sum()
         total = total + ((weight - weight.detach()) * grad_weight).sum()
     return total
+
+
+def _check_targets(x: Tensor, targets: Tensor) -> None:
+    if targets.shape != x.shape[:-1]:
+        raise ValueError(f"targets has shape {tuple(targets.shape)}; wanted {tuple(x.shape[:-1])}")
 
 
 def _in_parts(

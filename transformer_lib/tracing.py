@@ -250,15 +250,10 @@ def influence(
         raise ValueError(f"x has shape {tuple(x.shape)}; expected one sequence, (1, T, D)")
     # Not the same for all features: a norm would not notice a shift of the whole vector.
     nudge = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
+    nudges = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[:, :, None] * nudge  # (T, T, D)
     with torch.no_grad():
-        before = function(x)
-        columns = []
-        for position in range(x.shape[1]):
-            changed = x.clone()
-            changed[:, position] += nudge
-            change = (function(changed) - before).abs()
-            columns.append(change.flatten(start_dim=2).amax(dim=-1).squeeze(0))
-    return torch.stack(columns, dim=1)
+        changes = torch.cat([function(x + one) - function(x) for one in nudges])  # (T, T_out, ...)
+    return changes.abs().flatten(start_dim=2).amax(dim=-1).T
 
 
 @contextmanager

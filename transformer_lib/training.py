@@ -234,7 +234,9 @@ class _Run:
         Every process sees the whole batch, so the count is known without asking the others.
         """
         parts = [self._next_batch() for _ in range(self.recipe.accumulate)]
-        count = torch.stack([(part["targets"] != IGNORE).sum() for part in parts]).sum().clamp(1)
+        count = torch.stack([(part["targets"] != IGNORE).sum() for part in parts]).sum()
+        if not count:
+            raise ValueError(f"batches gave no target at step {self.step}: all of them are IGNORE")
         total = torch.zeros((), device=self.device)
         for part in parts:
             with self._autocast():
@@ -271,7 +273,7 @@ class _Run:
 
     def _count_waiting(self) -> None:
         losses = [row["validation_loss"] for row in self.rows]
-        losses = [loss for loss in losses if loss is not None]
+        losses = [math.inf if math.isnan(loss) else loss for loss in losses if loss is not None]
         self.waited = len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
     def save(self, folder: Path) -> None:

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from transformer_book import tasks
+from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq, with_lengths
+from transformer_book.tasks import answer_batch
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import (
     IGNORE,
     Batches,
     TextWindows,
-    answer_batch,
     classification_batch,
-    image_batch,
     next_token_batch,
     pack,
     pad,
@@ -457,3 +457,20 @@ MISTAKES = {
 def test_mistakes_are_named(message):
     with pytest.raises(ValueError, match=message):
         MISTAKES[message]()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_ids_with_a_fraction_are_refused():
+    with pytest.raises(TypeError, match="sequences has numbers with a fraction"):
+        pad([[1.5, 2.0]])
+
+
+def test_another_text_is_refused_when_resuming():
+    text = torch.arange(50)
+    state = TextWindows(text, 4, 2).state_dict()
+    with pytest.raises(ValueError, match="text="):
+        TextWindows(text.flip(0), 4, 2).load_state_dict(state)
+
+
+def test_an_answer_without_a_prompt_is_all_to_be_predicted():
+    assert answer_batch([([], [7, 8, 9])])["targets"].tolist() == [[8, 9]]

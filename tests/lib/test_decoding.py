@@ -11,7 +11,7 @@ from transformer_lib.blocks import Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
 from transformer_lib.decoding import CompiledDecoder, DecodingStep, generating
-from transformer_lib.generation import Sampling, generate
+from transformer_lib.generation import Sampling, generate, stream
 from transformer_lib.heads import CausalLM, Seq2SeqLM
 
 POSITIONS = ("sinusoidal", "learned", "rope", "alibi", "t5", "none")
@@ -128,9 +128,9 @@ class TestJoinedProjections:
             assert all(part.query.weight.grad is not None for part in attentions)
             with torch.no_grad():
                 for part in attentions:
-                    part.value.weight.zero_()
-            stale, fresh = (model(ids) for _ in range(1)), model(ids)  # with gradients: fresh
-            torch.testing.assert_close(next(stale), fresh)
+                    part.value.weight.mul_(-2)
+                stale = model(ids)  # of what was joined before
+            assert not torch.allclose(stale, model(ids))  # with gradients, nothing is kept
         assert all(part.joined is None for part in attentions)
         assert model.training
 
@@ -166,6 +166,27 @@ class TestCompiledDecoder:
         # other shapes: only the prompt is read here, so nothing is compiled
         shorter = {name: tensor[:1] for name, tensor in inputs.items()}
         assert generate(fast, max_new_tokens=1, **shorter).shape == (1, 126)
+
+    def test_two_batches_at_once_are_refused(self):
+        fast = CompiledDecoder(CausalLM(config()), max_len=16)
+        first = stream(fast, IDS, max_new_tokens=3)
+        next(first)
+        next(stream(fast, IDS + 1, max_new_tokens=3))
+        with pytest.raises(RuntimeError, match="another batch was begun"):
+            next(first)
+
+    def test_a_model_that_was_moved_is_recorded_anew(self):
+        model = CausalLM(config())
+        fast = CompiledDecoder(model, max_len=16)
+        generate(fast, IDS, max_new_tokens=1)
+        recorded = fast.cache
+        generate(fast, IDS, max_new_tokens=1)
+        assert fast.cache is recorded
+        model.double()
+        assert torch.equal(
+            generate(fast, IDS, max_new_tokens=3), generate(model, IDS, max_new_tokens=3)
+        )
+        assert fast.cache is not recorded
 
     def test_what_does_not_fit_is_refused(self):
         model = CausalLM(config())

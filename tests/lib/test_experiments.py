@@ -10,8 +10,8 @@ import torch
 
 from experiments import common, digits, languages, numbers, recall, run_all, shakespeare
 from transformer_book import datasets
+from transformer_book.datasets import image_batch
 from transformer_lib.config import TransformerConfig
-from transformer_lib.data import image_batch
 from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer

@@ -647,6 +647,8 @@ WRONG = {
     ),
     "prompt, floats": (run(prompt=IDS.float()), "prompt has dtype torch.float32; expected whole"),
     "prompt, unknown": (run(prompt=IDS + 9), "prompt has 15; each must be between 0 and 10"),
+    "stop, empty": (run(stop=[[]]), "stop=[[]] must hold sequences of ids, each with one id"),
+    "stop, no sequence": (run(stop=[5]), "stop=[5] must hold sequences of ids, each with one id"),
     "no tokens": (run(max_new_tokens=0), "max_new_tokens=0 must be a whole number of at least 1"),
     "too many": (
         run(max_new_tokens=23),

@@ -166,3 +166,10 @@ def test_compiled_in_one_graph_it_is_the_same():
         results.append((loss, *torch.autograd.grad(loss, (x, weight))))
     for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("kind", [CausalLM, MaskedLM])
+def test_targets_of_another_shape_are_refused(kind):
+    with pytest.raises(ValueError, match=r"targets has shape \(4, 2\); wanted \(2, 4\)"):
+        Objective(kind(CONFIG))({"ids": IDS, "targets": TARGETS.T})

@@ -15,13 +15,13 @@ from tiny_models import tiny
 from torch import nn
 from torch.testing import assert_close
 
+from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, with_lengths
 from transformer_lib.data import (
     IGNORE,
     Batches,
     TextWindows,
     classification_batch,
-    image_batch,
     next_token_batch,
     translation_batch,
 )
@@ -218,17 +218,14 @@ def test_the_modern_recipe_makes_the_steps_of_adamw_with_clipping():
 
 
 def test_only_matrices_decay():
-    def nothing_to_learn(sequences):
-        batch = next_token_batch(sequences)
-        return batch | {"targets": torch.full_like(batch["targets"], IGNORE)}
-
-    model, before = make_model(**PLAIN), make_model(**PLAIN)
-    batches = Batches(sentences(), nothing_to_learn, batch_size=4)
-    rows = run(model, batches, quick(steps=1, schedule="constant", weight_decay=0.5))
-    assert (rows[0]["loss"], rows[0]["grad_norm"]) == (0, 0)
-    for (name, new), old in zip(model.named_parameters(), before.parameters(), strict=True):
-        factor = 1 - 1e-2 * 0.5 if name.endswith("weight") else 1.0  # not biases, not gains
-        assert_close(new, old * factor, msg=name)
+    decayed, plain, before = (make_model(**PLAIN) for _ in range(3))
+    for model, decay in ((decayed, 0.5), (plain, 0.0)):
+        run(model, stream(), quick(steps=1, schedule="constant", weight_decay=decay))
+    for (name, new), old, start in zip(
+        decayed.named_parameters(), plain.parameters(), before.parameters(), strict=True
+    ):
+        shrunk = 1e-2 * 0.5 if name.endswith("weight") else 0.0  # not biases, not gains
+        assert_close(new, old - shrunk * start, msg=name)
 
 
 def test_four_parts_of_unequal_padding_make_the_step_of_one_whole_batch():
@@ -527,7 +524,7 @@ def test_a_folder_goes_on_only_with_the_same_run(tmp_path):
         ({"batches": text(seed=1)}, "seed=1 here, but 0 in the state"),
         (
             {"batches": TextWindows(TEXT.flip(0), length=8, batch_size=4)},
-            "batches gives other data than the run in",
+            "text=.* here, but .* in the state",
         ),
         ({"resume": False}, "resume=False, but .* holds a run; take another folder"),
     ):
@@ -580,3 +577,23 @@ def test_processes_share_the_rows_of_a_batch_and_count_each_once(n_rows, world):
         if n_rows > 1:
             assert share["positions"].shape == (1, 2)
     assert torch.equal(batch["targets"], torch.arange(n_rows * 2).view(n_rows, 2))
+
+
+def test_a_step_without_targets_is_refused():
+    def nothing(examples):
+        batch = next_token_batch(examples)
+        return batch | {"targets": torch.full_like(batch["targets"], IGNORE)}
+
+    batches = Batches([[1, 2, 3]] * 4, nothing, batch_size=2)
+    recipe = Recipe(steps=2, learning_rate=0.01)
+    with pytest.raises(ValueError, match="batches gave no target at step 1"):
+        train(make_model(), batches, recipe, progress=False, device="cpu")
+
+
+def test_other_examples_are_noticed_when_a_run_goes_on(tmp_path):
+    recipe = Recipe(steps=2, learning_rate=0.01)
+    options = {"folder": tmp_path, "progress": False, "device": "cpu"}
+    train(make_model(), Batches([[1, 2, 3]] * 4, next_token_batch, batch_size=4), recipe, **options)
+    others = Batches([[3, 2, 1]] * 4, next_token_batch, batch_size=4)
+    with pytest.raises(ValueError, match="batches gives other data than the run in"):
+        train(make_model(), others, recipe, **options)
