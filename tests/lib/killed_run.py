@@ -3,7 +3,8 @@
 ``killed_run.py FOLDER`` trains three times, each in a folder of its own: ``never`` in one go,
 ``time`` with SIGKILL sent at random moments after some steps, ``write`` with children that kill
 themselves while they write, half a file included. The library knows nothing of all this: its calls
-to the system are replaced here. How often a child was killed is printed.
+to the system are replaced here. How often a child was killed is printed. Nothing depends on how
+fast the machine is: a child that is to be killed waits for it.
 """
 
 import os
@@ -24,7 +25,13 @@ from transformer_lib.recipes import Recipe
 from transformer_lib.training import train
 
 
-def train_to_the_end(folder):
+def train_to_the_end(folder, stops=()):
+    """Train; after each of the steps in ``stops`` sleep until somebody wakes or kills us."""
+
+    def look(row):
+        if row["step"] in stops:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     torch.manual_seed(0)
     config = TransformerConfig(
         vocab_size=11, max_len=16, d_model=16, n_heads=2, n_layers=2, dropout=0.2
@@ -38,7 +45,9 @@ def train_to_the_end(folder):
         steps=24, learning_rate=0.05, warmup=5, accumulate=2, log_every=1, validate_every=5,
         checkpoint_every=3, patience=100,
     )  # fmt: skip
-    train(model, batches, recipe, validation=validation, folder=folder, progress=False)
+    train(
+        model, batches, recipe, validation=validation, folder=folder, progress=False, on_step=look
+    )  # fmt: skip
     save_file({n: p.detach().clone() for n, p in model.named_parameters()}, folder / "end")
 
 
@@ -67,17 +76,11 @@ def kill_while_writing(moment):
     Path.unlink = dying(Path.unlink)
 
 
-def kill_after_some_steps(child, folder, rng):
-    """Wait until there are a few more rows than at the last checkpoint, and a moment longer."""
+def some_steps(folder, rng):
+    """Choose between which steps to kill a child: a few after the last checkpoint."""
     steps = [int(path.name[5:13]) for path in folder.glob("checkpoints/step-*")]
-    wanted = max(steps, default=0) + rng.randrange(2, 8)
-    metrics = folder / "metrics.csv"
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") <= wanted:
-        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            return  # it got through
-        time.sleep(0.001)
-    time.sleep(rng.uniform(0, 0.01))
-    os.kill(child, signal.SIGKILL)
+    first = max(steps, default=0) + rng.randrange(2, 8)
+    return first, first + 3
 
 
 def train_in_children(folder, mode):
@@ -85,15 +88,19 @@ def train_in_children(folder, mode):
     rng = random.Random(mode)
     for kills in range(100):
         moment = rng.randrange(3, 18)
+        stops = some_steps(folder, rng) if mode == "time" else ()
         child = os.fork()
         if child == 0:
             if mode == "write":
                 kill_while_writing(moment)
-            train_to_the_end(folder)
+            train_to_the_end(folder, stops)
             os._exit(0)
-        if mode == "time":
-            kill_after_some_steps(child, folder, rng)
-        _, status = os.waitpid(child, 0)
+        _, status = os.waitpid(child, os.WUNTRACED)
+        if os.WIFSTOPPED(status):  # after the first of its stops; it will not pass the second
+            os.kill(child, signal.SIGCONT)
+            time.sleep(rng.uniform(0, 0.02))
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
             return kills

@@ -23,6 +23,15 @@ from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 TINY = ["--layers", "1", "--d-model", "8", "--heads", "2"]
 COMMANDS = ("train", "generate", "translate", "trace", "presets")
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "forty": "vierzig"}
+WAITING = """  # `python -m transformer_lib`, but at step 4 training waits for Ctrl-C
+import runpy, time
+from transformer_lib import cli
+
+train = cli.train
+wait = lambda row: row["step"] < 4 or time.sleep(600)
+cli.train = lambda *arguments, **options: train(*arguments, **options, on_step=wait)
+runpy.run_module("transformer_lib", run_name="__main__")
+"""
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -155,7 +164,7 @@ class TestTrainAndGenerate:
         self, text, tmp_path, capfd
     ):
         options = ["train", "--data", str(text), "--steps", "10", "--context", "16", *TINY]
-        command = [sys.executable, "-m", "transformer_lib", *options, "--out", str(tmp_path / "a")]
+        command = [sys.executable, "-c", WAITING, *options, "--out", str(tmp_path / "a")]
         process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # if we ignore it
