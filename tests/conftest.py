@@ -1,6 +1,7 @@
 """Turn on the run-time shape checks before the library is imported."""
 
 import pytest
+import torch
 from jaxtyping import config, install_import_hook
 
 # As in static typing, an int may stand where a float is asked for.
@@ -16,3 +17,12 @@ def unchecked_shapes():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def fresh_compiler(unchecked_shapes):
+    """Compile the library without its type checks, as if nothing had been compiled before.
+
+    PyTorch gives up on a function that it has compiled in too many ways, for other tests too.
+    """
+    torch.compiler.reset()

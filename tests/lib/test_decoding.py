@@ -139,7 +139,7 @@ class TestCompiledDecoder:
     """Without the compiler's last part, which takes long; test_cuda.py has all of it."""
 
     @pytest.fixture(autouse=True)
-    def _quickly(self, monkeypatch, unchecked_shapes):
+    def _quickly(self, monkeypatch, fresh_compiler):
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
 
     @pytest.mark.parametrize("kind", [CausalLM, Seq2SeqLM])

@@ -154,7 +154,7 @@ def test_label_smoothing_out_of_range_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by PyTorch
-@pytest.mark.usefixtures("unchecked_shapes")  # what is compiled is the library, not its type checks
+@pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_in_one_graph_it_is_the_same():
     torch.manual_seed(0)
     x, weight = torch.randn(2, 5, 8, requires_grad=True), torch.randn(13, 8, requires_grad=True)

@@ -357,7 +357,7 @@ COMPILED = {
 }
 
 
-@pytest.mark.usefixtures("unchecked_shapes")  # what is compiled is the library, not its type checks
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_in_one_graph_and_eager_agree(name):
     build, config = COMPILED[name]
@@ -372,7 +372,7 @@ def test_compiled_in_one_graph_and_eager_agree(name):
     same(result[compiled], result[model])
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch, about itself
 def test_compiled_to_machine_code_and_eager_agree():
     model, ids = make(CausalLM, tiny(position="rope", n_layers=1)), random_ids(2, N)

@@ -283,7 +283,7 @@ def test_half_precision_learns_and_keeps_its_weights_whole(precision, tmp_path):
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # torch compiles with old means of its own
-@pytest.mark.usefixtures("unchecked_shapes")  # what is compiled is the library, not its type checks
+@pytest.mark.usefixtures("fresh_compiler")
 def test_the_compiled_step_is_the_same_step(monkeypatch):
     # Both passes in one graph, but no C++ for it: that would take half a minute here.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
