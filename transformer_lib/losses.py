@@ -1,7 +1,8 @@
 """The cross-entropy: what training makes small.
 
 The largest tensor of a language model is its logits: one number for every token and every word of
-the vocabulary. :func:`linear_cross_entropy` never holds all of them, nor their gradient.
+the vocabulary. :func:`linear_cross_entropy` holds ``LOGITS_AT_ONCE`` of them at most, however
+large the batch is, and turns them into their gradient at once.
 """
 
 import math
@@ -81,7 +82,7 @@ def linear_cross_entropy(
     targets: Int[Tensor, "*batch"],
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Sum the cross-entropy of linear logits without ever holding all of them.
+    """Sum the cross-entropy of linear logits without keeping them for the backward pass.
 
     Equal to ``F.cross_entropy(F.linear(x, weight), targets, reduction="sum")``. The logits
     are made a part at a time; each part is turned into its own gradient at once and let go.
