@@ -3,12 +3,14 @@
 import csv
 import hashlib
 import json
+import math
 import subprocess
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from experiments import common, digits, languages, numbers, recall, run_all, shakespeare
+from experiments import common, digits, languages, numbers, recall, run_all, shakespeare, words
 from transformer_book import datasets
 from transformer_book.datasets import image_batch
 from transformer_lib.config import TransformerConfig
@@ -178,6 +180,40 @@ def test_recall_compares_four_networks_of_one_size(results):
     assert "recall_task" in card["data"]["description"]
     assert "model" not in card
     assert not (folder / "model.safetensors").exists()
+
+
+def test_words_leaves_two_tables_and_the_words_of_their_rows(results):
+    folder = results(words)
+    tables, rows = load_file(folder / "embeddings.safetensors"), read_csv(folder / "vocabulary.csv")
+    assert set(tables) == set(words.KEPT)
+    assert all(table.dtype == torch.float16 for table in tables.values())
+    assert {len(table) for table in tables.values()} == {len(rows)} == {201}
+    assert rows[0]["word"] == words.UNKNOWN
+    part = datasets.shakespeare().train[:9_999]
+    assert int(rows[3]["count"]) == words.words(part).count(rows[3]["word"])
+    card = json.loads((folder / "card.json").read_text())
+    assert next(iter(card["metrics"])) == "tied_validation_loss"
+    assert "model" not in card
+
+
+def test_words_are_small_and_the_rest_is_unknown():
+    text = "O Romeo, Romeo! I'll be gone."
+    assert words.words(text) == ["o", "romeo", ",", "romeo", "!", "i'll", "be", "gone", "."]
+    assert words.vocabulary(text, 2) == ["<unk>", "romeo", "!"]
+    assert words.encode(text, ["<unk>", "romeo", "!"]).tolist() == [0, 1, 0, 1, 2, 0, 0, 0, 0]
+
+
+def test_tables_share_all_neighbours_with_themselves_turned_and_few_with_others():
+    torch.manual_seed(0)
+    table, other = torch.randn(2, 60, 8)
+    turned = table @ torch.linalg.qr(other[:8]).Q
+    assert words.shared_neighbours(table, 3 * turned) == pytest.approx(1.0)
+    assert words.shared_neighbours(table, other) < 0.5
+
+
+def test_frequency_alone_is_a_loss_that_can_be_computed_by_hand():
+    loss = words.guess_by_frequency(torch.tensor([0, 0, 1]), torch.tensor([0, 1]), n=2)
+    assert loss == pytest.approx(-(math.log(3 / 5) + math.log(2 / 5)) / 2)
 
 
 def test_a_network_that_learns_says_when_it_knew():
