@@ -16,7 +16,7 @@ from pathlib import Path
 
 from experiments.common import ROOT
 
-EXPERIMENTS = ("numbers", "shakespeare", "languages", "digits", "recall", "words")
+EXPERIMENTS = ("numbers", "shakespeare", "languages", "digits", "recall", "words", "scores")
 
 
 def start(name: str, folder: Path, log: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -10,7 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments import common, digits, languages, numbers, recall, run_all, shakespeare, words
+from experiments import (
+    common,
+    digits,
+    languages,
+    numbers,
+    recall,
+    run_all,
+    scores,
+    shakespeare,
+    words,
+)
 from transformer_book import datasets
 from transformer_book.datasets import image_batch
 from transformer_lib.config import TransformerConfig
@@ -214,6 +224,36 @@ def test_tables_share_all_neighbours_with_themselves_turned_and_few_with_others(
 def test_frequency_alone_is_a_loss_that_can_be_computed_by_hand():
     loss = words.guess_by_frequency(torch.tensor([0, 0, 1]), torch.tensor([0, 1]), n=2)
     assert loss == pytest.approx(-(math.log(3 / 5) + math.log(2 / 5)) / 2)
+
+
+def test_scores_compares_scales_that_start_with_the_same_weights(results):
+    folder = results(scores)
+    rows = read_csv(folder / "results.csv")
+    assert [(row["d_head"], row["scale"]) for row in rows] == [
+        ("4", "root"), ("4", "none"), ("16", "root"), ("16", "none"),
+    ]  # fmt: skip
+    for with_root, without in (rows[:2], rows[2:]):
+        factor = float(without["spread_start"]) / float(with_root["spread_start"])
+        assert factor == pytest.approx(int(with_root["d_head"]) ** 0.5, rel=0.02)
+        assert float(without["entropy_start"]) < float(with_root["entropy_start"]) <= 1
+    assert len(read_csv(folder / "curves.csv")) == 4 * len(rows)
+    assert "model" not in json.loads((folder / "card.json").read_text())
+
+
+def test_a_folded_scale_starts_with_the_function_of_the_root():
+    models = {}
+    for scale in scores.SCALES:
+        torch.manual_seed(0)
+        models[scale] = scores.build(16, scale, "unit", d_model=32, length=8, vocab=20).eval()
+    ids = torch.arange(16).view(2, 8)
+    answers = {scale: model(ids) for scale, model in models.items()}
+    torch.testing.assert_close(answers["folded"], answers["root"])
+    assert not torch.allclose(answers["none"], answers["root"], atol=1e-4)
+    (spread, entropy), (more, less) = (
+        scores.spread_and_entropy(models[scale], ids) for scale in ("root", "none")
+    )
+    assert more == pytest.approx(4 * spread, rel=0.02)  # the second block reads the first
+    assert less < entropy < 1
 
 
 def test_a_network_that_learns_says_when_it_knew():
