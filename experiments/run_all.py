@@ -16,7 +16,16 @@ from pathlib import Path
 
 from experiments.common import ROOT
 
-EXPERIMENTS = ("numbers", "shakespeare", "languages", "digits", "recall", "words", "scores")
+EXPERIMENTS = (
+    "numbers",
+    "shakespeare",
+    "languages",
+    "digits",
+    "recall",
+    "words",
+    "scores",
+    "leakage",
+)
 
 
 def start(name: str, folder: Path, log: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:

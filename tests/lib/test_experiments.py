@@ -14,6 +14,7 @@ from experiments import (
     common,
     digits,
     languages,
+    leakage,
     numbers,
     recall,
     run_all,
@@ -264,6 +265,19 @@ def test_a_network_that_learns_says_when_it_knew():
     row = recall.run_one("gru", distance=1, seed=0, recipe=recipe, n_tests=200)
     assert row["accuracy"] == 1
     assert row["steps_to_99"] in range(10, 60, 10)
+
+
+def test_leakage_judges_three_masks_in_three_ways(results):
+    folder = results(leakage)
+    rows = {row["mask"]: row for row in read_csv(folder / "results.csv")}
+    assert list(rows) == list(leakage.MASKS) == ["causal", "one too many", "none"]
+    losses = {kind: [float(row[n]) for n in ("loss", "honest_loss")] for kind, row in rows.items()}
+    assert losses["causal"][0] == pytest.approx(losses["causal"][1], abs=1e-5)
+    assert losses["one too many"][0] != pytest.approx(losses["one too many"][1], abs=1e-3)
+    assert losses["none"][0] != pytest.approx(losses["none"][1], abs=1e-3)
+    card = json.loads((folder / "card.json").read_text())
+    assert card["data"]["file"] == "book/data/numbers.tsv"
+    assert list(card["samples"]) == list(leakage.MASKS)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 250, 999, 4_000, 123_457])
