@@ -5,7 +5,7 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is.
 """
 
-from transformer_book.exercises import attention, reading
+from transformer_book.exercises import attention, masks, reading
 from transformer_book.exercises.checking import Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
@@ -19,6 +19,12 @@ EXERCISES: dict[str, Exercise] = {
     "attention.scores_gradient": attention.SCORES_GRADIENT,
     "attention.second_token": attention.SECOND_TOKEN,
     "attention.head_backward": attention.HEAD_BACKWARD,
+    "masks.causal": masks.CAUSAL,
+    "masks.batch": masks.BATCH,
+    "masks.pairs": masks.PAIRS,
+    "masks.softmax": masks.SOFTMAX,
+    "masks.cached": masks.CACHED,
+    "masks.translate": masks.TRANSLATE,
 }
 
 
