@@ -5,12 +5,18 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is.
 """
 
-from transformer_book.exercises import attention, masks, reading
+from transformer_book.exercises import attention, masks, reading, tokens
 from transformer_book.exercises.checking import Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,
     "reading.mixes_tokens": reading.MIXES_TOKENS,
+    "tokens.best_pair": tokens.BEST_PAIR,
+    "tokens.cut": tokens.CUT,
+    "tokens.pad": tokens.PAD,
+    "tokens.table_gradient": tokens.TABLE_GRADIENT,
+    "tokens.equal_std": tokens.EQUAL_STD,
+    "tokens.analogy": tokens.ANALOGY,
     "attention.soft_lookup": attention.SOFT_LOOKUP,
     "attention.from_scratch": attention.FROM_SCRATCH,
     "attention.head": attention.HEAD,
