@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from experiments import (
     common,
     digits,
+    heads,
     languages,
     leakage,
     numbers,
@@ -278,6 +279,52 @@ def test_leakage_judges_three_masks_in_three_ways(results):
     card = json.loads((folder / "card.json").read_text())
     assert card["data"]["file"] == "book/data/numbers.tsv"
     assert list(card["samples"]) == list(leakage.MASKS)
+
+
+def test_heads_asks_twice_and_takes_heads_out(results):
+    folder = results(heads)
+    rows = read_csv(folder / "results.csv")
+    found = [(int(row["heads"]), int(row["d_head"]), row["reader"]) for row in rows]
+    assert found == heads.PLAN
+    for row in rows:
+        ordered, any_order = float(row["both_right"]), float(row["both_right_in_some_order"])
+        assert 0 <= ordered <= min(any_order, float(row["each_right"])) <= 1
+        assert (float(row["distance"]) > 0) == (row["heads"] != "1")
+    for name in ("single", "greedy"):
+        rows = read_csv(folder / f"{name}.csv")
+        assert {row["model"] for row in rows} == {"shakespeare", "numbers", "languages"}
+        for model in ("shakespeare", "numbers", "languages"):
+            losses = [row["loss"] for row in rows if row["model"] == model]
+            assert len(set(losses)) == len(losses) == 3  # all heads, and two heads less
+
+
+def test_heads_that_are_all_shut_say_nothing():
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=9, max_len=8, d_model=8, n_heads=2, n_layers=1)
+    model, ids = CausalLM(config).eval(), torch.arange(6)[None]
+    layer = model.decoder.stack.blocks[0].attention
+    gates = heads.Gates(heads.Subject("", model, [], [], whole_rows=False))
+    whole = layer(torch.ones(1, 3, 8))
+    for gate in gates.open.values():
+        gate[1] = 0
+    kept = layer.output.weight.clone()
+    kept[:, 4:] = 0  # what the second head would write
+    one_left = layer(torch.ones(1, 3, 8))
+    layer.output.weight.data, weight = kept, layer.output.weight.data
+    gates.open["decoder.stack.blocks.0.attention"][1] = 1
+    torch.testing.assert_close(layer(torch.ones(1, 3, 8)), one_left)
+    assert not torch.allclose(whole, one_left)
+    layer.output.weight.data = weight
+    for gate in gates.open.values():
+        gate.zero_()
+    expected = layer.output.bias.expand(1, 3, 8)
+    torch.testing.assert_close(layer(torch.ones(1, 3, 8)), expected)
+    assert model(ids).shape == (1, 6, 9)
+
+
+def test_heads_apart_by_hand():
+    weights = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]])  # (B, H, S)
+    assert heads.distance_of_heads(weights) == pytest.approx((1 + 0.5 + 0.5) / 3)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 250, 999, 4_000, 123_457])
