@@ -63,7 +63,7 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def styled_axes(
-    width: float, height: float, n_columns: int = 1
+    width: float, height: float, n_columns: int = 1, n_rows: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Give axes in the book's style, whatever the caller's matplotlib settings are.
 
@@ -71,9 +71,10 @@ def styled_axes(
         width: of the figure, in inches.
         height: of the figure, in inches.
         n_columns: the number of panels side by side.
+        n_rows: the number of such rows.
 
     Yields:
-        The figure and its axes.
+        The figure and its axes, row by row.
 
     Example:
         >>> with styled_axes(6, 3, n_columns=2) as (figure, axes):
@@ -84,8 +85,8 @@ def styled_axes(
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)  # type: ignore[arg-type]  # its keys are plain strings
         figure = Figure(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(1, n_columns, squeeze=False)
-        yield figure, list(grid[0])
+        grid = figure.subplots(n_rows, n_columns, squeeze=False)
+        yield figure, list(grid.flat)
 
 
 def picture_of(figure: Figure, title: str, summary: str) -> Picture:

@@ -11,12 +11,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import seaborn as sns
-import torch
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from transformer_book.pictures import MUTED, PAPER, ROLES, Picture
+from transformer_book.plot_data import (
+    as_array,
+    as_curve,
+    as_matrix,
+    describe_curve,
+    describe_matrix,
+    listed,
+    written,
+)
 from transformer_book.plot_style import (
     AMOUNT,
     ON_DARK,
@@ -30,7 +37,6 @@ from transformer_book.plot_style import (
 )
 
 MAX_INCHES = 6.9  # what a page has room for
-MAX_LISTED = 64  # a matrix with more entries is summarised instead of listed
 
 
 def heatmap(
@@ -67,7 +73,7 @@ def heatmap(
         'Weights: heat map, query by key. cat: the 0.70, cat 0.30.'
     """
     panels = values if isinstance(values, Mapping) else {title: values}
-    matrices = {name: _matrix(name, values, rows, columns) for name, values in panels.items()}
+    matrices = {name: as_matrix(name, values, rows, columns) for name, values in panels.items()}
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
     names_width = 0.09 * max(len(name) for name in rows) + 0.45  # the rows' names, inches
     wanted = 0.62 if max(len(name) for name in columns) <= 5 else 0.82
@@ -82,7 +88,8 @@ def heatmap(
             if axis is not axes[0]:
                 axis.tick_params(labelleft=False)
         summary = f"{title}: heat map, {row_axis} by {column_axis}. " + " ".join(
-            (f"{name}. " if len(panels) > 1 else "") + _describe(matrix, rows, columns, decimals)
+            (f"{name}. " if len(panels) > 1 else "")
+            + describe_matrix(matrix, rows, columns, decimals)
             for name, matrix in matrices.items()
         )
         return picture_of(figure, title, summary)
@@ -129,10 +136,10 @@ def lines(
         for (name, (x, y)), style in zip(
             series.items(), itertools.cycle(SERIES_STYLES), strict=False
         ):
-            xs, ys = _curve(name, x, y)
+            xs, ys = as_curve(name, x, y)
             drawn = style if markers else {**style, "marker": ""}
             axis.plot(xs, ys, label=name, **drawn)
-            sentences.append(f"{name}: {_describe_curve(xs, ys, decimals, log_y)}.")
+            sentences.append(f"{name}: {describe_curve(xs, ys, decimals, log_y)}.")
         _finish_axis(axis, title, x_label, y_label, log_x, log_y)
         if y_from_zero:
             axis.set_ylim(bottom=0)
@@ -171,7 +178,7 @@ def bars(
         'Choice: weight. soft: a 0.50, b 0.50.'
     """
     rows = {
-        name: _matrix(name, np.atleast_2d(_array(values)), ["row"], names)[0]
+        name: as_matrix(name, np.atleast_2d(as_array(values)), ["row"], names)[0]
         for name, values in groups.items()
     }
     top = max(float(row.max()) for row in rows.values())
@@ -182,14 +189,14 @@ def bars(
     ):
         for axis, (group, row) in zip(axes, rows.items(), strict=True):
             drawn = axis.bar(names, row, color=WEIGHT, width=0.66)
-            axis.bar_label(drawn, [_number(value, decimals) for value in row], padding=2)
+            axis.bar_label(drawn, [written(value, decimals) for value in row], padding=2)
             axis.set_title(group)
             axis.set_ylim(0, 1.18 * top)
             axis.grid(axis="x", visible=False)
             axis.set_ylabel(y_label if axis is axes[0] else "")
             if axis is not axes[0]:
                 axis.tick_params(labelleft=False)
-        sentences = [f"{group}: {_listed(names, row, decimals)}." for group, row in rows.items()]
+        sentences = [f"{group}: {listed(names, row, decimals)}." for group, row in rows.items()]
         return picture_of(figure, title, f"{title}: {y_label}. " + " ".join(sentences))
 
 
@@ -241,7 +248,7 @@ def plane(
         parts = [
             f"{kind} "
             + ", ".join(
-                f"{name} ({_number(x, decimals)}, {_number(y, decimals)})"
+                f"{name} ({written(x, decimals)}, {written(y, decimals)})"
                 for name, (x, y, _) in group.items()
             )
             for kind, group in (("arrows", arrows), ("points", points))
@@ -277,7 +284,7 @@ def _draw_heatmap(
     for (i, j), value in np.ndenumerate(matrix):
         red, green, blue, _ = color_map((value - low) / ((high - low) or 1))
         color = ON_LIGHT if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else ON_DARK
-        axis.text(j + 0.5, i + 0.5, _number(value, decimals), color=color, ha="center", va="center")
+        axis.text(j + 0.5, i + 0.5, written(value, decimals), color=color, ha="center", va="center")
     axis.grid(visible=False)
     axis.tick_params(length=0, rotation=0)
 
@@ -316,74 +323,3 @@ def _limits(
     ys = [0.0, *(y for _, y, _ in drawn)]
     room = 0.22 * max(max(xs) - min(xs), max(ys) - min(ys))
     return (min(xs) - room, max(xs) + room), (min(ys) - room, max(ys) + room)
-
-
-def _array(values: ArrayLike) -> NDArray[np.float64]:
-    """Numbers to draw, wherever they come from: a tensor on a GPU or with a gradient, too."""
-    if isinstance(values, Tensor):
-        values = values.detach().to("cpu", torch.float64).numpy()
-    return np.asarray(values, dtype=np.float64)
-
-
-def _matrix(
-    name: str, values: ArrayLike, rows: Sequence[str], columns: Sequence[str]
-) -> NDArray[np.float64]:
-    matrix = _array(values)
-    if matrix.shape != (len(rows), len(columns)):
-        raise ValueError(
-            f"{name!r} has shape {matrix.shape}; expected one value for each name: "
-            f"{(len(rows), len(columns))}"
-        )
-    if not np.isfinite(matrix).all():
-        raise ValueError(f"{name!r} holds values that are not finite")
-    return matrix
-
-
-def _curve(
-    name: str, x: ArrayLike, y: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    xs, ys = _array(x), _array(y)
-    if xs.ndim != 1 or xs.shape != ys.shape or not len(xs):
-        raise ValueError(
-            f"{name!r} has x of shape {xs.shape} and y of shape {ys.shape}; "
-            "expected two lists of the same length with at least one point"
-        )
-    return xs, ys
-
-
-def _number(value: float, decimals: int) -> str:
-    """Write a number with fixed decimals and never as minus zero."""
-    return f"{round(float(value), decimals) + 0.0:.{decimals}f}"
-
-
-def _listed(names: Sequence[str], values: NDArray[np.float64], decimals: int) -> str:
-    return ", ".join(
-        f"{name} {_number(value, decimals)}" for name, value in zip(names, values, strict=True)
-    )
-
-
-def _describe(
-    matrix: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], decimals: int
-) -> str:
-    """Say what is in a matrix: every value if there are few, else the range and each row's top."""
-    if matrix.size <= MAX_LISTED:
-        return " ".join(
-            f"{row}: {_listed(columns, values, decimals)}."
-            for row, values in zip(rows, matrix, strict=True)
-        )
-    return (
-        f"{len(rows)} by {len(columns)} values from {_number(matrix.min(), decimals)} "
-        f"to {_number(matrix.max(), decimals)}, mean {_number(matrix.mean(), decimals)}."
-    )
-
-
-def _describe_curve(
-    x: NDArray[np.float64], y: NDArray[np.float64], decimals: int, significant: bool
-) -> str:
-    def number(value: float) -> str:
-        return f"{value:.{decimals}g}" if significant else _number(value, decimals)
-
-    return (
-        f"{len(x)} points, {number(y[0])} at {x[0]:g}, {number(y[-1])} at {x[-1]:g}; "
-        f"lowest {number(y.min())}, highest {number(y.max())}"
-    )

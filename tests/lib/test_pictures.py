@@ -8,7 +8,7 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from transformer_book import diagrams, plot_style, plots
+from transformer_book import diagrams, panels, plot_style, plots, sketches
 from transformer_book.pictures import INK, finish_svg
 from transformer_lib.config import Position, TransformerConfig
 
@@ -48,6 +48,39 @@ PICTURES = {
         {"o": (-1.0, -0.5, "weight")},
         title="Plane",
         hull=[(0, 0), (1, 0), (0, 1)],
+    ),
+    "grid": lambda: panels.heatmap_grid(
+        {f"head {n}": [[n / 9, -0.2], [0.3, 0.4]] for n in range(6)},
+        rows=NAMES,
+        columns=NAMES,
+        title="Grid",
+        n_columns=4,
+        signed=True,
+    ),
+    "grid of many": lambda: panels.heatmap_grid(
+        {"one": torch.eye(20)}, rows=["a"] * 20, columns=["b"] * 20, title="Many"
+    ),
+    "masks": lambda: panels.mask_grid(
+        {f"mask {n}": [[True, False], [False, False]] for n in range(5)},
+        rows=NAMES,
+        columns=NAMES,
+        title="Masks",
+    ),
+    "panels": lambda: panels.line_panels(
+        {"up": {"a": ([1, 2], [1, 9])}, "down": {"a": ([1, 2], [3, 1]), "b": ([1], [2])}},
+        title="Panels",
+        x_label="x",
+        y_label=["y", "z"],
+        log_x=True,
+        log_y=[True, False],
+        y_from_zero=True,
+    ),
+    "histograms": lambda: panels.histograms(
+        {"a": [0.0, 0.5, 2.0], "b": [1.0]}, bins=(0, 4, 8), title="Shares", x_label="x"
+    ),
+    "timeline": lambda: sketches.timeline([(1997, "LSTM"), (2017, "T")], title="Time"),
+    "tokens": lambda: sketches.token_rows(
+        {"a": [" word"] * 20, "b": ["x", "<pad>"]}, title="Tokens"
     ),
     "attention": lambda: diagrams.attention_diagram(n_queries=3, n_keys=5, d_head=4, d_value=2),
     "path": lambda: diagrams.tensor_path([("ids", "B T", (2, 6))], title="Path"),
@@ -174,6 +207,25 @@ def test_architecture_diagram_follows_the_configuration():
         (lambda: plots.lines({"a": ([], [])}, title="t", x_label="x", y_label="y"), "at least one"),
         (lambda: diagrams.tensor_path([], title="t"), "steps is empty"),
         (lambda: diagrams.tensor_path([("x", "B T", (1,))], title="t"), "names 'B T' but has"),
+        (lambda: panels.heatmap_grid({}, rows=[], columns=[], title="t"), "panels is empty"),
+        (lambda: panels.mask_grid({}, rows=[], columns=[], title="t"), "masks is empty"),
+        (lambda: panels.line_panels({}, title="t", x_label="x", y_label="y"), "panels is empty"),
+        (
+            lambda: panels.line_panels(
+                {"a": {"b": ([1], [1])}}, title="t", x_label=["x", "y"], y_label="y"
+            ),
+            "x_label has 2 labels for 1 panels",
+        ),
+        (
+            lambda: panels.histograms({"a": [1]}, bins=(1, 1, 3), title="t", x_label="x"),
+            r"bins=\(1, 1, 3\) must be",
+        ),
+        (
+            lambda: panels.histograms({"a": []}, bins=(0, 1, 3), title="t", x_label="x"),
+            "'a' has no values",
+        ),
+        (lambda: sketches.timeline([(2, "b"), (1, "a")], title="t"), r"the years are \[2, 1\]"),
+        (lambda: sketches.token_rows({"a": []}, title="t"), "at least one token"),
     ],
 )
 def test_bad_input_gets_a_clear_error(make, message):

@@ -1,0 +1,324 @@
+"""Figures of several panels, and of many values at once."""
+
+from __future__ import annotations  # so that the documentation shows ArrayLike by its name
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from transformer_book.pictures import GRID, MUTED, PAPER, Picture
+from transformer_book.plot_data import as_array, as_curve, as_matrix, describe_curve, written
+from transformer_book.plot_style import (
+    AMOUNT,
+    SERIES_STYLES,
+    SIGNED,
+    WEIGHT,
+    picture_of,
+    styled_axes,
+)
+from transformer_book.plots import MAX_INCHES
+
+FORBIDDEN_ALLOWED = ListedColormap([PAPER, "#e3bdd4"])
+MAX_NAMES = 12  # more names than this cannot be read along a small panel
+
+
+def heatmap_grid(
+    panels: Mapping[str, ArrayLike],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    n_columns: int = 4,
+    row_axis: str = "query",
+    column_axis: str = "key",
+    signed: bool = False,
+    decimals: int = 2,
+) -> Picture:
+    """Draw many matrices of one shape as small heat maps without numbers.
+
+    Args:
+        panels: a name and a matrix for each.
+        rows: a name for each row; written only if there are few.
+        columns: a name for each column; written only if there are few.
+        title: a short name for the picture.
+        n_columns: how many panels stand side by side.
+        row_axis: what the rows are.
+        column_axis: what the columns are.
+        signed: whether zero is the middle of the colours.
+        decimals: decimals in the summary.
+
+    Returns:
+        The picture; all its panels share one range of colours.
+
+    Raises:
+        ValueError: if there is no panel, or a matrix does not fit the names.
+
+    Example:
+        >>> heads = {"one": [[1.0, 0.0]], "two": [[0.2, 0.8]]}
+        >>> heatmap_grid(heads, rows=["sat"], columns=["cat", "sat"], title="Heads").summary
+        'Heads: heat maps, query by key. one: most 1.00, sat to cat. two: most 0.80, sat to sat.'
+    """
+    matrices = _matrices("panels", panels, rows, columns)
+    top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
+    colours, low = (SIGNED, -top) if signed else (AMOUNT, 0.0)
+    sentences = []
+    axis_names = (row_axis, column_axis)
+    with _grid(title, matrices, rows, columns, axis_names, n_columns) as (figure, drawn):
+        for axis, name, matrix in drawn:
+            axis.pcolormesh(matrix, cmap=colours, vmin=low, vmax=top)
+            i, j = np.unravel_index(int(np.abs(matrix).argmax()), matrix.shape)
+            most = f"most {written(matrix[i, j], decimals)}, {rows[int(i)]} to {columns[int(j)]}"
+            sentences.append(f"{name}: {most}.")
+        summary = f"{title}: heat maps, {row_axis} by {column_axis}. " + " ".join(sentences)
+        return picture_of(figure, title, summary)
+
+
+def mask_grid(
+    masks: Mapping[str, ArrayLike],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    row_axis: str = "query",
+    column_axis: str = "key",
+) -> Picture:
+    """Draw masks side by side: a filled cell with a dot may attend, an empty one may not.
+
+    Args:
+        masks: a name and a matrix of truth values for each.
+        rows: a name for each row.
+        columns: a name for each column.
+        title: a short name for the picture.
+        row_axis: what the rows are.
+        column_axis: what the columns are.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no mask, or a mask does not fit the names.
+
+    Example:
+        >>> masks = {"causal": [[True, False], [True, True]]}
+        >>> mask_grid(masks, rows=["0", "1"], columns=["0", "1"], title="Masks").summary
+        'Masks: query by key. causal: 0 sees 0; 1 sees 0 1.'
+    """
+    matrices = _matrices("masks", masks, rows, columns)
+    n_columns = max(1, min(4, int(MAX_INCHES / (0.26 * len(columns) + 0.35))))
+    sentences = []
+    axis_names = (row_axis, column_axis)
+    with _grid(title, matrices, rows, columns, axis_names, n_columns) as (figure, drawn):
+        for axis, name, matrix in drawn:
+            axis.pcolormesh(
+                matrix, cmap=FORBIDDEN_ALLOWED, vmin=0, vmax=1, edgecolors=GRID, linewidth=1
+            )
+            allowed_rows, allowed_columns = np.nonzero(matrix)
+            axis.plot(allowed_columns + 0.5, allowed_rows + 0.5, "o", color=WEIGHT, markersize=5)
+            seen = [
+                f"{row} sees {' '.join(itertools.compress(columns, values)) or 'nothing'}"
+                for row, values in zip(rows, matrix, strict=True)
+            ]
+            sentences.append(f"{name}: {'; '.join(seen)}.")
+        summary = f"{title}: {row_axis} by {column_axis}. " + " ".join(sentences)
+        return picture_of(figure, title, summary)
+
+
+def line_panels(
+    panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]],
+    *,
+    title: str,
+    x_label: str | Sequence[str],
+    y_label: str | Sequence[str],
+    log_x: bool = False,
+    log_y: bool | Sequence[bool] = False,
+    y_from_zero: bool = False,
+    decimals: int = 2,
+) -> Picture:
+    """Draw panels of curves side by side; a name means the same curve in each.
+
+    Args:
+        panels: for each panel its name and its curves: name, x and y values.
+        title: a short name for the picture.
+        x_label: what x is; one for all panels or one for each.
+        y_label: what y is; one for all panels or one for each.
+        log_x: whether x has a logarithmic axis.
+        log_y: whether y has a logarithmic axis; one for all panels or one for each.
+        y_from_zero: whether the y axes start at zero.
+        decimals: decimals in the summary; with ``log_y`` significant digits instead.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no panel, a curve is damaged, or labels and panels differ in number.
+
+    Example:
+        >>> panels = {"up": {"a": ([1, 2], [3, 5])}, "down": {"a": ([1, 2], [5, 3])}}
+        >>> line_panels(panels, title="Both", x_label="x", y_label="y", decimals=0).summary
+        'Both. up, y against x: a: 2 points, 3 at 1, 5 at 2; lowest 3, highest 5. \
+down, y against x: a: 2 points, 5 at 1, 3 at 2; lowest 3, highest 5.'
+    """
+    if not panels:
+        raise ValueError("panels is empty: a figure has at least one panel")
+    x_labels = _one_each("x_label", x_label, len(panels))
+    y_labels = _one_each("y_label", y_label, len(panels))
+    logs = [log_y] * len(panels) if isinstance(log_y, bool) else list(log_y)
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    styles = dict(zip(names, itertools.cycle(SERIES_STYLES), strict=False))
+    sentences = []
+    with styled_axes(MAX_INCHES, 3.1, n_columns=len(panels)) as (figure, axes):
+        for place, (panel, curves) in enumerate(panels.items()):
+            axis = axes[place]
+            for name, (x, y) in curves.items():
+                xs, ys = as_curve(name, x, y)
+                axis.plot(xs, ys, **styles[name])
+                words = describe_curve(xs, ys, decimals, logs[place])
+                sentences.append(
+                    f"{panel}, {y_labels[place]} against {x_labels[place]}: {name}: {words}."
+                )
+            axis.set(xlabel=x_labels[place], ylabel=y_labels[place])
+            axis.set_title(panel, fontsize=11)
+            axis.set_xscale("log" if log_x else "linear")
+            axis.set_yscale("log" if logs[place] else "linear")
+            if y_from_zero and not logs[place]:
+                axis.set_ylim(bottom=0)
+        if len(names) > 1:
+            _legend_below(figure, axes[0], styles)
+        return picture_of(figure, title, f"{title}. " + " ".join(sentences))
+
+
+def histograms(
+    samples: Mapping[str, ArrayLike],
+    *,
+    bins: tuple[float, float, int],
+    title: str,
+    x_label: str,
+    decimals: int = 2,
+) -> Picture:
+    """Draw how often values fall into each bin, one outline for each sample.
+
+    Args:
+        samples: for each outline its name and its values; values outside the bins are not drawn.
+        bins: where the bins begin, where they end, and how many there are.
+        title: a short name for the picture.
+        x_label: what the values are.
+        decimals: decimals in the summary.
+
+    Returns:
+        The picture; its y axis is the share of the values in a bin.
+
+    Raises:
+        ValueError: if a sample is empty or the bins do not go upwards.
+
+    Example:
+        >>> histograms({"a": [0, 2]}, bins=(0, 4, 2), title="Two", x_label="x").summary
+        'Two: shares of x in 2 bins from 0 to 4. a: 2 values, mean 1.00, standard deviation 1.00.'
+    """
+    low, high, n_bins = bins
+    if not (low < high and n_bins > 0):
+        raise ValueError(f"bins={bins} must be (low, high, n) with low < high and n > 0")
+    edges = np.linspace(low, high, n_bins + 1)
+    sentences = []
+    with styled_axes(5.4, 3.2) as (figure, axes):
+        axis = axes[0]
+        for (name, values), style in zip(
+            samples.items(), itertools.cycle(SERIES_STYLES), strict=False
+        ):
+            found = as_array(values).ravel()
+            if not found.size:
+                raise ValueError(f"{name!r} has no values")
+            shares = np.histogram(found, edges)[0] / found.size
+            axis.stairs(
+                shares,
+                edges,
+                label=name,
+                color=style["color"],
+                linestyle=style["linestyle"],
+                lw=1.8,
+            )
+            mean, spread = written(found.mean(), decimals), written(found.std(), decimals)
+            sentences.append(
+                f"{name}: {found.size} values, mean {mean}, standard deviation {spread}."
+            )
+        axis.set(xlabel=x_label, ylabel="share")
+        axis.set_title(title, pad=10)
+        axis.set_ylim(bottom=0)
+        if len(samples) > 1:
+            axis.legend()
+        drawn = f"{title}: shares of {x_label} in {n_bins} bins from {low:g} to {high:g}. "
+        return picture_of(figure, title, drawn + " ".join(sentences))
+
+
+def _matrices(
+    argument: str, panels: Mapping[str, ArrayLike], rows: Sequence[str], columns: Sequence[str]
+) -> dict[str, NDArray[np.float64]]:
+    if not panels:
+        raise ValueError(f"{argument} is empty: a figure has at least one panel")
+    return {name: as_matrix(name, values, rows, columns) for name, values in panels.items()}
+
+
+@contextmanager
+def _grid(
+    title: str,
+    matrices: Mapping[str, NDArray[np.float64]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    axis_names: tuple[str, str],
+    n_columns: int,
+) -> Iterator[tuple[Figure, list[tuple[Axes, str, NDArray[np.float64]]]]]:
+    """Give each matrix axes of its own, as large as the page allows, with names at the edges."""
+    n_columns = min(n_columns, len(matrices))
+    n_rows = math.ceil(len(matrices) / n_columns)
+    names_room = 0.35 + (0.09 * max(map(len, rows)) if len(rows) <= MAX_NAMES else 0)
+    panel = min((MAX_INCHES - names_room) / n_columns, 0.36 * len(columns) + 0.25)
+    foot = 0.3 + (0.07 * max(map(len, columns)) if len(columns) <= MAX_NAMES else 0)
+    height = n_rows * (panel * len(rows) / len(columns) + 0.2 + foot) + 0.6
+    width = names_room + panel * n_columns
+    with styled_axes(width, height, n_columns, n_rows) as (figure, axes):
+        figure.suptitle(title, fontweight="bold", fontsize=12)
+        figure.supylabel(axis_names[0], fontsize=11)
+        figure.supxlabel(axis_names[1], fontsize=11)
+        for axis in axes[len(matrices) :]:
+            axis.set_visible(False)
+        for place, name in enumerate(matrices):
+            axes[place].set_title(name, fontsize=10.5)
+            _name_cells(axes[place], rows, columns, left=place % n_columns == 0)
+        pairs = zip(axes, matrices.items(), strict=False)  # the last axes may be unused
+        yield figure, [(axis, name, matrix) for axis, (name, matrix) in pairs]
+
+
+def _name_cells(axis: Axes, rows: Sequence[str], columns: Sequence[str], *, left: bool) -> None:
+    """Write the names beside the cells where there is room."""
+    axis.set_aspect("equal")
+    axis.set(xlim=(0, len(columns)), ylim=(len(rows), 0))  # the first row at the top
+    axis.grid(visible=False)
+    axis.tick_params(length=0, labelsize=9, labelcolor=MUTED)
+    if len(columns) <= MAX_NAMES:
+        turned = 90 if max(len(name) for name in columns) > 2 else 0
+        axis.set_xticks(np.arange(len(columns)) + 0.5, list(columns), rotation=turned)
+    else:
+        axis.set_xticks([])
+    if left and len(rows) <= MAX_NAMES:
+        axis.set_yticks(np.arange(len(rows)) + 0.5, list(rows))
+    else:
+        axis.set_yticks([])
+
+
+def _legend_below(figure: Figure, axis: Axes, styles: Mapping[str, dict[str, Any]]) -> None:
+    handles = [axis.plot([], [], label=name, **style)[0] for name, style in styles.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
+
+
+def _one_each(name: str, labels: str | Sequence[str], n: int) -> list[str]:
+    found = [labels] * n if isinstance(labels, str) else list(labels)
+    if len(found) != n:
+        raise ValueError(f"{name} has {len(found)} labels for {n} panels")
+    return found

@@ -1,0 +1,110 @@
+"""Small drawings that explain: time lines and rows of tokens."""
+
+from collections.abc import Mapping, Sequence
+
+from transformer_book.diagrams import Canvas
+from transformer_book.pictures import INK, MUTED, PANEL, PAPER, ROLES, Picture
+
+LETTER = 8.2  # width of a letter of 13 px, about
+CELL = 30.0  # height of a token
+PAGE = 680.0  # what a page has room for, in px
+
+
+def timeline(events: Sequence[tuple[int, str]], *, title: str) -> Picture:
+    """Draw events below each other on a line of time, with room in proportion to the years.
+
+    Args:
+        events: year and words of each, in order.
+        title: a short name for the picture.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no event, or the years go backwards.
+
+    Example:
+        >>> timeline([(1997, "LSTM"), (2017, "Transformer")], title="Twenty years").summary
+        'Twenty years: 1997 LSTM; 2017 Transformer.'
+    """
+    years = [year for year, _ in events]
+    if not events or years != sorted(years):
+        raise ValueError(f"events must be one or more in order of time; the years are {years}")
+    canvas = Canvas()
+    y, previous = 22.0, years[0]
+    places: list[float] = []
+    for year, words in events:
+        y += 0 if not places else 26 + min(2.2 * (year - previous), 40)
+        places.append(y)
+        canvas.text(58, y + 5, str(year), bold=True, anchor="end", color=ROLES["query"][0])
+        canvas.text(98, y + 5, words, size=13.5, anchor="start")
+        previous = year
+    canvas.elements.insert(0, _line(78, places[0], 78, places[-1]))
+    for y in places:
+        canvas.elements.append(
+            f'<circle cx="78" cy="{y}" r="6" fill="{ROLES["query"][0]}" '
+            f'stroke="{PAPER}" stroke-width="2"/>'
+        )
+    canvas.width = 98 + LETTER * max(len(words) for _, words in events)
+    canvas.height = places[-1] + 10
+    listed = "; ".join(f"{year} {words}" for year, words in events)
+    return canvas.picture(title, f"{title}: {listed}.")
+
+
+def token_rows(
+    rows: Mapping[str, Sequence[str]], *, title: str, muted: Sequence[str] = ("<pad>",)
+) -> Picture:
+    """Draw rows of tokens as boxes, such as one text cut in several ways or a padded batch.
+
+    A space within a token is drawn as an open box, so that it can be seen.
+
+    Args:
+        rows: for each row its name and its tokens.
+        title: a short name for the picture.
+        muted: tokens that are drawn pale, with a dashed border.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no row, or a row has no tokens.
+
+    Example:
+        >>> token_rows({"ids": ["I", "am", "<pad>"]}, title="Batch").summary
+        'Batch: ids: I | am | <pad> (3 tokens).'
+    """
+    if not rows or not all(rows.values()):
+        raise ValueError("rows must hold at least one row, and each row at least one token")
+    canvas = Canvas()
+    left = 22 + LETTER * max(len(name) for name in rows)
+    y = 14.0
+    for name, tokens in rows.items():
+        canvas.text(left - 10, y + 20, name, bold=True, anchor="end")
+        x = left
+        for token in tokens:
+            words = token.replace(" ", "␣").replace("\n", "⏎")
+            width = LETTER * len(words) + 12
+            if x > left and x + width > PAGE:
+                x, y = left, y + CELL + 6
+            _token(canvas, x, y, width, words, pale=token in muted)
+            x += width + 3
+        y += CELL + 14
+    sentences = [
+        f"{name}: {' | '.join(tokens)} ({len(tokens)} tokens)." for name, tokens in rows.items()
+    ]
+    return canvas.picture(title, f"{title}: " + " ".join(sentences))
+
+
+def _token(canvas: Canvas, x: float, y: float, width: float, words: str, *, pale: bool) -> None:
+    stroke, fill = (MUTED, PANEL) if pale else ROLES["query"]
+    dash = ' stroke-dasharray="4 3"' if pale else ""
+    canvas.elements.append(
+        f'<rect x="{x}" y="{y}" width="{width}" height="{CELL}" rx="5" fill="{fill}" '
+        f'stroke="{stroke}" stroke-width="1.2"{dash}/>'
+    )
+    canvas.text(x + width / 2, y + 20, words, size=13, color=MUTED if pale else INK)
+    canvas.width, canvas.height = max(canvas.width, x + width), max(canvas.height, y + CELL)
+
+
+def _line(x0: float, y0: float, x1: float, y1: float) -> str:
+    return f'<path d="M{x0} {y0}L{x1} {y1}" stroke="{MUTED}" stroke-width="2"/>'
