@@ -5,7 +5,7 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is.
 """
 
-from transformer_book.exercises import attention, masks, reading, tokens
+from transformer_book.exercises import attention, masks, reading, scaling, tokens
 from transformer_book.exercises.checking import Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
@@ -25,6 +25,11 @@ EXERCISES: dict[str, Exercise] = {
     "attention.scores_gradient": attention.SCORES_GRADIENT,
     "attention.second_token": attention.SECOND_TOKEN,
     "attention.head_backward": attention.HEAD_BACKWARD,
+    "scaling.score_std": scaling.SCORE_STD,
+    "scaling.softmax": scaling.SAFE_SOFTMAX,
+    "scaling.jacobian": scaling.JACOBIAN,
+    "scaling.temperature_for": scaling.TEMPERATURE_FOR,
+    "scaling.online": scaling.ONLINE,
     "masks.causal": masks.CAUSAL,
     "masks.batch": masks.BATCH,
     "masks.pairs": masks.PAIRS,
