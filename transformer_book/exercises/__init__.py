@@ -5,7 +5,7 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is.
 """
 
-from transformer_book.exercises import attention, masks, reading, scaling, tokens
+from transformer_book.exercises import attention, heads, masks, reading, scaling, tokens
 from transformer_book.exercises.checking import Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
@@ -36,6 +36,13 @@ EXERCISES: dict[str, Exercise] = {
     "masks.softmax": masks.SOFTMAX,
     "masks.cached": masks.CACHED,
     "masks.translate": masks.TRANSLATE,
+    "heads.split": heads.SPLIT,
+    "heads.merge": heads.MERGE,
+    "heads.multi_head": heads.MULTI_HEAD,
+    "heads.parameters": heads.PARAMETERS,
+    "heads.write": heads.WRITE,
+    "heads.distance": heads.DISTANCE,
+    "heads.prune": heads.PRUNE,
 }
 
 
