@@ -25,6 +25,7 @@ EXPERIMENTS = (
     "words",
     "scores",
     "leakage",
+    "memory",
     "heads",
 )
 

@@ -16,6 +16,7 @@ from experiments import (
     heads,
     languages,
     leakage,
+    memory,
     numbers,
     recall,
     run_all,
@@ -25,6 +26,8 @@ from experiments import (
 )
 from transformer_book import datasets
 from transformer_book.datasets import image_batch
+from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq
+from transformer_book.tasks import recall_task
 from transformer_lib.config import TransformerConfig
 from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.saving import load_model
@@ -266,6 +269,39 @@ def test_a_network_that_learns_says_when_it_knew():
     row = recall.run_one("gru", distance=1, seed=0, recipe=recipe, n_tests=200)
     assert row["accuracy"] == 1
     assert row["steps_to_99"] in range(10, 60, 10)
+
+
+def test_memory_leaves_three_tables_and_a_translator(results):
+    folder = results(memory)
+    rows = read_csv(folder / "copying.csv")
+    assert [row["attention"] for row in rows] == ["True", "True", "False", "False"]
+    assert all(0 <= float(row["words"]) <= float(row["letters"]) <= 1 for row in rows)
+    rows = read_csv(folder / "recall.csv")
+    assert tuple((row["model"], row["change"]) for row in rows) == memory.CHANGES
+    rows = read_csv(folder / "gradients.csv")
+    assert {row["moment"] for row in rows} == {"before", "after"}
+    assert all(float(row["gradient"]) > 0 for row in rows)
+    about = json.loads((folder / "aligner.json").read_text(encoding="utf-8"))
+    model = RecurrentSeq2Seq(3 + len(about["letters"]), about["d_model"])
+    model.load_state_dict(load_file(folder / "aligner.safetensors"))
+    (row,) = read_csv(folder / "translations.csv")
+    assert (row["english"], row["german"]) == ("twenty-one", "einundzwanzig")
+
+
+def test_first_weights_decide_how_much_of_the_gradient_arrives():
+    def first_over_last(kind, change):
+        torch.manual_seed(0)
+        model = RecurrentClassifier(kind, recall.VOCABULARY, 16, n_classes=recall.VOCABULARY)
+        memory.change_weights(model, change)
+        norms = memory.arriving(model, recall_task(20, recall.N_SYMBOLS, distance=30))
+        assert norms.shape == (31,)
+        assert next(model.parameters()).dtype == torch.float32
+        return float(norms[0] / norms[-1])
+
+    assert first_over_last("lstm", "forget 0") < 1e-5
+    assert first_over_last("lstm", "forget 5") > 0.1
+    assert first_over_last("rnn", "none") < 1e-4
+    assert first_over_last("rnn", "orthogonal") > 0.1
 
 
 def test_leakage_judges_three_masks_in_three_ways(results):

@@ -1,0 +1,321 @@
+"""What a recurrent network can keep: through one vector, and with a gradient that arrives.
+
+    python -m experiments.memory
+
+Three questions. How well does a GRU copy a word through one vector, and how well with Bahdanau's
+attention? Which changes of the first weights let a recurrent network learn to recall a symbol, and
+how much of its gradient arrives at the symbol? Where does attention look when numbers are
+translated? Every run has a process and a CPU core of its own, as in ``experiments.recall``.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
+from dataclasses import replace
+from multiprocessing import get_context
+from statistics import mean
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from experiments.common import Options, Row, read_options, write_csv, write_results
+from experiments.recall import N_SYMBOLS, VOCABULARY, WIDTHS, accuracy, class_batch
+from transformer_book import datasets
+from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq, with_lengths
+from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, recall_task
+from transformer_lib.data import Batch, Batches, translation_batch
+from transformer_lib.recipes import Recipe
+from transformer_lib.training import train
+
+BATCH = 32
+N_LETTERS = 10  # of the words that are copied
+COPY_WIDTH = 48
+ALIGNER_WIDTH = 32
+LENGTHS = (2, 5, 10, 15, 20, 25, 30, 40)
+MAX_LENGTH = 30  # of the words to learn from
+DISTANCE = 50
+CHANGES = (  # network, and what is done to its first weights
+    ("rnn", "none"),
+    ("rnn", "orthogonal"),
+    ("gru", "none"),
+    ("lstm", "forget 0"),
+    ("lstm", "forget 1"),
+    ("lstm", "forget 2"),
+    ("lstm", "forget 3"),
+    ("lstm", "forget 5"),
+)
+ENOUGH = 0.99
+
+Aligner = tuple[nn.Module, str, list[Row]]  # the network, its letters, its translations
+
+ABOUT = {
+    "Task": f"""Copying: a word of 1 to {MAX_LENGTH} of {N_LETTERS} letters in, the same word out,
+        letter by letter. Recall: one of {N_SYMBOLS} symbols, then {DISTANCE} random fillers in; the
+        symbol out. Alignment: an English number below 100 in, the German word out.""",
+    "Choices": f"""Copying: a GRU that reads in both directions and a GRU that writes, of width
+        {COPY_WIDTH}, with Bahdanau's attention or through one vector; measured with the true
+        letters before each letter. Recall: the networks of `recall`, with changed first weights:
+        `forget b` sets the bias of an LSTM's forget gate to b; `orthogonal` gives the RNN an
+        orthogonal recurrent matrix, no bias and inputs of a tenth. Alignment: the same network
+        with attention, of width {ALIGNER_WIDTH}; the numbers from 21 on that 7 divides are kept
+        for the test.""",
+    "Intended use": "Teaching: what a fixed state can hold, and what lets a gradient arrive.",
+    "Limits": """Small networks, short training, one recipe for each question. That a network does
+        not learn here is no proof that it cannot.""",
+}
+
+
+def translation(pairs: Sequence[Pair]) -> Batch:
+    """Make a batch for a recurrent translator."""
+    return with_lengths(translation_batch(pairs))
+
+
+def copy_one(attention: bool, recipe: Recipe, lengths: Sequence[int], n_tests: int) -> list[Row]:
+    """Train one network to copy words, and measure it at each length.
+
+    Args:
+        attention: whether it may look back.
+        recipe: how to train; its seed is that of weights, data and their order, too.
+        lengths: of the words it is measured with.
+        n_tests: how many new words of each length it is measured with.
+
+    Returns:
+        Rows of ``copying.csv``: which part of the letters, and of whole words, is right.
+    """
+    seed = recipe.seed
+    torch.manual_seed(seed)
+    model = RecurrentSeq2Seq(FIRST_SYMBOL + N_LETTERS, COPY_WIDTH, attention=attention)
+    words = copy_task(BATCH * min(recipe.steps, 500), N_LETTERS, MAX_LENGTH, seed=2 * seed)
+    batches = Batches(words, translation, batch_size=BATCH, seed=seed)
+    train(model, batches, recipe, device="cpu", progress=False)
+    rows = []
+    for length in lengths:
+        generator = torch.Generator().manual_seed(1_000 * seed + length)
+        new = FIRST_SYMBOL + torch.randint(N_LETTERS, (n_tests, length), generator=generator)
+        right = _copies(model, new)
+        rows.append(
+            {
+                "attention": attention,
+                "seed": seed,
+                "length": length,
+                "letters": float(right.double().mean()),
+                "words": float(right.all(dim=1).double().mean()),
+            }
+        )
+    return rows
+
+
+@torch.no_grad()
+def _copies(model: nn.Module, words: Tensor) -> Tensor:
+    """Say of each letter whether the network copies it, given the true ones before it."""
+    batch = translation_batch([(word, word) for word in words])
+    logits = model(batch["source"], batch["target"]).logits
+    right: Tensor = logits[:, :-1].argmax(dim=-1) == words
+    return right
+
+
+def change_weights(model: RecurrentClassifier, change: str) -> None:
+    """Change a network's first weights as ``CHANGES`` says."""
+    cell = model.recurrent.cell
+    with torch.no_grad():
+        if change == "orthogonal":
+            nn.init.orthogonal_(cell.weight_hh)
+            cell.weight_ih.mul_(0.1)
+            for bias in (cell.bias_ih, cell.bias_hh):
+                bias.zero_()
+        elif change.startswith("forget"):
+            cell.bias_ih.view(4, -1)[1] = float(change.split()[1])
+            cell.bias_hh.view(4, -1)[1] = 0.0
+
+
+def arriving(model: RecurrentClassifier, pairs: Sequence[Pair]) -> Tensor:
+    """Return how strongly each position can move the right answer's score.
+
+    Args:
+        model: the network.
+        pairs: sequences of one length, and their classes.
+
+    Returns:
+        The mean length of the score's gradient by each input vector, ``(T,)``, first position
+        first. Computed in float64: what arrives may be very little.
+    """
+    batch, network = class_batch(pairs), deepcopy(model).double()
+    x = network.embedding(batch["ids"]).detach().requires_grad_()
+    scores = network.head(network.recurrent(x)[1].hidden)
+    scores.gather(1, batch["targets"][:, None]).sum().backward()
+    assert x.grad is not None
+    norms: Tensor = x.grad.norm(dim=-1)
+    return norms.mean(dim=0)
+
+
+def recall_one(
+    kind: str, change: str, recipe: Recipe, distance: int, n_tests: int
+) -> tuple[Row, list[Row]]:
+    """Train one network to recall, after a change of its first weights.
+
+    Args:
+        kind: which network.
+        change: what is done to its weights.
+        recipe: how to train; its seed is that of weights, data and their order, too.
+        distance: how many fillers follow the symbol.
+        n_tests: how many new sequences it is measured with at the end.
+
+    Returns:
+        A row of ``recall.csv``, and rows of ``gradients.csv``, before and after training.
+    """
+    seed = recipe.seed
+    torch.manual_seed(seed)
+    model = RecurrentClassifier(kind, VOCABULARY, WIDTHS[kind], n_classes=VOCABULARY)  # type: ignore[arg-type]
+    change_weights(model, change)
+    pairs = recall_task(BATCH * min(recipe.steps, 500), N_SYMBOLS, distance, seed=2 * seed)
+    new = recall_task(n_tests, N_SYMBOLS, distance, seed=2 * seed + 1)
+    arrived: list[int] = []
+
+    def look(row: Row) -> None:
+        if not arrived and accuracy(model, new[:200]) >= ENOUGH:
+            arrived.append(row["step"])
+
+    found = {"before": arriving(model, new[:100])}
+    batches = Batches(pairs, class_batch, batch_size=BATCH, seed=seed)
+    train(model, batches, recipe, device="cpu", progress=False, on_step=look)
+    found["after"] = arriving(model, new[:100])
+    who = {"model": kind, "change": change, "seed": seed}
+    gradients = [
+        who | {"moment": moment, "distance": distance - t, "gradient": float(norms[t])}
+        for moment, norms in found.items()
+        for t in reversed(range(len(norms)))
+        if (distance - t) % 5 == 0
+    ]
+    steps = arrived[0] if arrived else ""
+    return who | {"accuracy": accuracy(model, new), "steps_to_99": steps}, gradients
+
+
+def align(recipe: Recipe, n_tests: int) -> Aligner:
+    """Train a translator of numbers below 100 whose attention can be looked at.
+
+    Args:
+        recipe: how to train; its seed is that of weights and order, too.
+        n_tests: how many of the numbers that it has not seen it translates.
+
+    Returns:
+        The network, its letters in the order of their ids, and its translations of the numbers
+        that it has not seen.
+    """
+    small = [number for number in datasets.numbers().train if number.number < 100]
+    letters = "".join(sorted({c for number in small for c in number.english + number.german}))
+
+    def ids(word: str) -> list[int]:
+        return [FIRST_SYMBOL + letters.index(letter) for letter in word]
+
+    kept = [number for number in small if number.number > 20 and number.number % 7 == 0]
+    pairs = [(ids(n.english), ids(n.german)) for n in small if n not in kept]
+    torch.manual_seed(recipe.seed)
+    model = RecurrentSeq2Seq(FIRST_SYMBOL + len(letters), ALIGNER_WIDTH)
+    batches = Batches(pairs, translation, batch_size=BATCH, seed=recipe.seed)
+    train(model, batches, recipe, device="cpu", progress=False)
+    rows = [
+        {"english": n.english, "german": n.german, "answer": _write(model, ids(n.english), letters)}
+        for n in kept[:n_tests]
+    ]
+    return model, letters, rows
+
+
+@torch.no_grad()
+def _write(model: nn.Module, source: list[int], letters: str) -> str:
+    """Translate letter by letter, the likeliest one each time."""
+    written = [1]
+    while len(written) < 20:
+        logits = model(torch.tensor([source]), torch.tensor([written])).logits
+        written.append(int(logits[0, -1].argmax()))
+        if written[-1] < FIRST_SYMBOL:
+            break
+    return "".join(letters[i - FIRST_SYMBOL] for i in written[1:] if i >= FIRST_SYMBOL)
+
+
+def _recipe(steps: int, rate: float, seed: int) -> Recipe:
+    return Recipe(
+        steps=steps,
+        learning_rate=rate,
+        schedule="constant",
+        warmup=steps // 20,
+        optimizer="adam",
+        betas=(0.9, 0.99),
+        weight_decay=0.0,
+        log_every=max(steps // 40, 1),
+        validate_every=steps,
+        checkpoint_every=steps,
+        seed=seed,
+    )
+
+
+def run_all(
+    options: Options, n_seeds: int
+) -> tuple[list[Row], list[tuple[Row, list[Row]]], Aligner]:
+    """Make all runs side by side, each with one thread; the longest ones start first."""
+    n_workers = options.pick(max(1, min(12, (os.cpu_count() or 1) - 4)), 1)
+    seeds = range(options.seed, options.seed + n_seeds)
+    lengths, distance = options.pick(LENGTHS, (2, MAX_LENGTH)), options.pick(DISTANCE, 5)
+    n_copies, n_recalls = options.pick(500, 2), options.pick(1_000, 8)
+    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
+    with ProcessPoolExecutor(
+        n_workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        copies = [
+            pool.submit(copy_one, attention, recipe, lengths, n_copies)
+            for attention in (True, False)
+            for recipe in (_recipe(options.n_steps(800), 5e-3, seed) for seed in seeds)
+        ]
+        recalls = [
+            pool.submit(recall_one, kind, change, recipe, distance, n_recalls)
+            for kind, change in CHANGES
+            for recipe in (_recipe(options.n_steps(500), 3e-3, seed) for seed in seeds)
+        ]
+        recipe = _recipe(options.n_steps(400), 5e-3, options.seed)
+        aligner = pool.submit(align, recipe, options.pick(100, 1))
+        copied = [row for job in copies for row in job.result()]
+        return copied, [job.result() for job in recalls], aligner.result()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make all runs and write their tables, and the translator."""
+    options = read_options("memory", __doc__ or "", arguments)
+    n_seeds = options.pick(3, 1)
+    copied, runs, (model, letters, translations) = run_all(options, n_seeds)
+    recalled = [row for row, _ in runs]
+    write_csv(options.folder / "copying.csv", copied)
+    write_csv(options.folder / "recall.csv", recalled)
+    write_csv(options.folder / "gradients.csv", [row for _, rows in runs for row in rows])
+    write_csv(options.folder / "translations.csv", translations)
+    save_file(model.state_dict(), options.folder / "aligner.safetensors")
+    content = json.dumps({"letters": letters, "d_model": ALIGNER_WIDTH}, ensure_ascii=False)
+    (options.folder / "aligner.json").write_text(content + "\n", encoding="utf-8")
+    metrics = {
+        f"letters_copied_at_{MAX_LENGTH}_{name}_attention": mean(
+            row["letters"]
+            for row in copied
+            if (row["attention"], row["length"]) == (attention, MAX_LENGTH)
+        )
+        for name, attention in (("with", True), ("without", False))
+    }
+    metrics |= {
+        f"recalled_by_{kind}_{change}".replace(" ", "_"): mean(
+            row["accuracy"] for row in recalled if (row["model"], row["change"]) == (kind, change)
+        )
+        for kind, change in CHANGES
+    }
+    metrics["translated"] = mean(row["german"] == row["answer"] for row in translations)
+    write_results(
+        replace(options, device="cpu"),
+        data="transformer_book.tasks.copy_task and recall_task; book/data/numbers.tsv below 100",
+        about=ABOUT,
+        metrics=metrics,
+        recipe=_recipe(options.n_steps(500), 3e-3, options.seed),
+        more={"n_seeds": n_seeds},
+    )
+
+
+if __name__ == "__main__":
+    main()
