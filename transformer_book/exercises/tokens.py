@@ -190,8 +190,8 @@ def _mean_of_uses(ids: Tensor, gradient: Tensor, n_rows: int) -> Tensor:
 TABLE_GRADIENT = Exercise(
     reference=_table_gradient,
     inputs=[
-        (torch.tensor([3, 1, 3, 0]), *random_inputs((4, 2)), 5),
-        (torch.tensor([2, 2, 2, 1, 0, 5]), *random_inputs((6, 3)), 6),
+        (torch.tensor([3, 1, 3, 0], device="cpu"), *random_inputs((4, 2)), 5),
+        (torch.tensor([2, 2, 2, 1, 0, 5], device="cpu"), *random_inputs((6, 3)), 6),
     ],
     mistakes={
         "A token that stands twice gets only its last gradient; both must be added.": (
@@ -242,14 +242,15 @@ def _analogy(
     else:
         scores = -(table - goal).norm(dim=-1)
     if exclude:
-        scores = scores.index_fill(0, torch.tensor([a, b, c]), -math.inf)
+        scores = scores.clone()
+        scores[[a, b, c]] = -math.inf
     return int(scores.argmax())
 
 
 def _toy_table() -> Tensor:
     """Words as points, such that each way to ask an analogy has another answer."""
     rows = [[1, 0, 0], [1, 0, 1], [1, 5, 0], [0.5, 1.25, 0.3], [4, 6, 1], [2, 3.5, 1.5], [9, 1, 9]]
-    return torch.tensor(rows, dtype=torch.float64)
+    return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
 
 ANALOGY = Exercise(
