@@ -5,7 +5,7 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is.
 """
 
-from transformer_book.exercises import attention, heads, masks, reading, scaling, tokens
+from transformer_book.exercises import attention, heads, masks, reading, recurrence, scaling, tokens
 from transformer_book.exercises.checking import Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
@@ -17,6 +17,11 @@ EXERCISES: dict[str, Exercise] = {
     "tokens.table_gradient": tokens.TABLE_GRADIENT,
     "tokens.equal_std": tokens.EQUAL_STD,
     "tokens.analogy": tokens.ANALOGY,
+    "recurrence.steps_until": recurrence.STEPS_UNTIL,
+    "recurrence.last_state": recurrence.LAST_STATE,
+    "recurrence.spectral_radius": recurrence.SPECTRAL_RADIUS,
+    "recurrence.forget_bias": recurrence.FORGET_BIAS,
+    "recurrence.additive": recurrence.ADDITIVE,
     "attention.soft_lookup": attention.SOFT_LOOKUP,
     "attention.from_scratch": attention.FROM_SCRATCH,
     "attention.head": attention.HEAD,

@@ -1,0 +1,159 @@
+"""Exercises of chapter 01, Why not recurrence."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from transformer_book.exercises.checking import Exercise, random_inputs
+
+
+def _steps_until(w: float, fraction: float) -> int:
+    return math.ceil(math.log(fraction) / math.log(w))
+
+
+STEPS_UNTIL = Exercise(
+    reference=_steps_until,
+    inputs=[(0.5, 0.01), (0.9, 0.01), (0.99, 0.5)],
+    mistakes={
+        "After this many steps a little more than the fraction is left: round up.": (
+            lambda w, fraction: math.floor(math.log(fraction) / math.log(w))
+        ),
+        "The quotient is upside down: it is w that is multiplied again and again.": (
+            lambda w, fraction: math.ceil(math.log(w) / math.log(fraction))
+        ),
+        "This takes the same amount away at each step; each step multiplies by w.": (
+            lambda w, fraction: math.ceil((1 - fraction) / (1 - w))
+        ),
+        "A number of steps is whole: round up.": (
+            lambda w, fraction: math.log(fraction) / math.log(w)
+        ),
+    },
+)
+
+
+def _last_state(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
+    state = torch.zeros_like(bias)
+    for row in x:
+        state = torch.tanh(w_ih @ row + w_hh @ state + bias)
+    return state
+
+
+def _without_tanh(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
+    state = torch.zeros_like(bias)
+    for row in x:
+        state = w_ih @ row + w_hh @ state + bias
+    return state
+
+
+LAST_STATE = Exercise(
+    reference=_last_state,
+    inputs=[  # square first: there a transposed matrix runs, and is found
+        random_inputs((4, 3), (3, 3), (3, 3), (3,)),
+        random_inputs((6, 2), (5, 2), (5, 5), (5,)),
+    ],
+    mistakes={
+        "The tanh is missing.": _without_tanh,
+        "The recurrent matrix is transposed: row i of it makes number i of the new state.": (
+            lambda x, w_ih, w_hh, bias: _last_state(x, w_ih, w_hh.mT, bias)
+        ),
+        "The input's matrix is transposed: it is stored as (out, in).": (
+            lambda x, w_ih, w_hh, bias: _last_state(x, w_ih.mT, w_hh, bias)
+        ),
+        "The state before is forgotten: this is the last input alone.": (
+            lambda x, w_ih, w_hh, bias: torch.tanh(w_ih @ x[-1] + bias)
+        ),
+        "The sequence is read from its end.": (
+            lambda x, w_ih, w_hh, bias: _last_state(x.flip(0), w_ih, w_hh, bias)
+        ),
+        "The bias is missing.": (
+            lambda x, w_ih, w_hh, bias: _last_state(x, w_ih, w_hh, torch.zeros_like(bias))
+        ),
+    },
+)
+
+
+def _spectral_radius(matrix: Tensor) -> Tensor:
+    radius: Tensor = torch.linalg.eigvals(matrix).abs().max()
+    return radius
+
+
+SPECTRAL_RADIUS = Exercise(
+    reference=_spectral_radius,
+    inputs=[
+        (torch.tensor([[0.5, 3.0], [0.0, 0.5]], dtype=torch.float64),),
+        (torch.tensor([[0.0, -0.9], [0.9, 0.0]], dtype=torch.float64),),  # a turn: no real value
+        random_inputs((5, 5)),
+    ],
+    mistakes={
+        "This is the largest entry; entries are not the criterion.": lambda m: m.max(),
+        "This is the largest entry's size; entries are not the criterion.": (
+            lambda m: m.abs().max()
+        ),
+        "This is the largest singular value: how much one product can stretch a vector, not how "
+        "fast powers grow.": lambda m: torch.linalg.matrix_norm(m, 2),
+        "Eigenvalues may be complex: take the largest absolute value, not the real part.": (
+            lambda m: torch.linalg.eigvals(m).real.max()
+        ),
+        "This is the determinant, the product of all eigenvalues.": lambda m: torch.linalg.det(m),
+        "This is the length of the whole matrix (Frobenius).": lambda m: m.norm(),
+    },
+)
+
+
+def _forget_bias(steps: float) -> float:
+    keep = 0.5 ** (1 / steps)
+    return math.log(keep / (1 - keep))
+
+
+FORGET_BIAS = Exercise(
+    reference=_forget_bias,
+    inputs=[(1.0,), (10.0,), (100.0,)],
+    mistakes={
+        "This is the gate itself; ask for the number whose sigmoid it is.": (
+            lambda steps: 0.5 ** (1 / steps)
+        ),
+        "The sign is turned round: a gate that keeps more needs a larger bias.": (
+            lambda steps: -_forget_bias(steps)
+        ),
+        "This is the logarithm of the steps: close for many steps, but solve it exactly.": (
+            lambda steps: math.log(steps)
+        ),
+        "This is the logarithm of the gate; the gate is a sigmoid, so log(f / (1 - f)).": (
+            lambda steps: math.log(0.5) / steps
+        ),
+    },
+)
+
+
+def _additive(query: Tensor, keys: Tensor, w: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    return _additive_weights(query, keys, w, u, v) @ keys
+
+
+def _additive_weights(query: Tensor, keys: Tensor, w: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    return (torch.tanh(query @ w + keys @ u) @ v).softmax(dim=0)
+
+
+ADDITIVE = Exercise(
+    reference=_additive,
+    inputs=[
+        random_inputs((4,), (6, 4), (4, 4), (4, 4), (4,)),
+        random_inputs((3,), (5, 2), (3, 7), (2, 7), (7,)),
+    ],
+    mistakes={
+        "The tanh is missing: without it the query shifts all scores alike and chooses nothing.": (
+            lambda q, k, w, u, v: ((q @ w + k @ u) @ v).softmax(dim=0) @ k
+        ),
+        "These are the weights; mix the keys with them.": _additive_weights,
+        "The scores went in as weights; apply the softmax so that they sum to 1.": (
+            lambda q, k, w, u, v: (torch.tanh(q @ w + k @ u) @ v) @ k
+        ),
+        "W belongs to the query and U to the keys; they are swapped.": (
+            lambda q, k, w, u, v: _additive(q, k, u, w, v)
+        ),
+        "This is dot-product attention; score with the small network.": (
+            lambda q, k, w, u, v: (k @ q).softmax(dim=0) @ k
+        ),
+        "This is the plain mean of the keys.": lambda q, k, w, u, v: k.mean(dim=0),
+    },
+)
