@@ -35,6 +35,7 @@ EXERCISES: dict[str, Exercise] = {
     "scaling.jacobian": scaling.JACOBIAN,
     "scaling.temperature_for": scaling.TEMPERATURE_FOR,
     "scaling.online": scaling.ONLINE,
+    "scaling.first_spread": scaling.FIRST_SPREAD,
     "masks.causal": masks.CAUSAL,
     "masks.batch": masks.BATCH,
     "masks.pairs": masks.PAIRS,

@@ -34,6 +34,25 @@ SCORE_STD = Exercise(
 )
 
 
+def _first_spread(d_model: int, std: float) -> float:
+    return d_model * std**2
+
+
+FIRST_SPREAD = Exercise(
+    reference=_first_spread,
+    inputs=[(768, 0.02), (256, 0.05), (64, 0.125)],
+    mistakes={
+        "That is the deviation of a query; the score has a key in it, too.": (
+            lambda d, std: math.sqrt(d) * std
+        ),
+        "Squared once too often: the variance of a query is D std², that of a key too, and the "
+        "deviation of a product is the root of both together.": lambda d, std: (d * std**2) ** 2,
+        "Queries are sums over all features of the input: D must be in it.": lambda d, std: std**2,
+        "The variance of an entry is std², not std.": lambda d, std: d * std,
+    },
+)
+
+
 def _softmax(x: Tensor) -> Tensor:
     return x.softmax(dim=-1)
 
