@@ -180,10 +180,8 @@ down, y against x: a: 2 points, 5 at 1, 3 at 2; lowest 3, highest 5.'
             for name, (x, y) in curves.items():
                 xs, ys = as_curve(name, x, y)
                 axis.plot(xs, ys, **styles[name])
-                words = describe_curve(xs, ys, decimals, logs[place])
-                sentences.append(
-                    f"{panel}, {y_labels[place]} against {x_labels[place]}: {name}: {words}."
-                )
+                drawn = f"{panel}, {y_labels[place]} against {x_labels[place]}: {name}"
+                sentences.append(f"{drawn}: {describe_curve(xs, ys, decimals, logs[place])}.")
             axis.set(xlabel=x_labels[place], ylabel=y_labels[place])
             axis.set_title(panel, fontsize=11)
             axis.set_xscale("log" if log_x else "linear")

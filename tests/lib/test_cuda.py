@@ -197,6 +197,6 @@ def test_training_learns_in_every_precision(precision, compiled, tmp_path):
     )
     options = {"validation": text, "folder": tmp_path, "progress": False, "device": "cuda"}
     rows = train(CausalLM(config), text, recipe, **options)
-    assert rows[-1]["validation_loss"] < 0.8 < 2 < rows[0]["loss"]  # log(11) is 2.4
+    assert rows[-1]["validation_loss"] < 0.8 < 1.5 < rows[0]["loss"]  # log(11) is 2.4
     again = train(CausalLM(config), text, recipe, **options)  # finished: read back, not trained
     assert again[-1] == rows[-1]
