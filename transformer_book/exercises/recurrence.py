@@ -14,10 +14,13 @@ def _steps_until(w: float, fraction: float) -> int:
 
 STEPS_UNTIL = Exercise(
     reference=_steps_until,
-    inputs=[(0.5, 0.01), (0.9, 0.01), (0.99, 0.5)],
+    inputs=[(0.5, 0.01), (0.9, 0.01), (0.99, 0.5), (0.5, 0.25)],  # the last: exactly there
     mistakes={
         "After this many steps a little more than the fraction is left: round up.": (
             lambda w, fraction: math.floor(math.log(fraction) / math.log(w))
+        ),
+        "Where a step ends exactly at the fraction, it is reached: at most, not less than.": (
+            lambda w, fraction: math.floor(math.log(fraction) / math.log(w)) + 1
         ),
         "The quotient is upside down: it is w that is multiplied again and again.": (
             lambda w, fraction: math.ceil(math.log(w) / math.log(fraction))
