@@ -2,7 +2,7 @@
 
     python -m experiments.run_all
 
-Takes about six minutes on one large GPU with 16 CPU cores. Prints one line for each experiment, and
+Meant for one large GPU with 16 CPU cores. Prints one line for each experiment, and
 ends with an error if one of them failed. Arguments it does not know go to every experiment.
 """
 
