@@ -4,6 +4,7 @@ import csv
 import hashlib
 import importlib
 import json
+from statistics import mean
 
 import pytest
 import torch
@@ -118,3 +119,33 @@ def test_recall_means_are_those_of_its_rows():
         ]
         assert len(found) == CARDS["recall"]["n_seeds"]
         assert sum(found) / len(found) == pytest.approx(value)
+
+
+def mean_where(name, file, column, **where):
+    """The mean of a column over the rows that have certain values."""
+    rows = read_csv(RESULTS / name / file)
+    wanted = {key: str(value) for key, value in where.items()}
+    return mean(float(row[column]) for row in rows if wanted.items() <= row.items())
+
+
+SUMMARIES = [  # a number of a card, and the rows it sums up
+    ("scores", "loss_root_unit_256", "loss", {"scale": "root", "start": "unit", "d_head": 256}),
+    ("scores", "loss_none_small_256", "loss", {"scale": "none", "start": "small", "d_head": 256}),
+    ("heads", "both_right_1x32_linear", "both_right", {"heads": 1, "reader": "linear"}),
+    ("heads", "both_right_32x1_linear", "both_right", {"heads": 32, "d_head": 1}),
+    ("leakage", "honest_loss (none)", "honest_loss", {"mask": "none", "step": 600}),
+    ("leakage", "valid (causal)", "valid", {"mask": "causal", "step": 600}),
+]
+
+
+@pytest.mark.parametrize(("name", "metric", "column", "where"), SUMMARIES)
+def test_a_card_sums_up_its_rows(name, metric, column, where):
+    found = mean_where(name, "results.csv", column, **where)
+    assert CARDS[name]["metrics"][metric] == pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["with", "without"])
+def test_the_card_of_memory_sums_up_its_copies(name):
+    found = mean_where("memory", "copying.csv", "letters", attention=name == "with", length=30)
+    metric = CARDS["memory"]["metrics"][f"letters_copied_at_30_{name}_attention"]
+    assert metric == pytest.approx(found, abs=1e-4)
