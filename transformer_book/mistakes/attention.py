@@ -107,7 +107,7 @@ def _split_without_transpose(self: MultiHeadAttention, x: Tensor) -> Tensor:
 def _merge_without_transpose(self: MultiHeadAttention, heads: Tensor) -> Any:
     """Heads are laid side by side by a reshape alone, without the transpose.
 
-    Symptom: each position gets parts of other positions; a causal model sees the future and looks great.
+    Symptom: positions get parts of each other; a causal model sees the future and looks great.
     Caught by: test_routes.py::test_heads_at_once_equal_heads_one_by_one
     """
     return self.output(heads.reshape(heads.shape[0], heads.shape[2], -1))
