@@ -140,6 +140,30 @@ def intervals(steps: int, n_validations: int = 25) -> dict[str, int]:
 
 
 @torch.no_grad()
+def constant_adam(steps: int, learning_rate: float = 3e-3, **changes: Any) -> Recipe:
+    """Make the recipe of small tasks: Adam, a constant rate, nothing decays, one validation.
+
+    Args:
+        steps: how many updates.
+        learning_rate: after a warm-up of one step in twenty.
+        changes: fields of the recipe that are different.
+
+    Returns:
+        The recipe.
+    """
+    fields: dict[str, Any] = {
+        "schedule": "constant",
+        "warmup": steps // 20,
+        "optimizer": "adam",
+        "betas": (0.9, 0.99),
+        "weight_decay": 0.0,
+        "log_every": max(steps // 40, 1),
+        "validate_every": steps,
+        "checkpoint_every": steps,
+    }
+    return Recipe(steps=steps, learning_rate=learning_rate, **fields | changes)
+
+
 def predictions(model: nn.Module, batches: Batches) -> torch.Tensor:
     """Return the class a classifier finds for each example, in order, ``(N,)`` on the CPU."""
     device = next(model.parameters()).device

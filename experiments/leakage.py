@@ -19,7 +19,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
-from experiments.common import Options, Row, read_options, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    write_csv,
+    write_results,
+)
 from transformer_book import datasets
 from transformer_book.mistakes import mistake
 from transformer_lib.config import TransformerConfig
@@ -159,18 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write one table."""
     options = read_options("leakage", __doc__ or "", arguments)
     steps = options.n_steps(600)
-    recipe = Recipe(
-        steps=steps,
-        learning_rate=3e-3,
-        schedule="constant",
-        warmup=steps // 20,
-        optimizer="adam",
-        betas=(0.9, 0.99),
-        weight_decay=0.0,
-        log_every=options.pick(max(steps // 15, 1), steps),
-        validate_every=steps,
-        checkpoint_every=steps,
-    )
+    recipe = constant_adam(steps, log_every=options.pick(max(steps // 15, 1), steps))
     rows: list[Row] = []
     samples: dict[str, list[str]] = {}
     for seed in range(options.seed, options.seed + options.pick(3, 1)):

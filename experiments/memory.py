@@ -21,7 +21,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from experiments.common import Options, Row, read_options, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    write_csv,
+    write_results,
+)
 from experiments.recall import N_SYMBOLS, VOCABULARY, WIDTHS, accuracy, class_batch
 from transformer_book import datasets
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq, with_lengths
@@ -236,22 +243,6 @@ def _write(model: nn.Module, source: list[int], letters: str) -> str:
     return "".join(letters[i - FIRST_SYMBOL] for i in written[1:] if i >= FIRST_SYMBOL)
 
 
-def _recipe(steps: int, rate: float, seed: int) -> Recipe:
-    return Recipe(
-        steps=steps,
-        learning_rate=rate,
-        schedule="constant",
-        warmup=steps // 20,
-        optimizer="adam",
-        betas=(0.9, 0.99),
-        weight_decay=0.0,
-        log_every=max(steps // 40, 1),
-        validate_every=steps,
-        checkpoint_every=steps,
-        seed=seed,
-    )
-
-
 def run_all(
     options: Options, n_seeds: int
 ) -> tuple[list[Row], list[tuple[Row, list[Row]]], Aligner]:
@@ -267,14 +258,14 @@ def run_all(
         copies = [
             pool.submit(copy_one, attention, recipe, lengths, n_copies)
             for attention in (True, False)
-            for recipe in (_recipe(options.n_steps(800), 5e-3, seed) for seed in seeds)
+            for recipe in (constant_adam(options.n_steps(800), 5e-3, seed=seed) for seed in seeds)
         ]
         recalls = [
             pool.submit(recall_one, kind, change, recipe, distance, n_recalls)
             for kind, change in CHANGES
-            for recipe in (_recipe(options.n_steps(500), 3e-3, seed) for seed in seeds)
+            for recipe in (constant_adam(options.n_steps(500), 3e-3, seed=seed) for seed in seeds)
         ]
-        recipe = _recipe(options.n_steps(400), 5e-3, options.seed)
+        recipe = constant_adam(options.n_steps(400), 5e-3, seed=options.seed)
         aligner = pool.submit(align, recipe, options.pick(100, 1))
         copied = [row for job in copies for row in job.result()]
         return copied, [job.result() for job in recalls], aligner.result()
@@ -313,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data="transformer_book.tasks.copy_task and recall_task; book/data/numbers.tsv below 100",
         about=ABOUT,
         metrics=metrics,
-        recipe=_recipe(options.n_steps(500), 3e-3, options.seed),
+        recipe=constant_adam(options.n_steps(500), 3e-3, seed=options.seed),
         more={"n_seeds": n_seeds},
     )
 

@@ -19,7 +19,14 @@ from statistics import mean
 import torch
 from torch import nn
 
-from experiments.common import Options, Row, read_options, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    write_csv,
+    write_results,
+)
 from transformer_book.recurrent import RecurrentClassifier
 from transformer_book.tasks import FIRST_SYMBOL, Pair, answer_batch, recall_task
 from transformer_lib.config import TransformerConfig
@@ -142,19 +149,7 @@ def run_all(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write one table."""
     options = read_options("recall", __doc__ or "", arguments)
-    steps = options.n_steps(1_000)
-    recipe = Recipe(
-        steps=steps,
-        learning_rate=3e-3,
-        schedule="constant",
-        warmup=steps // 20,
-        optimizer="adam",
-        betas=(0.9, 0.99),
-        weight_decay=0.0,
-        log_every=max(steps // 40, 1),
-        validate_every=steps,
-        checkpoint_every=steps,
-    )
+    recipe = constant_adam(options.n_steps(1_000))
     distances, n_seeds = options.pick(DISTANCES, (2,)), options.pick(3, 1)
     rows = run_all(options, recipe, distances, n_seeds, n_tests=options.pick(2_000, 20))
     write_csv(options.folder / "results.csv", rows)

@@ -101,8 +101,10 @@ class DrawnOnCpu(TorchFunctionMode):
 
         def check_on_cpu(name: str, answer: Any) -> None:
             self.active = False
-            check(name, answer)
-            self.active = True
+            try:
+                check(name, answer)
+            finally:
+                self.active = True
 
         with (
             mock.patch.object(safetensors.torch, "load_file", load_to_device),
