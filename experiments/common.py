@@ -5,17 +5,21 @@ import csv
 import hashlib
 import json
 import math
+import os
 import platform
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from transformer_lib.data import Batches
 from transformer_lib.recipes import Recipe
@@ -139,7 +143,6 @@ def intervals(steps: int, n_validations: int = 25) -> dict[str, int]:
     return {"log_every": log_every, "validate_every": validate_every, "checkpoint_every": steps}
 
 
-@torch.no_grad()
 def constant_adam(steps: int, learning_rate: float = 3e-3, **changes: Any) -> Recipe:
     """Make the recipe of small tasks: Adam, a constant rate, nothing decays, one validation.
 
@@ -164,6 +167,7 @@ def constant_adam(steps: int, learning_rate: float = 3e-3, **changes: Any) -> Re
     return Recipe(steps=steps, learning_rate=learning_rate, **fields | changes)
 
 
+@torch.no_grad()
 def predictions(model: nn.Module, batches: Batches) -> torch.Tensor:
     """Return the class a classifier finds for each example, in order, ``(N,)`` on the CPU."""
     device = next(model.parameters()).device
@@ -181,6 +185,30 @@ def accuracy(model: nn.Module, batches: Batches) -> float:
     """Return which part of the examples a classifier gets right."""
     targets = torch.cat([batch["targets"] for batch in batches.one_pass()])
     return float((predictions(model, batches) == targets).double().mean())
+
+
+def side_by_side(
+    run: Callable[..., Value], plan: Sequence[tuple[Any, ...]], options: Options
+) -> list[Value]:
+    """Make many small runs, each in a process and with a thread of its own.
+
+    Args:
+        run: makes one run; a function at the top of a module.
+        plan: the arguments of each run; let the longest ones come first.
+        options: the experiment's; a tiny one makes its runs one after the other.
+
+    Returns:
+        What each run gives, in the order of the plan.
+    """
+    if options.tiny:
+        return [run(*each) for each in plan]
+    n_workers = max(1, min(12, (os.cpu_count() or 1) - 4))
+    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
+    with ProcessPoolExecutor(
+        n_workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        jobs = [pool.submit(run, *each) for each in plan]
+        return [job.result() for job in tqdm(jobs, desc=options.name)]
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
