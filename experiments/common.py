@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import nn
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from transformer_lib.data import Batches
 from transformer_lib.recipes import Recipe
