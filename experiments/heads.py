@@ -8,11 +8,8 @@ the other, always the one that is missed least. Each small run has a process and
 own; the trained models are measured on the GPU.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from statistics import mean
 from typing import NamedTuple
 
@@ -20,7 +17,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from experiments.common import ROOT, Options, Row, read_options, write_csv, write_results
+from experiments.common import (
+    ROOT,
+    Options,
+    Row,
+    read_options,
+    side_by_side,
+    write_csv,
+    write_results,
+)
 from transformer_book import datasets
 from transformer_lib.attention import MultiHeadAttention, attention
 from transformer_lib.data import Batch, Batches, TextWindows, classification_batch
@@ -185,19 +190,12 @@ def run_one(n_heads: int, d_head: int, reader: str, seed: int, recipe: Recipe, n
 def run_task(options: Options, recipe: Recipe) -> list[Row]:
     """Make all runs side by side, each with one thread; the longest ones start first."""
     n_seeds, n_tests = options.pick(6, 1), options.pick(2_000, 50)
-    plan = [
-        (*model, seed) for model in PLAN for seed in range(options.seed, options.seed + n_seeds)
-    ]
-    if options.tiny:
-        return [run_one(*each, recipe, n_tests) for each in plan]
-    n_workers = max(1, (os.cpu_count() or 1) - 2)
-    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
-    with ProcessPoolExecutor(
-        n_workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        order = sorted(plan, key=lambda each: -each[0] * each[1])
-        jobs = {each: pool.submit(run_one, *each, recipe, n_tests) for each in order}
-        return [jobs[each].result() for each in plan]
+    seeds = range(options.seed, options.seed + n_seeds)
+    longest_first = sorted(PLAN, key=lambda model: -model[0] * model[1])
+    plan = [(*model, seed, recipe, n_tests) for model in longest_first for seed in seeds]
+    rows = side_by_side(run_one, plan, options)
+    order = {model: i for i, model in enumerate(PLAN)}
+    return sorted(rows, key=lambda row: order[row["heads"], row["d_head"], row["reader"]])
 
 
 # Trained models without some of their heads

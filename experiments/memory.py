@@ -9,12 +9,10 @@ translated? Every run has a process and a CPU core of its own, as in ``experimen
 """
 
 import json
-import os
+import operator
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
-from multiprocessing import get_context
 from statistics import mean
 
 import torch
@@ -26,6 +24,7 @@ from experiments.common import (
     Row,
     constant_adam,
     read_options,
+    side_by_side,
     write_csv,
     write_results,
 )
@@ -247,28 +246,24 @@ def run_all(
     options: Options, n_seeds: int
 ) -> tuple[list[Row], list[tuple[Row, list[Row]]], Aligner]:
     """Make all runs side by side, each with one thread; the longest ones start first."""
-    n_workers = options.pick(max(1, min(12, (os.cpu_count() or 1) - 4)), 1)
     seeds = range(options.seed, options.seed + n_seeds)
     lengths, distance = options.pick(LENGTHS, (2, MAX_LENGTH)), options.pick(DISTANCE, 5)
     n_copies, n_recalls = options.pick(500, 2), options.pick(1_000, 8)
-    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
-    with ProcessPoolExecutor(
-        n_workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        copies = [
-            pool.submit(copy_one, attention, recipe, lengths, n_copies)
-            for attention in (True, False)
-            for recipe in (constant_adam(options.n_steps(800), 5e-3, seed=seed) for seed in seeds)
-        ]
-        recalls = [
-            pool.submit(recall_one, kind, change, recipe, distance, n_recalls)
-            for kind, change in CHANGES
-            for recipe in (constant_adam(options.n_steps(500), 3e-3, seed=seed) for seed in seeds)
-        ]
-        recipe = constant_adam(options.n_steps(400), 5e-3, seed=options.seed)
-        aligner = pool.submit(align, recipe, options.pick(100, 1))
-        copied = [row for job in copies for row in job.result()]
-        return copied, [job.result() for job in recalls], aligner.result()
+    copies = [
+        (copy_one, attention, recipe, lengths, n_copies)
+        for attention in (True, False)
+        for recipe in (constant_adam(options.n_steps(800), 5e-3, seed=seed) for seed in seeds)
+    ]
+    recalls = [
+        (recall_one, kind, change, recipe, distance, n_recalls)
+        for kind, change in CHANGES
+        for recipe in (constant_adam(options.n_steps(500), 3e-3, seed=seed) for seed in seeds)
+    ]
+    recipe = constant_adam(options.n_steps(400), 5e-3, seed=options.seed)
+    plan = [*copies, *recalls, (align, recipe, options.pick(100, 1))]
+    *made, aligner = side_by_side(operator.call, plan, options)
+    copied = [row for rows in made[: len(copies)] for row in rows]
+    return copied, made[len(copies) :], aligner
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,12 +8,9 @@ one step of Python for each position, which a GPU does not make faster, so every
 and a CPU core of its own.
 """
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import product
-from multiprocessing import get_context
 from statistics import mean
 
 import torch
@@ -24,6 +21,7 @@ from experiments.common import (
     Row,
     constant_adam,
     read_options,
+    side_by_side,
     write_csv,
     write_results,
 )
@@ -127,21 +125,14 @@ def run_all(
     options: Options, recipe: Recipe, distances: Sequence[int], n_seeds: int, n_tests: int
 ) -> list[Row]:
     """Make all runs side by side, each with one thread; the longest ones start first."""
-    n_workers = options.pick(max(1, min(12, (os.cpu_count() or 1) - 4)), 1)
     seeds = range(options.seed, options.seed + n_seeds)
-    plan = list(product(sorted(distances, reverse=True), reversed(WIDTHS), seeds))
-    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
-    with ProcessPoolExecutor(
-        n_workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        jobs = [
-            pool.submit(run_one, kind, distance, seed, replace(recipe, seed=seed), n_tests)
-            for distance, kind, seed in plan
-        ]
-        rows = []
-        for job in jobs:
-            rows.append(job.result())
-            print(rows[-1], flush=True)
+    plan = [
+        (kind, distance, seed, replace(recipe, seed=seed), n_tests)
+        for distance, kind, seed in product(
+            sorted(distances, reverse=True), reversed(WIDTHS), seeds
+        )
+    ]
+    rows = side_by_side(run_one, plan, options)
     order = list(WIDTHS)
     return sorted(rows, key=lambda row: (order.index(row["model"]), row["distance"], row["seed"]))
 

@@ -10,20 +10,17 @@ same in all runs; each has a process of its own.
 """
 
 import math
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from multiprocessing import get_context
 from statistics import mean
 
 import torch
 from torch import Tensor, nn
 
-from experiments.common import Options, Row, read_options, write_csv, write_results
+from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
 from transformer_book import datasets
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import TransformerConfig
@@ -207,24 +204,10 @@ def run_all(
     length: int,
 ) -> tuple[list[Row], list[Row]]:
     """Make all runs on one device, side by side in several processes."""
-    n_workers = options.pick(max(1, min(12, (os.cpu_count() or 1) - 4)), 1)
     sizes = (d_model, length, options.pick(None, 2_000))
-    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
-    with ProcessPoolExecutor(
-        n_workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        device = options.device
-        jobs = [
-            pool.submit(run_one, d_head, scale, start, replace(recipe, seed=seed), *sizes, device)
-            for d_head, scale, start, seed in plan
-        ]
-        rows, curves = [], []
-        for job in jobs:
-            row, curve = job.result()
-            print(row, flush=True)
-            rows.append(row)
-            curves += curve
-    return rows, curves
+    each = [(*model, replace(recipe, seed=seed), *sizes, options.device) for *model, seed in plan]
+    rows, curves = zip(*side_by_side(run_one, each, options), strict=True)
+    return list(rows), [point for curve in curves for point in curve]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
