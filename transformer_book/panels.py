@@ -18,9 +18,9 @@ from transformer_book.pictures import GRID, MUTED, PAPER, Picture
 from transformer_book.plot_data import as_array, as_curve, as_matrix, describe_curve, written
 from transformer_book.plot_style import (
     AMOUNT,
+    ON_LIGHT,
     SERIES_STYLES,
     SIGNED,
-    WEIGHT,
     picture_of,
     styled_axes,
 )
@@ -73,7 +73,10 @@ def heatmap_grid(
     axis_names = (row_axis, column_axis)
     with _grid(title, matrices, rows, columns, axis_names, n_columns) as (figure, drawn):
         for axis, name, matrix in drawn:
-            axis.pcolormesh(matrix, cmap=colours, vmin=low, vmax=top)
+            # Outlined in their own colours: the page would shine through between bare cells.
+            axis.pcolormesh(
+                matrix, cmap=colours, vmin=low, vmax=top, edgecolors="face", linewidth=0.4
+            )
             i, j = np.unravel_index(int(np.abs(matrix).argmax()), matrix.shape)
             most = f"most {written(matrix[i, j], decimals)}, {rows[int(i)]} to {columns[int(j)]}"
             sentences.append(f"{name}: {most}.")
@@ -121,7 +124,7 @@ def mask_grid(
                 matrix, cmap=FORBIDDEN_ALLOWED, vmin=0, vmax=1, edgecolors=GRID, linewidth=1
             )
             allowed_rows, allowed_columns = np.nonzero(matrix)
-            axis.plot(allowed_columns + 0.5, allowed_rows + 0.5, "o", color=WEIGHT, markersize=5)
+            axis.plot(allowed_columns + 0.5, allowed_rows + 0.5, "o", color=ON_LIGHT, markersize=5)
             seen = [
                 f"{row} sees {' '.join(itertools.compress(columns, values)) or 'nothing'}"
                 for row, values in zip(rows, matrix, strict=True)
