@@ -27,6 +27,8 @@ EXPERIMENTS = (
     "leakage",
     "memory",
     "heads",
+    "activations",
+    "warmup",
 )
 
 

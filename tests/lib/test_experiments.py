@@ -1,6 +1,7 @@
 """Every experiment runs in its tiny form, and leaves what the book expects of it."""
 
 import csv
+import dataclasses
 import hashlib
 import json
 import math
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from experiments import (
+    activations,
     common,
     digits,
     heads,
@@ -22,6 +24,7 @@ from experiments import (
     run_all,
     scores,
     shakespeare,
+    warmup,
     words,
 )
 from transformer_book import datasets
@@ -29,6 +32,7 @@ from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 from transformer_book.tasks import recall_task
 from transformer_lib.config import TransformerConfig
+from transformer_lib.feedforward import MixtureOfExperts
 from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
@@ -361,6 +365,77 @@ def test_heads_that_are_all_shut_say_nothing():
 def test_heads_apart_by_hand():
     weights = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]])  # (B, H, S)
     assert heads.distance_of_heads(weights) == pytest.approx((1 + 0.5 + 0.5) / 3)
+
+
+def test_warmup_leaves_four_tables(results):
+    folder = results(warmup)
+    rows = read_csv(folder / "results.csv")
+    assert {row["kind"] for row in rows} == set(warmup.KINDS)
+    assert {row["warmup"] for row in rows} == {"0", "2"}
+    assert all(float(row["loss"]) > 0 for row in rows)
+    first = {row["kind"]: [] for row in rows}
+    for row in read_csv(folder / "streams.csv"):
+        if row["step"] == "0" and row["warmup"] == "0":
+            first[row["kind"]].append(float(row["value"]))
+    for kind, sizes in first.items():
+        assert len(sizes) == 4  # the embedding, two blocks, what the output layer reads
+        normed = {"post", "pre", "pre, rms"}
+        assert (sizes[-1] == pytest.approx(1, abs=1e-3)) == (kind in normed), kind
+    assert {row["block"] for row in read_csv(folder / "gradients.csv")} == {"1", "2"}
+
+
+@pytest.mark.parametrize("kind", warmup.KINDS)
+def test_runs_that_are_slices_equal_runs_of_their_own(kind, tmp_path):
+    options = common.read_options("warmup", "", ["--tiny", "--out", str(tmp_path)])
+    plan, (depth,) = warmup.make_plan(options)
+    known, _, vocab = warmup.texts(plan.n_characters)
+    config = dataclasses.replace(plan.config, vocab_size=vocab, n_layers=depth)
+    plan = dataclasses.replace(plan, config=config, seeds=(0, 1))
+    many, starts = warmup.Many(kind, plan, "cpu"), warmup.batches(plan, known, "cpu")
+    rates = [1e-3, 2e-3, 3e-3, 4e-3]  # of the four runs
+    torch.manual_seed(1)
+    alone = warmup.Subject(kind, config)
+    adam = torch.optim.Adam(alone.parameters(), rates[3], betas=(0.9, 0.98), eps=1e-9)
+    for step in range(1, plan.steps + 1):
+        ids, targets = warmup.windows(known, starts[step - 1], config.max_len)
+        losses, _ = many(ids, targets)
+        losses.sum().backward()
+        many.step(step, torch.tensor(rates), (0.9, 0.98), 1e-9)
+        adam.zero_grad()
+        loss, _ = alone(ids[3], targets[3])
+        loss.backward()
+        adam.step()
+        # Weights are not compared: a bias of the keys changes nothing, and Adam makes steps of
+        # the rounding errors that are its gradient.
+        torch.testing.assert_close(losses[3], loss, rtol=1e-4, atol=1e-4)
+
+
+def test_activations_compares_networks_of_one_size(results):
+    folder = results(activations)
+    rows = {(row["group"], row["kind"]): row for row in read_csv(folder / "results.csv")}
+    assert {group for group, _ in rows} == {"kind", "without", "share", "width", "experts"}
+    sizes = [int(row["parameters"]) for (group, _), row in rows.items() if group == "kind"]
+    assert max(sizes) / min(sizes) < 1.01
+    assert rows["without", "none, deeper"]["parameters"] == rows["kind", "gelu"]["parameters"]
+    assert all(float(row["loss"]) > 0 for row in rows.values())
+    shares = [row for row in read_csv(folder / "experts.csv") if row["kind"] == "two experts"]
+    assert sum(float(row["share"]) for row in shares) == pytest.approx(activations.LAYERS, 1e-3)
+    classes = [sum(float(row[name]) for name in activations.CLASSES) for row in shares]
+    assert classes == pytest.approx([1.0] * len(classes), abs=1e-3)
+
+
+@pytest.mark.parametrize("active", [1, 2, 3])
+def test_experts_in_full_are_those_of_the_library(active):
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        d_model=8, n_heads=2, d_ff=6, n_experts=8, active_experts=active, bias=False,
+        activation="gelu",
+    )  # fmt: skip
+    mixture, x = MixtureOfExperts(config), torch.randn(3, 5, 8)
+    expected, balance = mixture(x), mixture.balance_loss
+    mixture.__class__ = activations.Experts
+    torch.testing.assert_close(mixture(x), expected)
+    torch.testing.assert_close(mixture.balance_loss, balance)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 250, 999, 4_000, 123_457])

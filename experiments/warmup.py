@@ -1,0 +1,392 @@
+"""Does a deep model need warm-up? Five ways to normalise, four depths, with and without it.
+
+    python -m experiments.warmup
+
+Small decoders learn Shakespeare's letters. Their norms stand after each sum (post), before each
+sublayer with one more at the end (pre), before each sublayer without that last one, or nowhere; and
+RMSNorm is compared with LayerNorm. All runs that differ only in learning rate, warm-up and seed
+are trained at once, as slices of larger tensors. Everything else is the same in all runs.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from statistics import mean
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
+from transformer_book import datasets
+from transformer_lib.blocks import Block
+from transformer_lib.config import TransformerConfig
+from transformer_lib.heads import CausalLM
+from transformer_lib.norms import LayerNorm, RMSNorm, rms_norm
+from transformer_lib.recipes import Recipe, learning_rate
+from transformer_lib.tokenizers import CharTokenizer
+
+KINDS = ("post", "pre", "pre, no final norm", "pre, rms", "no norm")
+ABOUT = {
+    "Task": "The text so far in, the probabilities of its next character out.",
+    "Choices": """Decoders of width 64 with four heads, sinusoidal positions, ReLU, no dropout, tied
+        embeddings and the first weights of 2017 (Xavier). `post`: LayerNorm after each residual
+        sum. `pre`: before each sublayer, and one after the last block. `pre, no final norm`:
+        without that last one. `pre, rms`: as `pre` with RMSNorm. `no norm`: none at all. Adam with
+        the betas and the epsilon of 2017, no weight decay, no clipping. The learning rate rises in
+        a straight line over `warmup` steps, or is there from the first step (`warmup` 0), and then
+        stays.""",
+    "How to read the tables": """`results.csv`: `loss` is that of new text after the training;
+        `nan` means that the training ended in numbers that are none. `first` is the training loss
+        of the first step. `curves.csv` has mean training losses on the way. `streams.csv` has the
+        root mean square of the stream after each block (0 is the embedding, `final` what the output
+        layer reads), `gradients.csv` the length of the gradient of each block's weights; both at
+        some steps, as means over the seeds, for the middle learning rate.""",
+    "Intended use": "Teaching: what the place of a norm does to a deep stack; what warm-up is for.",
+    "Limits": """One width, one text, short trainings, a constant rate, no clipping. What a larger
+        model needs may be different.""",
+}
+
+
+class Spelled(nn.Module):
+    """RMSNorm from its formula: the fused kernel knows nothing of slices."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        super().__init__()
+        self.gain, self.eps = norm.gain, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each vector of ``x``, ``(..., D)``."""
+        return rms_norm(x, self.gain, self.eps)
+
+
+class Subject(nn.Module):
+    """A decoder that says what its loss is, and how large its stream is on the way.
+
+    Args:
+        kind: one of ``KINDS``.
+        config: sizes; the norm is chosen by ``kind``.
+    """
+
+    def __init__(self, kind: str, config: TransformerConfig) -> None:
+        super().__init__()
+        position: Any = "post" if kind == "post" else "pre"
+        norm: Any = "rms" if kind == "pre, rms" else "layer"
+        self.lm = CausalLM(replace(config, norm=norm, norm_position=position))
+        stack = self.lm.decoder.stack
+        if kind in ("pre, no final norm", "no norm"):
+            stack.final_norm = None
+        for owner in [part for part in self.modules() if not isinstance(part, Spelled)]:
+            for name, part in list(owner.named_children()):
+                if isinstance(part, LayerNorm | RMSNorm) and kind == "no norm":
+                    setattr(owner, name, nn.Identity())
+                elif isinstance(part, RMSNorm):
+                    setattr(owner, name, Spelled(part))
+
+    def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Carry ids ``(B, T)`` through the model.
+
+        Args:
+            ids: the text.
+            targets: the characters that follow, ``(B, T)``.
+
+        Returns:
+            The loss, and the root mean square of the stream: of the embeddings, after each block,
+            and of what the output layer reads, ``(n_layers + 2,)``.
+        """
+        embedding, stack = self.lm.decoder.embedding, self.lm.decoder.stack
+        # Not by a call of the decoder, which would look at the ids: slices cannot be looked at.
+        x = embedding.tokens(ids) * math.sqrt(self.lm.config.d_model)
+        x = embedding.positions(x, torch.arange(ids.shape[1], device=ids.device)[None])
+        sizes = [x.square().mean().sqrt()]
+        for block in stack.blocks:
+            x = block(x, causal=True)
+            sizes.append(x.square().mean().sqrt())
+        x = x if stack.final_norm is None else stack.final_norm(x)
+        sizes.append(x.square().mean().sqrt())
+        logits = self.lm.output(x)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), torch.stack(sizes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the runs of one group have in common.
+
+    Args:
+        steps: how many updates.
+        rates: learning rates.
+        warmups: steps of warm-up.
+        seeds: of weights and batches.
+        batch_size: how many windows a step sees.
+        n_tests: how many windows of new text the last loss is measured on.
+        moments: the steps before which streams and gradients are measured.
+        log_every: over how many steps a row of the curves is the mean.
+        n_characters: how much of the text to read; all of it if ``None``.
+        config: sizes of the model.
+    """
+
+    steps: int
+    rates: tuple[float, ...]
+    warmups: tuple[int, ...]
+    seeds: tuple[int, ...]
+    batch_size: int
+    n_tests: int
+    moments: tuple[int, ...]
+    log_every: int
+    n_characters: int | None
+    config: TransformerConfig
+
+    @property
+    def runs(self) -> list[tuple[float, int, int]]:
+        """Rate, warm-up and seed of each run."""
+        return list(product(self.rates, self.warmups, self.seeds))
+
+
+class Many:
+    """Copies of one model with weights of their own, trained side by side as slices of a tensor.
+
+    Args:
+        kind: one of ``KINDS``.
+        plan: what to train.
+        device: where.
+    """
+
+    def __init__(self, kind: str, plan: Plan, device: str) -> None:
+        starts = []
+        for seed in plan.seeds:
+            torch.manual_seed(seed)
+            self.subject = Subject(kind, plan.config).eval()
+            starts.append(dict(self.subject.named_parameters()))
+        self.names = list(starts[0])
+        self.shapes = [starts[0][name].shape for name in self.names]
+        flat = {
+            seed: torch.cat([start[name].detach().flatten() for name in self.names])
+            for seed, start in zip(plan.seeds, starts, strict=True)
+        }
+        self.subject = self.subject.to(device)
+        rows = [flat[seed] for _, _, seed in plan.runs]
+        self.weights = torch.stack(rows).to(device).requires_grad_()  # (runs, parameters)
+        self.mean = torch.zeros_like(self.weights, requires_grad=False)
+        self.square = torch.zeros_like(self.mean)
+
+    def __call__(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute losses ``(runs,)`` and sizes ``(runs, n_layers + 2)``; ids ``(runs, B, T)``."""
+        parts = self.weights.split([shape.numel() for shape in self.shapes], dim=1)
+        named = {
+            name: part.unflatten(1, shape)
+            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+        def one(weights: dict[str, Tensor], ids: Tensor, targets: Tensor) -> Any:
+            return functional_call(self.subject, weights, (ids, targets))
+
+        with sdpa_kernel(SDPBackend.MATH):
+            losses, sizes = vmap(one)(named, ids, targets)
+        return losses, sizes
+
+    @torch.no_grad()
+    def step(self, number: int, rates: Tensor, betas: tuple[float, float], eps: float) -> None:
+        """Make one update of Adam, with a learning rate for each run, ``(runs,)``."""
+        gradient = self.weights.grad
+        assert gradient is not None
+        self.mean.lerp_(gradient, 1 - betas[0])
+        self.square.lerp_(gradient.square(), 1 - betas[1])
+        root = (self.square / (1 - betas[1] ** number)).sqrt_().add_(eps)
+        self.weights -= rates[:, None] * self.mean / (1 - betas[0] ** number) / root
+        self.weights.grad = None
+
+    @torch.no_grad()
+    def gradients(self) -> Tensor:
+        """Return the length of the gradient of each block's weights, ``(runs, n_layers)``."""
+        assert self.weights.grad is not None
+        parts = self.weights.grad.split([shape.numel() for shape in self.shapes], dim=1)
+        blocks = [part for part in self.subject.modules() if isinstance(part, Block)]
+        found = []
+        for i in range(len(blocks)):
+            own = [p for n, p in zip(self.names, parts, strict=True) if f".blocks.{i}." in n]
+            found.append(torch.cat(own, dim=1).norm(dim=1))
+        return torch.stack(found, dim=1)
+
+
+@cache
+def texts(n_characters: int | None) -> tuple[Tensor, Tensor, int]:
+    """Return the ids of the text to learn from, of a new one, and how many characters there are."""
+    text = datasets.shakespeare()
+    tokenizer = CharTokenizer.train([text.train])
+    known, unknown = (torch.tensor(tokenizer.encode(part[:n_characters])) for part in text)
+    return known, unknown, tokenizer.vocab_size
+
+
+def batches(plan: Plan, known: Tensor, device: str) -> Tensor:
+    """Draw where the windows of all steps begin, ``(steps, runs, B)``; a seed, a sequence."""
+    drawn = {}
+    for seed in plan.seeds:
+        generator = torch.Generator().manual_seed(seed)
+        last = len(known) - plan.config.max_len - 1
+        drawn[seed] = torch.randint(last, (plan.steps, plan.batch_size), generator=generator)
+    return torch.stack([drawn[seed] for _, _, seed in plan.runs], dim=1).to(device)
+
+
+def windows(text: Tensor, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Cut windows ``(..., T)`` and the characters that follow each of theirs."""
+    cut = text[starts[..., None] + torch.arange(length + 1, device=text.device)]
+    return cut[..., :-1], cut[..., 1:]
+
+
+def run_group(kind: str, depth: int, plan: Plan, device: str) -> dict[str, list[Row]]:
+    """Train all runs of one kind and depth.
+
+    Args:
+        kind: one of ``KINDS``.
+        depth: how many blocks.
+        plan: what to train.
+        device: where to train.
+
+    Returns:
+        Rows of each table.
+    """
+    torch.set_float32_matmul_precision("high")
+    known, unknown, vocab = texts(plan.n_characters)
+    known, unknown = known.to(device), unknown.to(device)
+    config = replace(plan.config, n_layers=depth, vocab_size=vocab)
+    plan = replace(plan, config=config)
+    many, length = Many(kind, plan, device), config.max_len
+    starts = batches(plan, known, device)
+    recipe = Recipe(steps=plan.steps, learning_rate=1.0, schedule="constant")
+    runs, losses, streams, gradients = plan.runs, [], {}, {}
+    for step in range(1, plan.steps + 1):
+        rates = [r * learning_rate(step, replace(recipe, warmup=w)) for r, w, _ in runs]
+        loss, sizes = many(*windows(known, starts[step - 1], length))
+        loss.sum().backward()
+        losses.append(loss.detach())
+        if step - 1 in plan.moments:
+            streams[step - 1] = sizes.detach().cpu()
+            gradients[step - 1] = many.gradients().cpu()
+        many.step(step, torch.tensor(rates, device=device), (0.9, 0.98), 1e-9)
+    return _tables(kind, depth, plan, torch.stack(losses).cpu(), streams, gradients) | {
+        "results.csv": _results(kind, depth, plan, many, unknown, losses[0].tolist())
+    }
+
+
+@torch.no_grad()
+def _results(
+    kind: str, depth: int, plan: Plan, many: Many, unknown: Tensor, first: list[float]
+) -> list[Row]:
+    """Measure the loss of new text, a part at a time."""
+    length, found = plan.config.max_len, []
+    starts = torch.arange(plan.n_tests, device=unknown.device) * length
+    for part in starts.split(plan.batch_size):
+        ids, targets = windows(unknown, part.expand(len(plan.runs), -1), length)
+        found.append(many(ids, targets)[0] * len(part))
+    losses = (torch.stack(found).sum(dim=0) / plan.n_tests).tolist()
+    return [
+        _run(kind, depth, *run) | {"first": _rounded(begun), "loss": _rounded(loss)}
+        for run, begun, loss in zip(plan.runs, first, losses, strict=True)
+    ]
+
+
+def _tables(
+    kind: str,
+    depth: int,
+    plan: Plan,
+    losses: Tensor,
+    streams: dict[int, Tensor],
+    gradients: dict[int, Tensor],
+) -> dict[str, list[Row]]:
+    """Make the rows of the curves, the streams and the gradients."""
+    curves, middle = [], plan.rates[len(plan.rates) // 2]
+    for i, run in enumerate(plan.runs):
+        for k, part in enumerate(losses[:, i].split(plan.log_every), start=1):
+            step = min(k * plan.log_every, plan.steps)
+            curves.append(
+                _run(kind, depth, *run) | {"step": step, "loss": _rounded(float(part.mean()))}
+            )
+    measured: dict[str, list[Row]] = {"streams.csv": [], "gradients.csv": []}
+    for name, found in {"streams.csv": streams, "gradients.csv": gradients}.items():
+        for warmup, (moment, values) in product(plan.warmups, found.items()):
+            chosen = [i for i, run in enumerate(plan.runs) if run[:2] == (middle, warmup)]
+            numbers = values[chosen].double().mean(dim=0).tolist()
+            places = _places(depth) if name == "streams.csv" else list(range(1, depth + 1))
+            about = {"kind": kind, "depth": depth, "warmup": warmup, "step": moment}
+            measured[name] += [
+                about | {"block": place, "value": _rounded(number)}
+                for place, number in zip(places, numbers, strict=True)
+            ]
+    return {"curves.csv": curves} | measured
+
+
+def _places(depth: int) -> list[int | str]:
+    return [*range(depth + 1), "final"]
+
+
+def _run(kind: str, depth: int, rate: float, warmup: int, seed: int) -> Row:
+    return {"kind": kind, "depth": depth, "rate": rate, "warmup": warmup, "seed": seed}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def make_plan(options: Options) -> tuple[Plan, tuple[int, ...]]:
+    """Say what to train, and at which depths."""
+    steps = options.n_steps(500)
+    length, width = options.pick(64, 8), options.pick(64, 16)
+    config = TransformerConfig(max_len=length, d_model=width, n_heads=4, dropout=0.0)
+    first = options.seed
+    plan = Plan(
+        steps=steps,
+        rates=options.pick((3e-4, 1e-3, 3e-3), (1e-3,)),
+        warmups=(0, steps // 5) if steps >= 5 else (0, 2),
+        seeds=tuple(range(first, first + options.pick(3, 1))),
+        batch_size=options.pick(16, 2),
+        n_tests=options.pick(512, 4),
+        moments=(0, 1, 10, steps // 5, steps - 1) if steps > 50 else (0, steps - 1),
+        log_every=max(steps // 20, 1),
+        n_characters=options.pick(None, 2_000),
+        config=config,
+    )
+    return plan, options.pick((18, 12, 6, 2), (2,))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train all groups side by side and write four tables."""
+    options = read_options("warmup", __doc__ or "", arguments)
+    plan, depths = make_plan(options)
+    groups = [(kind, depth, plan, options.device) for depth, kind in product(depths, KINDS)]
+    found = side_by_side(run_group, groups, options)
+    tables = {name: [row for each in found for row in each[name]] for name in found[0]}
+    for name, rows in tables.items():
+        write_csv(options.folder / name, rows)
+    middle = plan.rates[len(plan.rates) // 2]
+    metrics = {
+        f"loss_{kind}_{depths[0]}_warmup_{warmup}".replace(",", "").replace(" ", "_"): mean(
+            row["loss"]
+            for row in tables["results.csv"]
+            if (row["kind"], row["depth"], row["rate"], row["warmup"])
+            == (kind, depths[0], middle, warmup)
+        )
+        for kind, warmup in product(KINDS, plan.warmups)
+    }
+    recipe = Recipe(
+        steps=plan.steps, learning_rate=middle, warmup=plan.warmups[-1], schedule="constant",
+        optimizer="adam", betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, clip=None,
+    )  # fmt: skip
+    sizes = {"d_model": plan.config.d_model, "length": plan.config.max_len, "depths": depths}
+    choices = {"rates": plan.rates, "warmups": plan.warmups, "n_seeds": len(plan.seeds)}
+    write_results(
+        options,
+        data="shakespeare.txt",
+        about=ABOUT,
+        metrics=metrics,
+        recipe=recipe,
+        more=sizes | choices | {"batch_size": plan.batch_size},
+    )
+
+
+if __name__ == "__main__":
+    main()
