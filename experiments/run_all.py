@@ -29,6 +29,8 @@ EXPERIMENTS = (
     "heads",
     "activations",
     "warmup",
+    "surfaces",
+    "dropout",
 )
 
 

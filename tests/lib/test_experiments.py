@@ -15,6 +15,7 @@ from experiments import (
     activations,
     common,
     digits,
+    dropout,
     heads,
     languages,
     leakage,
@@ -24,6 +25,7 @@ from experiments import (
     run_all,
     scores,
     shakespeare,
+    surfaces,
     warmup,
     words,
 )
@@ -533,3 +535,66 @@ def test_run_all_runs_an_experiment(tmp_path, capsys):
     assert "digits: test_accuracy" in capsys.readouterr().out
     assert (tmp_path / "digits" / "model.safetensors").exists()
     assert "seed" in (tmp_path / "logs" / "digits.log").read_text()
+
+
+def test_surfaces_trains_networks_side_by_side_as_one_would_alone(results):
+    folder = results(surfaces)
+    rows, drawn = (read_csv(folder / f"{name}.csv") for name in ("results", "surfaces"))
+    kinds = {(row["shape"], row["norm"], row["start"]) for row in rows}
+    assert ("plain", "layer", "zero") not in kinds  # no gradient would reach its first matrices
+    assert len(kinds) == 10
+    assert set(surfaces.DRAWN) <= kinds
+    centre = drawn[1]  # of three rows
+    found = next(row for row in rows if all(row[key] == centre[key] for key in list(centre)[:6]))
+    assert float(centre["x1"]) == pytest.approx(float(found["loss"]), rel=1e-3)
+    nothing = [row for row in rows if row["start"] == "zero"]
+    assert {row["arrives"] for row in nothing} == {row["grows"] for row in nothing} == {"1.0"}
+
+
+def test_networks_of_surfaces_equal_plain_pytorch():
+    weights = surfaces.first_weights(3, ["he", "torch"], [0, 1])
+    x = torch.randn(5, 64)
+    scores, _, _ = surfaces.forward(weights, x[None], torch.tensor([[[1.0]], [[0.0]]]), norm=True)
+    for run, skip in enumerate((1, 0)):
+        own = [weight[run] for weight in weights]
+        h = x @ own[0] + own[1]
+        for i in range(2, 14, 4):
+            read = torch.nn.functional.layer_norm(h, (surfaces.WIDTH,))
+            h = skip * h + (read @ own[i] + own[i + 1]).relu() @ own[i + 2] + own[i + 3]
+        expected = torch.nn.functional.layer_norm(h, (surfaces.WIDTH,)) @ own[-2] + own[-1]
+        torch.testing.assert_close(scores[run], expected)
+
+
+def test_directions_of_surfaces_are_as_long_as_the_weights_filter_by_filter():
+    weights = surfaces.first_weights(1, ["he"], [0])
+    found = surfaces.direction(weights, torch.Generator().manual_seed(0))
+    for weight, moved in zip(weights[::2], found[::2], strict=True):
+        torch.testing.assert_close(weight.norm(dim=-2), moved.norm(dim=-2))
+    assert all(not bias.any() for bias in found[1::2])
+
+
+def test_adam_of_surfaces_equals_pytorchs():
+    weights = [w.requires_grad_() for w in surfaces.first_weights(2, ["he"], [0])]
+    own = [w.detach().clone().requires_grad_() for w in weights]
+    x, y, skip = torch.randn(40, 64), torch.arange(40) % 10, torch.ones(1, 1, 1)
+    recipe = common.constant_adam(5, 3e-3, warmup=0, betas=(0.9, 0.999))
+    surfaces.train(weights, x, y, skip, True, torch.full((1, 1, 1), 3e-3), recipe)
+    adam, generator = torch.optim.Adam(own, 3e-3), torch.Generator().manual_seed(0)
+    for _ in range(5):
+        some = torch.randint(40, (128,), generator=generator)
+        adam.zero_grad()
+        scores, _, _ = surfaces.forward(own, x[some][None], skip, norm=True)
+        torch.nn.functional.cross_entropy(scores[0], y[some]).backward()
+        adam.step()
+    for ours, theirs in zip(weights, own, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_judges_each_rate_on_the_way(results):
+    rows = read_csv(results(dropout) / "results.csv")
+    assert {row["dropout"] for row in rows} == {"0.0", "0.3"}
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4"] * 2
+    assert float(rows[3]["passes"]) == pytest.approx(4 * 64 * 64 / 2_000, rel=1e-3)
+    for row in rows:
+        assert 0 < float(row["train_loss"]) < 6
+        assert 0 < float(row["loss"]) < 6
