@@ -5,7 +5,16 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is.
 """
 
-from transformer_book.exercises import attention, heads, masks, reading, recurrence, scaling, tokens
+from transformer_book.exercises import (
+    attention,
+    heads,
+    masks,
+    reading,
+    recurrence,
+    scaling,
+    tokens,
+    transformer,
+)
 from transformer_book.exercises.checking import Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
@@ -49,6 +58,12 @@ EXERCISES: dict[str, Exercise] = {
     "heads.write": heads.WRITE,
     "heads.distance": heads.DISTANCE,
     "heads.prune": heads.PRUNE,
+    "transformer.count": transformer.COUNT,
+    "transformer.token_rms": transformer.TOKEN_RMS,
+    "transformer.greedy": transformer.GREEDY,
+    "transformer.logit_gradient": transformer.LOGIT_GRADIENT,
+    "transformer.tied_gradient": transformer.TIED_GRADIENT,
+    "transformer.adam": transformer.ADAM,
 }
 
 
