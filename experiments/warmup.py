@@ -6,6 +6,8 @@ Small decoders learn Shakespeare's letters. Their norms stand after each sum (po
 sublayer with one more at the end (pre), before each sublayer without that last one, or nowhere; and
 RMSNorm is compared with LayerNorm. All runs that differ only in learning rate, warm-up and seed
 are trained at once, as slices of larger tensors. Everything else is the same in all runs.
+
+A second, small part puts BatchNorm where a decoder of two blocks has LayerNorm.
 """
 
 import math
@@ -22,14 +24,24 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    side_by_side,
+    write_csv,
+    write_results,
+)
 from transformer_book import datasets
 from transformer_lib.blocks import Block
 from transformer_lib.config import TransformerConfig
+from transformer_lib.data import TextWindows
 from transformer_lib.heads import CausalLM
 from transformer_lib.norms import LayerNorm, RMSNorm, rms_norm
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.tokenizers import CharTokenizer
+from transformer_lib.training import evaluate, train
 
 KINDS = ("post", "pre", "pre, no final norm", "pre, rms", "no norm")
 ABOUT = {
@@ -46,7 +58,10 @@ ABOUT = {
         of the first step. `curves.csv` has mean training losses on the way. `streams.csv` has the
         root mean square of the stream after each block (0 is the embedding, `final` what the output
         layer reads), `gradients.csv` the length of the gradient of each block's weights; both at
-        some steps, as means over the seeds, for the middle learning rate.""",
+        some steps, as means over the seeds, for the middle learning rate. `batchnorm.csv`: a
+        pre-norm decoder of two blocks with LayerNorm or BatchNorm, by the number of windows in a
+        batch; `loss` is that of new text with the running means of the training, `loss_batch` with
+        the means of the batch itself, as in training.""",
     "Intended use": "Teaching: what the place of a norm does to a deep stack; what warm-up is for.",
     "Limits": """One width, one text, short trainings, a constant rate, no clipping. What a larger
         model needs may be different.""",
@@ -332,6 +347,61 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+class OverTheBatch(nn.Module):
+    """BatchNorm of the features, over all tokens of all sequences of a batch."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each feature of ``x``, ``(B, T, D)``."""
+        normed: Tensor = self.norm(x.flatten(0, 1)).view_as(x)
+        return normed
+
+
+def run_batch_norm(norm: str, batch_size: int, plan: Plan, seed: int, device: str) -> Row:
+    """Train one decoder of two blocks with BatchNorm or with LayerNorm.
+
+    Args:
+        norm: ``"batch"`` or ``"layer"``.
+        batch_size: how many windows a step sees.
+        plan: sizes, and how many steps.
+        seed: of weights and batches.
+        device: where to train.
+
+    Returns:
+        A row of ``batchnorm.csv``.
+    """
+    known, unknown, vocab = texts(plan.n_characters)
+    length = plan.config.max_len
+    torch.manual_seed(seed)
+    model = CausalLM(replace(plan.config, vocab_size=vocab, n_layers=2, norm_position="pre"))
+    for owner in list(model.modules()) if norm == "batch" else []:
+        for name, part in list(owner.named_children()):
+            if isinstance(part, LayerNorm):
+                setattr(owner, name, OverTheBatch(plan.config.d_model))
+    model.to(device)
+    windows = TextWindows(known, length, batch_size, seed=seed)
+    train(model, windows, constant_adam(plan.steps, 1e-3), device=device, progress=False)
+    new = TextWindows(unknown[: plan.n_tests * length + 1], length, batch_size)
+    found = {"loss": evaluate(model, new)["loss"], "loss_batch": _loss_in_training(model, new)}
+    row: Row = {"norm": norm, "batch_size": batch_size, "seed": seed}
+    return row | {name: _rounded(value) for name, value in found.items()}
+
+
+@torch.no_grad()
+def _loss_in_training(model: nn.Module, new: TextWindows) -> float:
+    """Measure the loss of new text with the statistics of each batch, as in training."""
+    model.train()
+    total, count, device = 0.0, 0, next(model.parameters()).device
+    for batch in new.one_pass():
+        ids, targets = batch["ids"].to(device), batch["targets"].to(device).flatten()
+        total += float(F.cross_entropy(model(ids).flatten(0, 1), targets, reduction="sum"))
+        count += len(targets)
+    return total / count
+
+
 def make_plan(options: Options) -> tuple[Plan, tuple[int, ...]]:
     """Say what to train, and at which depths."""
     steps = options.n_steps(500)
@@ -360,6 +430,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = [(kind, depth, plan, options.device) for depth, kind in product(depths, KINDS)]
     found = side_by_side(run_group, groups, options)
     tables = {name: [row for each in found for row in each[name]] for name in found[0]}
+    sizes = product(("layer", "batch"), options.pick((1, 4, 16), (2,)))
+    few = [(*each, plan, seed, options.device) for each, seed in product(sizes, plan.seeds)]
+    tables["batchnorm.csv"] = side_by_side(run_batch_norm, few, options)
     for name, rows in tables.items():
         write_csv(options.folder / name, rows)
     middle = plan.rates[len(plan.rates) // 2]
@@ -376,7 +449,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         steps=plan.steps, learning_rate=middle, warmup=plan.warmups[-1], schedule="constant",
         optimizer="adam", betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, clip=None,
     )  # fmt: skip
-    sizes = {"d_model": plan.config.d_model, "length": plan.config.max_len, "depths": depths}
+    lengths = {"d_model": plan.config.d_model, "length": plan.config.max_len, "depths": depths}
     choices = {"rates": plan.rates, "warmups": plan.warmups, "n_seeds": len(plan.seeds)}
     write_results(
         options,
@@ -384,7 +457,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,
-        more=sizes | choices | {"batch_size": plan.batch_size},
+        more=lengths | choices | {"batch_size": plan.batch_size},
     )
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from experiments import (
     activations,
     common,
+    decoders,
     digits,
     dropout,
     heads,
@@ -369,7 +370,7 @@ def test_heads_apart_by_hand():
     assert heads.distance_of_heads(weights) == pytest.approx((1 + 0.5 + 0.5) / 3)
 
 
-def test_warmup_leaves_four_tables(results):
+def test_warmup_leaves_five_tables(results):
     folder = results(warmup)
     rows = read_csv(folder / "results.csv")
     assert {row["kind"] for row in rows} == set(warmup.KINDS)
@@ -384,6 +385,10 @@ def test_warmup_leaves_four_tables(results):
         normed = {"post", "pre", "pre, rms"}
         assert (sizes[-1] == pytest.approx(1, abs=1e-3)) == (kind in normed), kind
     assert {row["block"] for row in read_csv(folder / "gradients.csv")} == {"1", "2"}
+    layer, batch = read_csv(folder / "batchnorm.csv")
+    assert (layer["norm"], batch["norm"]) == ("layer", "batch")
+    assert float(layer["loss"]) == pytest.approx(float(layer["loss_batch"]), rel=1e-3)
+    assert float(batch["loss"]) != pytest.approx(float(batch["loss_batch"]), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", warmup.KINDS)
@@ -598,3 +603,53 @@ def test_dropout_judges_each_rate_on_the_way(results):
     for row in rows:
         assert 0 < float(row["train_loss"]) < 6
         assert 0 < float(row["loss"]) < 6
+
+
+def test_decoders_judges_six_kinds_with_a_teacher_and_alone(results):
+    folder = results(decoders)
+    rows = [row for row in read_csv(folder / "results.csv") if row["task"] == "reverse"]
+    assert [row["kind"] for row in rows] == list(decoders.KINDS)
+    for row in rows:
+        assert 0 <= float(row["words"]) <= float(row["letters_own"]) <= 1
+        if row["kind"] != "no causal mask":  # up to the first mistake there is no difference
+            assert row["words"] == row["words_taught"]
+    for row in read_csv(folder / "recovery.csv"):
+        assert 1 <= int(row["distance"]) <= max(decoders.DISTANCES)
+        assert 0 <= float(row["after_wrong"]) <= 1
+    rows = read_csv(folder / "alignment.csv")
+    assert len(rows) == 4 * (decoders.SHOWN + 1) * decoders.SHOWN
+    assert sum(float(row["weight"]) for row in rows[: decoders.SHOWN]) == pytest.approx(1, abs=1e-3)
+
+
+def test_decoders_lack_what_their_kind_says():
+    ids = torch.tensor([[5, 6, 7]])
+    for kind, missing in decoders.KINDS.items():
+        torch.manual_seed(0)
+        model = decoders.build(kind, vocab=13, max_len=8, d_model=8).eval()
+        (block,) = model.body.decoder.stack.blocks
+        silent = [name for name, part in block.named_children() if type(part) is decoders.Silent]
+        assert silent == ([missing] if missing else [])
+        first = model(ids, torch.tensor([[1, 5, 6]]))[0, 0]
+        other = model(ids, torch.tensor([[1, 5, 9]]))[0, 0]
+        assert torch.equal(first, other) == (kind != "no causal mask")
+        elsewhere = model(ids.flip(1), torch.tensor([[1, 5, 6]]))[0, 0]
+        assert torch.equal(first, elsewhere) == (kind == "no cross-attention")
+
+
+def test_a_letter_that_is_given_is_read_and_not_written():
+    batch = decoders.translation_batch([([5, 6, 7], [7, 6, 5]), ([8, 9], [9, 8])])
+
+    class NextLetter(torch.nn.Module):  # writes the id after the one it reads
+        def forward(self, source, target, mask):
+            return torch.nn.functional.one_hot(target + 1, 20).float()
+
+    own = decoders.write(NextLetter(), batch)
+    assert own[0].tolist() == [2, 3, 4, 5]
+    given = torch.tensor([[True, True, False, False]] * 2)
+    assert decoders.write(NextLetter(), batch, given)[0].tolist() == [2, 8, 7, 8]
+    found = decoders.judge(NextLetter(), batch)
+    assert (found["words"], found["words_taught"], found["n_later"]) == (0, 0, 5)
+    noisy = decoders.noisy(13, seed=0)([([5, 6], list(range(3, 13)))] * 50)
+    changed = (noisy["target"] != decoders.translation_batch([([5], list(range(3, 13)))])["target"])
+    assert not changed[:, 0].any()
+    assert 0.05 < changed[:, 1:].double().mean() < 0.15
