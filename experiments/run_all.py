@@ -31,6 +31,7 @@ EXPERIMENTS = (
     "warmup",
     "surfaces",
     "dropout",
+    "decoders",
 )
 
 

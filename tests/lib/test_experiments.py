@@ -422,8 +422,8 @@ def test_activations_compares_networks_of_one_size(results):
     rows = {(row["group"], row["kind"]): row for row in read_csv(folder / "results.csv")}
     assert {group for group, _ in rows} == {"kind", "without", "share", "width", "experts"}
     sizes = [int(row["parameters"]) for (group, _), row in rows.items() if group == "kind"]
-    assert max(sizes) / min(sizes) < 1.01
-    assert rows["without", "none, deeper"]["parameters"] == rows["kind", "gelu"]["parameters"]
+    sizes += [int(rows["without", name]["parameters"]) for name in ("none, deeper", "no attention")]
+    assert max(sizes) / min(sizes) < 1.03
     assert all(float(row["loss"]) > 0 for row in rows.values())
     shares = [row for row in read_csv(folder / "experts.csv") if row["kind"] == "two experts"]
     assert sum(float(row["share"]) for row in shares) == pytest.approx(activations.LAYERS, 1e-3)
@@ -650,6 +650,6 @@ def test_a_letter_that_is_given_is_read_and_not_written():
     found = decoders.judge(NextLetter(), batch)
     assert (found["words"], found["words_taught"], found["n_later"]) == (0, 0, 5)
     noisy = decoders.noisy(13, seed=0)([([5, 6], list(range(3, 13)))] * 50)
-    changed = (noisy["target"] != decoders.translation_batch([([5], list(range(3, 13)))])["target"])
+    changed = noisy["target"] != decoders.translation_batch([([5], list(range(3, 13)))])["target"]
     assert not changed[:, 0].any()
     assert 0.05 < changed[:, 1:].double().mean() < 0.15

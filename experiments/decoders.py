@@ -1,0 +1,376 @@
+"""What is each part of a decoder block for? Take one out, train, and let it write by itself.
+
+    python -m experiments.decoders
+
+Small encoder-decoders learn to copy words, to write them backwards, and to translate numbers. One
+has the whole decoder; the others lack its self-attention, its cross-attention, its feed-forward
+network or its causal mask; one is whole but reads some wrong letters as it learns. Each is judged
+twice: with the true letters before each letter (teacher forcing), and on its own words.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    side_by_side,
+    write_csv,
+    write_results,
+)
+from transformer_book import datasets
+from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, reverse_task
+from transformer_lib.config import TransformerConfig
+from transformer_lib.data import IGNORE, Batch, Batches, translation_batch
+from transformer_lib.heads import Seq2SeqLM
+from transformer_lib.recipes import Recipe
+from transformer_lib.tracing import attention_maps
+from transformer_lib.training import train
+
+TASKS = {"numbers": 1_200, "reverse": 600, "copy": 600}  # and how many updates each gets
+KINDS = {  # what is taken out of the decoder's blocks
+    "whole": None,
+    "no self-attention": "attention",
+    "no cross-attention": "cross_attention",
+    "no feed-forward": "feed_forward",
+    "no causal mask": None,
+    "noisy letters": None,
+}
+N_LETTERS, LONGEST = 10, 12  # of the words that are copied and reversed
+LIMIT = 10_000  # numbers below this are translated
+NOISE = 0.1  # how many of the letters are wrong that "noisy letters" reads as it learns
+DISTANCES = range(1, 9)
+SHOWN = 8  # how long the words are whose alignment is kept
+ABOUT = {
+    "Task": f"""Copy and reverse: a word of 1 to {LONGEST} of {N_LETTERS} letters in, the same word
+        or the word backwards out. Numbers: an English number below {LIMIT:,} in, the German word
+        out. Letter by letter; judged with new words, and with numbers of the test part.""",
+    "Choices": f"""One block of encoder and one of decoder, D = 64, four heads, sinusoidal
+        positions, pre-norm, no dropout. What a kind lacks, it lacks in the decoder alone, and from
+        the start; nothing is put in its place, so it has fewer parameters. `no causal mask` sees
+        the whole target as it learns. `noisy letters` is whole, but {NOISE:.0%} of the letters that
+        its decoder reads in training are replaced by random ones; what it should answer stays.""",
+    "How to read the tables": f"""`letters_taught` is the share of right letters, the end included,
+        with the true letters before each; `letters_own` the same with the model's own letters,
+        place by place; `words` the share of answers without a wrong letter on its own words, and
+        `words_taught` that of words whose letters are all right when taught. `later_taught` and
+        `later_own` count only the letters after the first mistake of an answer. `curves.csv` has
+        the same on the way. `recovery.csv`: a letter is given, the true one or a wrong one, and the
+        model writes on by itself; the share of right letters at each distance after it, first
+        letter of the answer to last but one. `alignment.csv`: the mean weights of cross-attention
+        in `reverse`, whole decoder, words of {SHOWN} letters.""",
+    "Intended use": "Teaching: what the parts of a decoder do, and what teacher forcing hides.",
+    "Limits": """One small size, one recipe, a short training. A part that is not missed in these
+        tasks may be needed in others.""",
+}
+
+
+class Silent(nn.Module):
+    """A sublayer that adds nothing to the stream."""
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Return zeros."""
+        return torch.zeros_like(x)
+
+
+def build(kind: str, vocab: int, max_len: int, d_model: int) -> Seq2SeqLM:
+    """Make a model with new weights; the same ones for all kinds, as far as they go.
+
+    Args:
+        kind: one of ``KINDS``.
+        vocab: how many different tokens there are.
+        max_len: of the longest source or target.
+        d_model: the width.
+
+    Returns:
+        The model.
+    """
+    config = TransformerConfig(
+        vocab_size=vocab,
+        max_len=max_len,
+        d_model=d_model,
+        n_heads=4,
+        n_layers=1,
+        norm_position="pre",
+        dropout=0.0,
+    )
+    model = Seq2SeqLM(config)
+    stack = model.body.decoder.stack
+    stack.causal = kind != "no causal mask"
+    missing = KINDS[kind]
+    for block in stack.blocks:
+        if missing is not None:
+            setattr(block, missing, Silent())
+    return model
+
+
+def pairs_of(task: str, n_examples: int, n_tests: int, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Return what to learn from and what to be judged by.
+
+    Args:
+        task: one of ``TASKS``.
+        n_examples: how many examples to learn from; there may be fewer numbers.
+        n_tests: how many new ones at most.
+        seed: of the words.
+    """
+    if task != "numbers":
+        make = copy_task if task == "copy" else reverse_task
+        sizes = (N_LETTERS, LONGEST)
+        return make(n_examples, *sizes, seed=2 * seed), make(n_tests, *sizes, seed=2 * seed + 1)
+    known, new = numbers()
+    return known[:n_examples], new[:n_tests]
+
+
+@cache
+def letters() -> str:
+    """Return the letters of English and German numbers, in the order of their ids."""
+    used = {c for n in datasets.numbers().train for c in n.english + n.german}
+    return "".join(sorted(used))
+
+
+@cache
+def numbers() -> tuple[list[Pair], list[Pair]]:
+    """Return the numbers to learn from and the new ones, as ids of letters."""
+    data, ids = datasets.numbers(), {letter: i for i, letter in enumerate(letters(), FIRST_SYMBOL)}
+
+    def encode(number: datasets.Number) -> Pair:
+        return [ids[c] for c in number.english], [ids[c] for c in number.german]
+
+    parts = ([n for n in part if n.number < LIMIT] for part in (data.train, data.test))
+    known, new = (list(map(encode, part)) for part in parts)
+    return known, new
+
+
+def noisy(vocab: int, seed: int) -> Callable[[Sequence[Pair]], Batch]:
+    """Return a function that makes batches in which the decoder reads some wrong letters."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def collate(pairs: Sequence[Pair]) -> Batch:
+        batch = translation_batch(pairs)
+        target = batch["target"]
+        wrong = torch.rand(target.shape, generator=generator) < NOISE
+        other = torch.randint(FIRST_SYMBOL, vocab, target.shape, generator=generator)
+        is_letter = target >= FIRST_SYMBOL
+        return batch | {"target": torch.where(wrong & is_letter, other, target)}
+
+    return collate
+
+
+@torch.no_grad()
+def taught(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the likeliest letter at each place, given the true ones before it, ``(B, T)``."""
+    inputs = (batch[name] for name in ("source", "target", "source_mask"))
+    answers: Tensor = model(*inputs).argmax(dim=-1)
+    return answers
+
+
+@torch.no_grad()
+def write(
+    model: nn.Module, batch: Batch, given: Tensor | None = None, read: Tensor | None = None
+) -> Tensor:
+    """Let a model write by itself, the likeliest letter at each place.
+
+    Args:
+        model: a translator.
+        batch: what it translates.
+        given: where a letter is put before the model instead of its own, ``(B, T)``.
+        read: the letters to put there, ``(B, T)``; the true ones if left out.
+
+    Returns:
+        What it wrote, ``(B, T)``; at a given letter, what it would have written.
+    """
+    source, mask, ids = batch["source"], batch["source_mask"], batch["target"][:, :1]
+    read = batch["targets"] if read is None else read
+    answers = []
+    for t in range(batch["targets"].shape[1]):
+        new = model(source, ids, mask)[:, -1].argmax(dim=-1)
+        answers.append(new)
+        if given is not None:
+            new = torch.where(given[:, t], read[:, t].clamp_min(0), new)
+        ids = torch.cat([ids, new[:, None]], dim=1)
+    return torch.stack(answers, dim=1)
+
+
+def judge(model: nn.Module, batch: Batch) -> Row:
+    """Compare what a model does when it is taught with what it does on its own words."""
+    targets = batch["targets"]
+    counts = targets != IGNORE
+    by_teacher, by_itself = (
+        (answers == targets) & counts for answers in (taught(model, batch), write(model, batch))
+    )
+    mistaken = (~by_itself & counts).int()
+    later = (mistaken.cumsum(dim=1) - mistaken > 0) & counts  # after the first mistake
+    return {
+        "letters_taught": _share(by_teacher, counts),
+        "letters_own": _share(by_itself, counts),
+        "words_taught": float((by_teacher | ~counts).all(dim=1).double().mean()),
+        "words": float((by_itself | ~counts).all(dim=1).double().mean()),
+        "n_later": int(later.sum()),
+        "later_taught": _share(by_teacher, later),
+        "later_own": _share(by_itself, later),
+    }
+
+
+def _share(right: Tensor, counts: Tensor) -> float | str:
+    """Return which part of the letters that count is right; nothing if none does."""
+    n = int(counts.sum())
+    return round(int((right & counts).sum()) / n, 5) if n else ""
+
+
+def recovery(model: nn.Module, batch: Batch, vocab: int, seed: int) -> list[Row]:
+    """Put one letter before a model, a true or a wrong one, and see how it goes on.
+
+    Args:
+        model: a translator.
+        batch: what it translates.
+        vocab: how many tokens there are.
+        seed: of the places and of the wrong letters.
+
+    Returns:
+        For each distance after that letter, the share of right letters in both cases.
+    """
+    targets, generator = batch["targets"].cpu(), torch.Generator().manual_seed(seed)
+    lengths = (targets != IGNORE).sum(dim=1)  # the end included
+    # The first letters up to a random one are given, the last letter of the word never.
+    last = (torch.rand(len(targets), generator=generator) * (lengths - 2)).long()
+    enough = lengths > 2
+    n_symbols = vocab - FIRST_SYMBOL
+    step = torch.randint(1, n_symbols, (len(targets),), generator=generator)
+    place = torch.arange(len(targets)), last
+    wrong = targets.clone()
+    wrong[place] = FIRST_SYMBOL + (targets[place] - FIRST_SYMBOL + step) % n_symbols
+    device = batch["targets"].device
+    given = (torch.arange(targets.shape[1]) <= last[:, None]).to(device)
+    written = [write(model, batch, given, read.to(device)).cpu() for read in (targets, wrong)]
+    rows = []
+    for distance in DISTANCES:
+        here = last + distance
+        some = enough & (here < lengths)
+        if some.any():
+            at = torch.arange(len(targets))[some], here[some]
+            right = [float((letters[at] == targets[at]).double().mean()) for letters in written]
+            n = int(some.sum())
+            rows.append(
+                {"distance": distance, "n": n, "after_true": right[0], "after_wrong": right[1]}
+            )
+    return rows
+
+
+def alignment(model: nn.Module, length: int, device: str) -> list[Row]:
+    """Return the mean weights of cross-attention over words of one length, written backwards."""
+    generator = torch.Generator().manual_seed(0)
+    words = FIRST_SYMBOL + torch.randint(N_LETTERS, (200, length), generator=generator)
+    batch = translation_batch([(word, word.flip(0)) for word in words])
+    inputs = [batch[name].to(device) for name in ("source", "target", "source_mask")]
+    maps = attention_maps(model, *inputs)
+    weights = maps["body.decoder.stack.blocks.0.cross_attention"].mean(dim=0).cpu()  # (H, T, S)
+    return [
+        {"head": h, "query": t, "key": s, "weight": round(float(weights[h, t, s]), 4)}
+        for h, t, s in product(*map(range, weights.shape))
+    ]
+
+
+def run_one(
+    task: str, kind: str, recipe: Recipe, sizes: tuple[int, int, int], device: str
+) -> dict[str, list[Row]]:
+    """Train one model and judge it.
+
+    Args:
+        task: one of ``TASKS``.
+        kind: one of ``KINDS``.
+        recipe: how to train; its seed is that of weights and data, too.
+        sizes: the width, the batch and how many tests there are.
+        device: where to train.
+
+    Returns:
+        Rows for each table.
+    """
+    torch.set_float32_matmul_precision("high")
+    seed, (d_model, batch_size, n_tests) = recipe.seed, sizes
+    pairs, new = pairs_of(task, batch_size * recipe.steps, n_tests, seed)
+    vocab = FIRST_SYMBOL + (len(letters()) if task == "numbers" else N_LETTERS)
+    max_len = 1 + max(len(side) for pair in [*pairs, *new] for side in pair)
+    torch.manual_seed(seed)
+    model = build(kind, vocab, max_len, d_model).to(device)
+    collate = noisy(vocab, seed) if kind == "noisy letters" else translation_batch
+    batches = Batches(pairs, collate, batch_size=batch_size, seed=seed)
+    test = {name: tensor.to(device) for name, tensor in translation_batch(new).items()}
+    run: Row = {"task": task, "kind": kind, "seed": seed}
+    curve: list[Row] = []
+
+    def look(row: Row) -> None:
+        was_training = model.training
+        model.eval()
+        curve.append(
+            run | {"step": row["step"], "loss": round(row["loss"], 4)} | judge(model, test)
+        )
+        model.train(was_training)
+
+    train(model, batches, recipe, device=device, progress=False, on_step=look)
+    after = [run | row for row in recovery(model, test, vocab, seed)]
+    tables = {"curves": curve, "recovery": after, "alignment": []}
+    if (task, kind) == ("reverse", "whole"):
+        rows = alignment(model, SHOWN, device)
+        tables["alignment"] = [{"seed": seed} | row for row in rows]
+    return tables
+
+
+def choices(options: Options) -> list[tuple[str, str]]:
+    """List the tasks and kinds that are tried, the longest ones first."""
+    everything = list(product(TASKS, KINDS))
+    return options.pick(everything, [("numbers", "whole"), *product(["reverse"], KINDS)])
+
+
+def plan_of(options: Options) -> list[tuple[Any, ...]]:
+    """List all runs, the longest ones first."""
+    sizes = options.pick((64, 128, 500), (8, 4, 4))
+    plan = []
+    for (task, kind), n in product(choices(options), range(options.pick(3, 1))):
+        steps = options.n_steps(TASKS[task])
+        recipe = constant_adam(
+            steps,
+            seed=options.seed + n,
+            schedule="linear",
+            final_fraction=0.02,
+            log_every=options.pick(max(steps // 12, 1), steps),
+        )
+        plan.append((task, kind, recipe, sizes, options.device))
+    return plan
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make all runs and write their tables."""
+    options = read_options("decoders", __doc__ or "", arguments)
+    plan = plan_of(options)
+    found = side_by_side(run_one, plan, options)
+    for name in ("curves", "recovery", "alignment"):
+        write_csv(options.folder / f"{name}.csv", [row for each in found for row in each[name]])
+    rows = [each["curves"][-1] for each in found]
+    write_csv(options.folder / "results.csv", rows)
+    metrics = {
+        f"{name} ({task}, {kind})": mean(
+            row[name] for row in rows if (row["task"], row["kind"]) == (task, kind)
+        )
+        for task, kind in choices(options)
+        for name in ("words", "letters_taught", "letters_own")
+    }
+    write_results(
+        options,
+        data="transformer_book.tasks.copy_task and reverse_task; book/data/numbers.tsv",
+        about=ABOUT,
+        metrics=metrics,
+        recipe=plan[0][2],
+        more={"updates": {task: options.n_steps(steps) for task, steps in TASKS.items()}},
+    )
+
+
+if __name__ == "__main__":
+    main()
