@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.common import (
+    ROOT,
     Options,
     Row,
     constant_adam,
@@ -32,6 +33,8 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, translation_batch
 from transformer_lib.heads import Seq2SeqLM
 from transformer_lib.recipes import Recipe
+from transformer_lib.saving import load_model
+from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import attention_maps
 from transformer_lib.training import train
 
@@ -65,8 +68,9 @@ ABOUT = {
         `later_own` count only the letters after the first mistake of an answer. `curves.csv` has
         the same on the way. `recovery.csv`: a letter is given, the true one or a wrong one, and the
         model writes on by itself; the share of right letters at each distance after it, first
-        letter of the answer to last but one. `alignment.csv`: the mean weights of cross-attention
-        in `reverse`, whole decoder, words of {SHOWN} letters.""",
+        letter of the answer to last but one; `shipped` is the model of `numbers`, of three blocks
+        each, with all test numbers. `alignment.csv`: the mean weights of cross-attention in
+        `reverse`, whole decoder, words of {SHOWN} letters.""",
     "Intended use": "Teaching: what the parts of a decoder do, and what teacher forcing hides.",
     "Limits": """One small size, one recipe, a short training. A part that is not missed in these
         tasks may be needed in others.""",
@@ -225,14 +229,13 @@ def _share(right: Tensor, counts: Tensor) -> float | str:
     return round(int((right & counts).sum()) / n, 5) if n else ""
 
 
-def recovery(model: nn.Module, batch: Batch, vocab: int, seed: int) -> list[Row]:
+def recovery(model: nn.Module, batch: Batch, seed: int) -> list[Row]:
     """Put one letter before a model, a true or a wrong one, and see how it goes on.
 
     Args:
         model: a translator.
         batch: what it translates.
-        vocab: how many tokens there are.
-        seed: of the places and of the wrong letters.
+        seed: of the places and of the wrong letters, which are letters of some answer.
 
     Returns:
         For each distance after that letter, the share of right letters in both cases.
@@ -242,11 +245,12 @@ def recovery(model: nn.Module, batch: Batch, vocab: int, seed: int) -> list[Row]
     # The first letters up to a random one are given, the last letter of the word never.
     last = (torch.rand(len(targets), generator=generator) * (lengths - 2)).long()
     enough = lengths > 2
-    n_symbols = vocab - FIRST_SYMBOL
-    step = torch.randint(1, n_symbols, (len(targets),), generator=generator)
+    symbols = targets[targets >= FIRST_SYMBOL].unique()
+    step = torch.randint(1, len(symbols), (len(targets),), generator=generator)
     place = torch.arange(len(targets)), last
     wrong = targets.clone()
-    wrong[place] = FIRST_SYMBOL + (targets[place] - FIRST_SYMBOL + step) % n_symbols
+    true = torch.searchsorted(symbols, targets[place].contiguous())
+    wrong[place] = symbols[(true + step) % len(symbols)]
     device = batch["targets"].device
     given = (torch.arange(targets.shape[1]) <= last[:, None]).to(device)
     written = [write(model, batch, given, read.to(device)).cpu() for read in (targets, wrong)]
@@ -315,12 +319,26 @@ def run_one(
         model.train(was_training)
 
     train(model, batches, recipe, device=device, progress=False, on_step=look)
-    after = [run | row for row in recovery(model, test, vocab, seed)]
+    after = [run | row for row in recovery(model, test, seed)]
     tables = {"curves": curve, "recovery": after, "alignment": []}
     if (task, kind) == ("reverse", "whole"):
         rows = alignment(model, SHOWN, device)
         tables["alignment"] = [{"seed": seed} | row for row in rows]
     return tables
+
+
+def shipped(options: Options) -> list[Row]:
+    """See how the translator of ``experiments.numbers`` goes on after a wrong letter."""
+    folder = ROOT / "book" / "results" / "numbers"
+    model = load_model(folder, device=options.device).eval()
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    some = datasets.numbers().test[: options.pick(None, 2)]
+    pairs = [(tokenizer.encode(n.english), tokenizer.encode(n.german)) for n in some]
+    special = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+    batch = translation_batch(pairs, *special)
+    batch = {name: tensor.to(options.device) for name, tensor in batch.items()}
+    who = {"task": "numbers", "kind": "shipped", "seed": 0}
+    return [who | row for row in recovery(model, batch, options.seed)]
 
 
 def choices(options: Options) -> list[tuple[str, str]]:
@@ -351,8 +369,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options("decoders", __doc__ or "", arguments)
     plan = plan_of(options)
     found = side_by_side(run_one, plan, options)
-    for name in ("curves", "recovery", "alignment"):
-        write_csv(options.folder / f"{name}.csv", [row for each in found for row in each[name]])
+    tables = {name: [row for each in found for row in each[name]] for name in found[0]}
+    tables["recovery"] += shipped(options)
+    for name, table in tables.items():
+        write_csv(options.folder / f"{name}.csv", table)
     rows = [each["curves"][-1] for each in found]
     write_csv(options.folder / "results.csv", rows)
     metrics = {
