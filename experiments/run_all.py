@@ -27,6 +27,7 @@ EXPERIMENTS = (
     "leakage",
     "memory",
     "heads",
+    "lengths",
     "activations",
     "warmup",
     "surfaces",

@@ -20,6 +20,7 @@ from experiments import (
     heads,
     languages,
     leakage,
+    lengths,
     memory,
     numbers,
     recall,
@@ -443,6 +444,64 @@ def test_experts_in_full_are_those_of_the_library(active):
     mixture.__class__ = activations.Experts
     torch.testing.assert_close(mixture(x), expected)
     torch.testing.assert_close(mixture.balance_loss, balance)
+
+
+def test_lengths_compares_six_kinds_of_positions(results):
+    folder = results(lengths)
+    rows = read_csv(folder / "results.csv")
+    assert {row["scheme"] for row in rows} == set(lengths.SCHEMES)
+    assert len(rows) == 6 * 4
+    inside = [row for row in rows if int(row["length"]) <= 16]
+    assert all(row["loss"] == row["windowed_loss"] for row in inside)  # all of it is seen anyway
+    assert any(row["loss"] != row["windowed_loss"] for row in rows)
+    places = read_csv(folder / "positions.csv")
+    assert [int(row["last"]) for row in places[:32]] == list(range(4, 129, 4))
+    copied = read_csv(folder / "copy.csv")
+    assert {row["scheme"] for row in copied} == set(lengths.SCHEMES)
+    assert all(0 <= float(row["accuracy"]) <= 1 for row in copied)
+    stretched = read_csv(folder / "extension.csv")
+    found = [(row["method"], row["scale"], row["tuned"]) for row in stretched]
+    wanted = [(method, scale, "0") for method in lengths.METHODS for scale in ("4", "8")]
+    wanted += [(method, "4", "2") for method in lengths.METHODS]
+    assert found == [each for each in wanted for _ in range(2)]
+
+
+def test_letters_are_the_same_whatever_stands_before_them():
+    torch.manual_seed(0)
+    model = lengths.build("rope", vocab=20, longest=16, d_model=8, n_layers=1, seed=0)
+    text = torch.randint(20, (60,))
+    losses = {n: lengths.letter_losses(model, text, n, longest=16) for n in (1, 8, 16)}
+    assert [len(each) for each in losses.values()] == [1, 8, 16]
+    ends = range(16, 60, 8)
+    logits = torch.stack([model(text[None, end - 8 : end])[0, -1] for end in ends])
+    wanted = torch.nn.functional.cross_entropy(logits, text[list(ends)])
+    assert losses[8][-1] == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_rope_is_stretched_by_the_formulas():
+    plain, _ = lengths.rope_frequencies("plain", 4, d_head=8, trained=100)
+    assert plain.tolist() == pytest.approx([1, 0.1, 0.01, 0.001])
+    halved, _ = lengths.rope_frequencies("interpolation", 4, d_head=8, trained=100)
+    torch.testing.assert_close(halved, plain / 4)
+    ntk, factor = lengths.rope_frequencies("ntk", 4, d_head=8, trained=100)
+    assert (ntk[0].item(), ntk[-1].item()) == pytest.approx((1, 0.001 / 4))
+    assert factor == 1
+    yarn, factor = lengths.rope_frequencies("yarn", 4, d_head=8, trained=1_000)
+    assert yarn[0] == plain[0]  # turns 159 times: left alone
+    assert plain[1] / 4 < yarn[1] < plain[1]  # turns 16 times: something between
+    assert yarn[-1] == plain[-1] / 4  # turns less than once: interpolated
+    assert factor == pytest.approx((0.1 * math.log(4) + 1) ** 2)
+
+
+def test_a_stretched_model_reads_twice_as_long_a_text_as_if_it_were_short():
+    model = lengths.build("rope", vocab=20, longest=16, d_model=8, n_layers=1, seed=0)
+    ids = torch.arange(8)[None]
+    before = model(ids)
+    lengths.set_rope(model, "plain", 2, trained=8)
+    torch.testing.assert_close(model(ids), before)
+    lengths.set_rope(model, "interpolation", 2, trained=8)
+    torch.testing.assert_close(model(ids, positions=2 * torch.arange(8)[None]), before)
+    assert not torch.allclose(model(ids), before)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 250, 999, 4_000, 123_457])

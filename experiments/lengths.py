@@ -1,0 +1,389 @@
+"""What happens beyond the trained length? Six ways to tell positions, and ways to stretch RoPE.
+
+    python -m experiments.lengths
+
+Small decoders learn from short sequences and are tested on longer ones: to copy the symbol three
+places back, and to guess the next letter of Shakespeare. Everything but the positions is the same.
+The language models with RoPE are then stretched to longer texts by changing its frequencies, as
+they are and after a short training at the new length. Each run has a process of its own.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from statistics import mean
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    side_by_side,
+    write_csv,
+    write_results,
+)
+from transformer_book import datasets
+from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.config import Position, TransformerConfig
+from transformer_lib.data import IGNORE, TextWindows
+from transformer_lib.heads import CausalLM
+from transformer_lib.recipes import Recipe, modern_recipe
+from transformer_lib.tokenizers import CharTokenizer
+from transformer_lib.training import train
+
+Method = Literal["plain", "interpolation", "ntk", "yarn"]
+SCHEMES: tuple[Position, ...] = get_args(Position)
+METHODS: tuple[Method, ...] = get_args(Method)
+BACK, N_SYMBOLS = 3, 16  # of the copy task
+MEASURED = 64  # how many letters at the end of a text are guessed and counted
+ABOUT = {
+    "Task": f"""`copy.csv`: at each place, say which of {N_SYMBOLS} symbols stood {BACK} places
+        before. The other tables: the text so far in, the probabilities of its next character out.
+        Models learn from sequences of one length (32 symbols, 128 characters) and are tested on
+        longer ones (128 symbols, 1,024 characters).""",
+    "Choices": f"""Decoders with pre-norm blocks that differ in their positions only: copying with 2
+        layers of width 64, text with 3 layers of width 128, four heads in both. Learned tables have
+        a row for every place of the longest test; the rows beyond the trained length keep the
+        random numbers they started with, since nothing decays in this training. `loss` is that of
+        the last {MEASURED} characters of a text, the same characters for every length, so only what
+        stands before them differs. `windowed_loss` lets every place see no more keys than the
+        trained length has. In `extension.csv` the angles of the trained RoPE models are changed for
+        a test that is `scale` times as long; `tuned` is how many more updates at 4 times the
+        length were made with the changed angles.""",
+    "How to read the tables": """`results.csv`: losses by length. `positions.csv`: mean losses at
+        the places from `first` up to, but without, `last` in the longest texts. `copy.csv`: which
+        part is right at such places. `extension.csv`: losses with `plain` RoPE, with all
+        frequencies divided by the scale (`interpolation`), with another base (`ntk`), and with some
+        divided and some not, and sharper scores (`yarn`).""",
+    "Intended use": "Teaching: what each way of telling positions does where it was not trained.",
+    "Limits": """One size, one text, one learning rate, a short training, three or four seeds.
+        Larger models trained on longer texts may behave otherwise.""",
+}
+
+
+def rope_frequencies(
+    method: Method, scale: float, d_head: int, trained: int, base: float = 10_000.0
+) -> tuple[Tensor, float]:
+    """Return how fast each pair of features turns, and what the scores are multiplied by.
+
+    Args:
+        method: one of ``METHODS``.
+        scale: how many times as long the texts are as in training.
+        d_head: K, the width of a head.
+        trained: the trained length, which YaRN needs.
+        base: of the wavelengths, as trained.
+
+    Returns:
+        The frequencies ``(K/2,)``, and a factor, which is 1 but for YaRN.
+    """
+    pairs = torch.arange(0, d_head, 2) / d_head  # (K/2,)
+    if method == "ntk":
+        return (base * scale ** (d_head / (d_head - 2))) ** -pairs, 1.0
+    plain = base**-pairs
+    if method == "plain":
+        return plain, 1.0
+    if method == "interpolation":
+        return plain / scale, 1.0
+    turns = trained * plain / (2 * math.pi)  # in the trained length
+    kept = ((turns - 1) / (32 - 1)).clamp(0, 1)  # 1: as trained; 0: interpolated
+    return kept * plain + (1 - kept) * plain / scale, (0.1 * math.log(scale) + 1) ** 2
+
+
+def set_rope(model: CausalLM, method: Method, scale: float, trained: int) -> None:
+    """Let a trained model with RoPE turn by other angles."""
+    stack = model.decoder.stack
+    frequencies, factor = rope_frequencies(method, scale, model.config.d_head, trained)
+
+    def angles(positions: Tensor) -> Tensor:
+        return (positions[..., None].float() * frequencies.to(positions.device))[:, None]
+
+    stack._angles = angles  # type: ignore[method-assign]
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            part.scale = factor / math.sqrt(part.d_head)
+
+
+def build(
+    position: Position, vocab: int, longest: int, d_model: int, n_layers: int, seed: int
+) -> CausalLM:
+    """Make a decoder with new weights.
+
+    Args:
+        position: how it is told where a token stands.
+        vocab: how many different tokens there are.
+        longest: the longest sequence it will be tested with.
+        d_model: its width.
+        n_layers: how many blocks it has.
+        seed: of the weights.
+
+    Returns:
+        The model.
+    """
+    torch.manual_seed(seed)
+    return CausalLM(
+        TransformerConfig(
+            vocab_size=vocab,
+            max_len=longest,
+            d_model=d_model,
+            n_heads=4,
+            n_layers=n_layers,
+            dropout=0.0,
+            position=position,
+            norm_position="pre",
+            activation="gelu",
+        )
+    )
+
+
+# Copying
+
+
+def copies(n: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw symbols ``(n, length)``, and what stood ``BACK`` places before each."""
+    ids = torch.randint(N_SYMBOLS, (n, length), generator=generator)
+    targets = torch.full_like(ids, IGNORE)
+    targets[:, BACK:] = ids[:, :-BACK]
+    return ids, targets
+
+
+def run_copy(
+    scheme: Position, seed: int, recipe: Recipe, lengths: tuple[int, int], device: str
+) -> list[Row]:
+    """Train one model to copy, and test it at every place of longer sequences.
+
+    Args:
+        scheme: how positions are told.
+        seed: of weights and data.
+        recipe: how long and how fast it learns.
+        lengths: of the sequences to learn from, and to be tested with.
+        device: where to train.
+
+    Returns:
+        Rows of ``copy.csv``.
+    """
+    torch.set_float32_matmul_precision("high")
+    trained, longest = lengths
+    model = build(scheme, N_SYMBOLS, longest, d_model=64, n_layers=2, seed=seed).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate, recipe.betas)
+    drawn = torch.Generator().manual_seed(seed)
+    for step in range(recipe.steps):
+        pace = min((step + 1) / max(recipe.warmup, 1), 1 - step / recipe.steps)
+        optimizer.param_groups[0]["lr"] = pace * recipe.learning_rate
+        ids, targets = (tensor.to(device) for tensor in copies(64, trained, drawn))
+        loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        ids, targets = copies(256, longest, torch.Generator().manual_seed(10_000 + seed))
+        right = (model(ids.to(device)).argmax(dim=-1).cpu() == targets).double().mean(dim=0)
+    width = trained // 4
+    return [
+        {
+            "scheme": scheme,
+            "seed": seed,
+            "first": max(first, BACK),
+            "last": first + width,
+            "accuracy": _rounded(float(right[max(first, BACK) : first + width].mean())),
+        }
+        for first in range(0, longest, width)
+    ]
+
+
+# Guessing letters
+
+
+def texts(few: int | None) -> tuple[Tensor, Tensor, int]:
+    """Return the ids of the text to learn from, of a new one, and how many characters there are."""
+    text = datasets.shakespeare()
+    tokenizer = CharTokenizer.train([text.train])
+    known, unknown = (torch.tensor(tokenizer.encode(part[:few])) for part in text)
+    return known, unknown, tokenizer.vocab_size
+
+
+@torch.no_grad()
+def letter_losses(model: CausalLM, text: Tensor, length: int, longest: int) -> Tensor:
+    """Return the loss at each place of texts that end at the same letters for every length.
+
+    Args:
+        model: a language model.
+        text: new text, ``(N,)``, on the model's device.
+        length: how many letters it may read.
+        longest: the largest such number; it decides where the texts end.
+
+    Returns:
+        Mean losses ``(length,)`` on the CPU.
+    """
+    windows = text.unfold(0, longest + 1, longest // 2)[:, -length - 1 :]  # (n, length + 1)
+    sums = torch.zeros(length, dtype=torch.float64)
+    for part in windows.split(16):
+        logits = model(part[:, :-1]).transpose(1, 2).float()
+        sums += F.cross_entropy(logits, part[:, 1:], reduction="none").double().sum(dim=0).cpu()
+    return sums / len(windows)
+
+
+def last_loss(model: CausalLM, text: Tensor, length: int, longest: int) -> float:
+    """Return the mean loss of the last letters of texts."""
+    return _rounded(float(letter_losses(model, text, length, longest)[-MEASURED:].mean()))
+
+
+def set_window(model: CausalLM, window: int | None) -> None:
+    """Let every place see only so many keys, itself included; all if ``None``."""
+    model.decoder.stack.config = replace(model.decoder.stack.config, window=window)
+
+
+def run_text(
+    scheme: Position, seed: int, recipe: Recipe, lengths: tuple[int, ...], options: Options
+) -> tuple[list[Row], list[Row], list[Row]]:
+    """Train one language model and test it on longer texts.
+
+    Args:
+        scheme: how positions are told.
+        seed: of weights and batches.
+        recipe: how it learns; its seed is replaced.
+        lengths: the trained length, and longer ones to be tested.
+        options: the experiment's.
+
+    Returns:
+        Rows of ``results.csv``, of ``positions.csv`` and of ``extension.csv``; the last ones for
+        RoPE only.
+    """
+    torch.set_float32_matmul_precision("high")
+    known, unknown, vocab = texts(options.pick(None, 3_000))
+    unknown = unknown.to(options.device)
+    trained, longest = lengths[0], lengths[-1]
+    sizes = options.pick((128, 3), (16, 1))
+    model = build(scheme, vocab, longest, *sizes, seed=seed)
+    windows = TextWindows(known, trained, batch_size=32, seed=seed)
+    train(model, windows, replace(recipe, seed=seed), device=options.device, progress=False)
+    run: Row = {"scheme": scheme, "seed": seed}
+    rows = []
+    for length in (trained // 2, *lengths):
+        row = run | {"length": length, "loss": last_loss(model, unknown, length, longest)}
+        set_window(model, trained)
+        rows.append(row | {"windowed_loss": last_loss(model, unknown, length, longest)})
+        set_window(model, None)
+    by_place = letter_losses(model, unknown, longest, longest)
+    width = trained // 4
+    places = [
+        run
+        | {
+            "first": first,
+            "last": first + width,
+            "loss": _rounded(float(by_place[first : first + width].mean())),
+        }
+        for first in range(0, longest, width)
+    ]
+    stretched = extend(model, known, unknown, lengths, seed, options) if scheme == "rope" else []
+    return rows, places, stretched
+
+
+def extend(
+    model: CausalLM,
+    known: Tensor,
+    unknown: Tensor,
+    lengths: tuple[int, ...],
+    seed: int,
+    options: Options,
+) -> list[Row]:
+    """Stretch a trained model with RoPE, as it is and after a short training at 4 times the length.
+
+    Args:
+        model: the model.
+        known: text to learn from.
+        unknown: text to test with.
+        lengths: the trained length, and longer ones.
+        seed: of the batches.
+        options: the experiment's.
+
+    Returns:
+        Rows of ``extension.csv``.
+    """
+    trained, longest = lengths[0], lengths[-1]
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    rows: list[Row] = []
+
+    def measure(method: Method, scale: int, tuned: int) -> None:
+        run = {"seed": seed, "method": method, "scale": scale, "tuned": tuned}
+        for length in (trained, scale * trained):
+            loss = last_loss(model, unknown, length, longest)
+            rows.append(run | {"length": length, "loss": loss})
+
+    for method in METHODS:
+        for scale in (length // trained for length in lengths[1:]):
+            set_rope(model, method, scale, trained)
+            measure(method, scale, tuned=0)
+    steps, scale = options.pick(100, 2), 4
+    recipe = constant_adam(steps, 5e-4, seed=seed)
+    for method in METHODS:
+        model.load_state_dict(weights)
+        set_rope(model, method, scale, trained)
+        windows = TextWindows(known, scale * trained, batch_size=8, seed=1_000 + seed)
+        train(model, windows, recipe, device=options.device, progress=False)
+        measure(method, scale, tuned=steps)
+    return rows
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def run_one(task: str, *given: object) -> list[list[Row]]:
+    """Make one run of either task; return the rows of its tables."""
+    return [run_copy(*given)] if task == "copy" else list(run_text(*given))  # type: ignore[arg-type]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make all runs and write four tables."""
+    options = read_options("lengths", __doc__ or "", arguments)
+    recipe = modern_recipe(options.n_steps(1_000), 2e-3, weight_decay=0.0, checkpoint_every=10**6)
+    copying = constant_adam(options.pick(min(recipe.steps, 800), 4))
+    lengths = options.pick((128, 192, 256, 512, 1_024), (16, 64, 128))
+    order = sorted(SCHEMES, key=lambda scheme: scheme != "rope")  # the longest runs come first
+    first = options.seed
+    plan: list[tuple[object, ...]] = [
+        ("text", scheme, seed, recipe, lengths, options)
+        for scheme in order
+        for seed in range(first, first + options.pick(3, 1))
+    ]
+    sizes = options.pick((32, 128), (16, 32))
+    plan += [
+        ("copy", scheme, seed, copying, sizes, options.device)
+        for scheme in SCHEMES
+        for seed in range(first, first + options.pick(4, 1))
+    ]
+    found = side_by_side(run_one, plan, options)
+    tables: dict[str, list[Row]] = {
+        "results": [row for run in found if len(run) == 3 for row in run[0]],
+        "positions": [row for run in found if len(run) == 3 for row in run[1]],
+        "extension": [row for run in found if len(run) == 3 for row in run[2]],
+        "copy": [row for run in found if len(run) == 1 for row in run[0]],
+    }
+    for name, rows in tables.items():
+        write_csv(options.folder / f"{name}.csv", rows)
+    metrics = {
+        f"loss_{scheme}_{length}": mean(
+            row["loss"]
+            for row in tables["results"]
+            if (row["scheme"], row["length"]) == (scheme, length)
+        )
+        for scheme in SCHEMES
+        for length in (lengths[0], lengths[-1])
+    }
+    write_results(
+        options,
+        data="shakespeare.txt",
+        about=ABOUT,
+        metrics=metrics,
+        recipe=recipe,
+        more={"lengths": lengths, "copy_lengths": sizes, "copy_recipe": asdict(copying)},
+    )
+
+
+if __name__ == "__main__":
+    main()
