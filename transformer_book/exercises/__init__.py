@@ -7,6 +7,7 @@ told which one it is.
 
 from transformer_book.exercises import (
     attention,
+    encoder,
     heads,
     masks,
     reading,
@@ -58,6 +59,12 @@ EXERCISES: dict[str, Exercise] = {
     "heads.write": heads.WRITE,
     "heads.distance": heads.DISTANCE,
     "heads.prune": heads.PRUNE,
+    "encoder.sublayer": encoder.SUBLAYER,
+    "encoder.layer": encoder.LAYER,
+    "encoder.parameters": encoder.PARAMETERS,
+    "encoder.pool": encoder.POOL,
+    "encoder.share": encoder.SHARE,
+    "encoder.cosines": encoder.COSINES,
     "transformer.count": transformer.COUNT,
     "transformer.token_rms": transformer.TOKEN_RMS,
     "transformer.greedy": transformer.GREEDY,
