@@ -38,7 +38,7 @@ from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import attention_maps
 from transformer_lib.training import train
 
-TASKS = {"numbers": 1_200, "reverse": 600, "copy": 600}  # and how many updates each gets
+TASKS = {"numbers": 900, "reverse": 600, "copy": 600}  # and how many updates each gets
 KINDS = {  # what is taken out of the decoder's blocks
     "whole": None,
     "no self-attention": "attention",
@@ -50,7 +50,9 @@ KINDS = {  # what is taken out of the decoder's blocks
 N_LETTERS, LONGEST = 10, 12  # of the words that are copied and reversed
 LIMIT = 10_000  # numbers below this are translated
 NOISE = 0.1  # how many of the letters are wrong that "noisy letters" reads as it learns
+EOS = 2
 DISTANCES = range(1, 9)
+ENDING = 4  # letters of an answer that are compared wherever they stand
 SHOWN = 8  # how long the words are whose alignment is kept
 ABOUT = {
     "Task": f"""Copy and reverse: a word of 1 to {LONGEST} of {N_LETTERS} letters in, the same word
@@ -69,8 +71,9 @@ ABOUT = {
         the same on the way. `recovery.csv`: a letter is given, the true one or a wrong one, and the
         model writes on by itself; the share of right letters at each distance after it, first
         letter of the answer to last but one; `shipped` is the model of `numbers`, of three blocks
-        each, with all test numbers. `alignment.csv`: the mean weights of cross-attention in
-        `reverse`, whole decoder, words of {SHOWN} letters.""",
+        each, with all test numbers. `endings.csv`: the share of these answers whose last {ENDING}
+        letters are right, wherever they stand, of those with more letters left. `alignment.csv`:
+        the mean weights of cross-attention in `reverse`, whole decoder, words of {SHOWN} letters.""",
     "Intended use": "Teaching: what the parts of a decoder do, and what teacher forcing hides.",
     "Limits": """One small size, one recipe, a short training. A part that is not missed in these
         tasks may be needed in others.""",
@@ -229,7 +232,7 @@ def _share(right: Tensor, counts: Tensor) -> float | str:
     return round(int((right & counts).sum()) / n, 5) if n else ""
 
 
-def recovery(model: nn.Module, batch: Batch, seed: int) -> list[Row]:
+def recovery(model: nn.Module, batch: Batch, seed: int) -> tuple[list[Row], Row]:
     """Put one letter before a model, a true or a wrong one, and see how it goes on.
 
     Args:
@@ -238,13 +241,13 @@ def recovery(model: nn.Module, batch: Batch, seed: int) -> list[Row]:
         seed: of the places and of the wrong letters, which are letters of some answer.
 
     Returns:
-        For each distance after that letter, the share of right letters in both cases.
+        For each distance after that letter, the share of right letters in both cases; and the
+        share of answers that end as they should, wherever the end stands.
     """
     targets, generator = batch["targets"].cpu(), torch.Generator().manual_seed(seed)
     lengths = (targets != IGNORE).sum(dim=1)  # the end included
     # The first letters up to a random one are given, the last letter of the word never.
     last = (torch.rand(len(targets), generator=generator) * (lengths - 2)).long()
-    enough = lengths > 2
     symbols = targets[targets >= FIRST_SYMBOL].unique()
     step = torch.randint(1, len(symbols), (len(targets),), generator=generator)
     place = torch.arange(len(targets)), last
@@ -257,15 +260,23 @@ def recovery(model: nn.Module, batch: Batch, seed: int) -> list[Row]:
     rows = []
     for distance in DISTANCES:
         here = last + distance
-        some = enough & (here < lengths)
+        some = (lengths > 2) & (here < lengths)
         if some.any():
             at = torch.arange(len(targets))[some], here[some]
             right = [float((letters[at] == targets[at]).double().mean()) for letters in written]
-            n = int(some.sum())
-            rows.append(
-                {"distance": distance, "n": n, "after_true": right[0], "after_wrong": right[1]}
-            )
-    return rows
+            row = {"distance": distance, "n": int(some.sum())}
+            rows.append(row | {"after_true": right[0], "after_wrong": right[1]})
+    long = [i for i in range(len(targets)) if lengths[i] - last[i] > ENDING + 1]
+    ends = [mean(_ending(w[i], last[i]) == _ending(targets[i], last[i]) for i in long or [0])
+            for w in written]  # fmt: skip
+    return rows, {"n": len(long), "after_true": ends[0], "after_wrong": ends[1]}
+
+
+def _ending(letters: Tensor, given: Tensor) -> list[int]:
+    """Return the last letters before the end; none if there is no end, or too few are new."""
+    ids: list[int] = letters.tolist()
+    end = ids.index(EOS) if EOS in ids else 0
+    return ids[end - ENDING : end] if end - ENDING > int(given) else []
 
 
 def alignment(model: nn.Module, length: int, device: str) -> list[Row]:
@@ -319,15 +330,16 @@ def run_one(
         model.train(was_training)
 
     train(model, batches, recipe, device=device, progress=False, on_step=look)
-    after = [run | row for row in recovery(model, test, seed)]
-    tables = {"curves": curve, "recovery": after, "alignment": []}
+    after, ends = recovery(model, test, seed)
+    tables = {"curves": curve, "recovery": [run | row for row in after], "endings": [run | ends]}
+    tables["alignment"] = []
     if (task, kind) == ("reverse", "whole"):
         rows = alignment(model, SHOWN, device)
         tables["alignment"] = [{"seed": seed} | row for row in rows]
     return tables
 
 
-def shipped(options: Options) -> list[Row]:
+def shipped(options: Options) -> tuple[list[Row], Row]:
     """See how the translator of ``experiments.numbers`` goes on after a wrong letter."""
     folder = ROOT / "book" / "results" / "numbers"
     model = load_model(folder, device=options.device).eval()
@@ -338,7 +350,8 @@ def shipped(options: Options) -> list[Row]:
     batch = translation_batch(pairs, *special)
     batch = {name: tensor.to(options.device) for name, tensor in batch.items()}
     who = {"task": "numbers", "kind": "shipped", "seed": 0}
-    return [who | row for row in recovery(model, batch, options.seed)]
+    rows, ends = recovery(model, batch, options.seed)
+    return [who | row for row in rows], who | ends
 
 
 def choices(options: Options) -> list[tuple[str, str]]:
@@ -370,7 +383,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = plan_of(options)
     found = side_by_side(run_one, plan, options)
     tables = {name: [row for each in found for row in each[name]] for name in found[0]}
-    tables["recovery"] += shipped(options)
+    after, ends = shipped(options)
+    tables["recovery"] += after
+    tables["endings"].append(ends)
     for name, table in tables.items():
         write_csv(options.folder / f"{name}.csv", table)
     rows = [each["curves"][-1] for each in found]
