@@ -73,7 +73,7 @@ ABOUT = {
         letter of the answer to last but one; `shipped` is the model of `numbers`, of three blocks
         each, with all test numbers. `endings.csv`: the share of these answers whose last {ENDING}
         letters are right, wherever they stand, of those with more letters left. `alignment.csv`:
-        the mean weights of cross-attention in `reverse`, whole decoder, words of {SHOWN} letters.""",
+        the mean weights of cross-attention in `reverse`, whole decoder, {SHOWN} letters.""",
     "Intended use": "Teaching: what the parts of a decoder do, and what teacher forcing hides.",
     "Limits": """One small size, one recipe, a short training. A part that is not missed in these
         tasks may be needed in others.""",
