@@ -12,6 +12,7 @@ from transformer_book.exercises import (
     masks,
     reading,
     recurrence,
+    residuals,
     scaling,
     tokens,
     transformer,
@@ -71,6 +72,13 @@ EXERCISES: dict[str, Exercise] = {
     "transformer.logit_gradient": transformer.LOGIT_GRADIENT,
     "transformer.tied_gradient": transformer.TIED_GRADIENT,
     "transformer.adam": transformer.ADAM,
+    "residuals.block": residuals.BLOCK,
+    "residuals.smallest": residuals.SMALLEST,
+    "residuals.branch_scale": residuals.BRANCH_SCALE,
+    "residuals.without_write": residuals.WITHOUT_WRITE,
+    "residuals.scaled_dropout": residuals.SCALED_DROPOUT,
+    "residuals.penalty": residuals.PENALTY,
+    "residuals.all_kept": residuals.ALL_KEPT,
 }
 
 

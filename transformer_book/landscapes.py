@@ -1,0 +1,169 @@
+"""Figures of chapter 10: level lines, and thinned networks.
+
+Every function returns a :class:`~transformer_book.pictures.Picture`.
+"""
+
+from __future__ import annotations  # so that the documentation shows ArrayLike by its name
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from transformer_book.diagrams import Canvas
+from transformer_book.pictures import INK, MUTED, Picture
+from transformer_book.plot_data import as_array, written
+from transformer_book.plot_style import AMOUNT, VALUE, WEIGHT, picture_of, styled_axes
+from transformer_book.plots import MAX_INCHES
+
+
+def level_maps(
+    panels: Mapping[str, ArrayLike],
+    *,
+    reach: float,
+    levels: Sequence[float],
+    title: str,
+    n_columns: int = 3,
+    x_label: str = "first direction",
+    y_label: str = "second direction",
+) -> Picture:
+    """Draw surfaces from above, like maps: bands between level lines, a dot in the middle.
+
+    Args:
+        panels: for each panel its name and the heights on a square of points.
+        reach: the square goes from minus this to this in both directions.
+        levels: the heights of the level lines, upwards; what is higher has the last colour.
+        title: a short name for the picture.
+        n_columns: how many panels stand side by side.
+        x_label: what x is.
+        y_label: what y is.
+
+    Returns:
+        The picture; all its panels have the same levels and colours.
+
+    Raises:
+        ValueError: if a panel is no square of finite numbers, or levels do not go upwards.
+
+    Example:
+        >>> square = [[2, 1, 2], [1, 0, 1], [2, 1, 2]]
+        >>> level_maps({"bowl": square}, reach=1, levels=[0.5, 1.5], title="Map").summary
+        'Map: level lines at 0.5, 1.5. bowl: 0.00 in the middle, lowest 0.00, highest 2.00.'
+    """
+    squares = {name: _square(name, values) for name, values in panels.items()}
+    if list(levels) != sorted(set(levels)) or not levels:
+        raise ValueError(f"levels={list(levels)} must go upwards")
+    n_columns = min(n_columns, len(squares))
+    n_rows = math.ceil(len(squares) / n_columns)
+    side = (MAX_INCHES - 0.6) / n_columns
+    colours = AMOUNT(np.linspace(0.05, 0.95, len(levels) + 1))
+    sentences = []
+    with styled_axes(MAX_INCHES, n_rows * (side + 0.2) + 0.8, n_columns, n_rows) as (figure, axes):
+        for axis in axes[len(squares) :]:
+            axis.set_visible(False)
+        for axis, (name, heights) in zip(axes, squares.items(), strict=False):
+            places = np.linspace(-reach, reach, len(heights))
+            shown = np.clip(heights, levels[0] - 1, levels[-1] + 1)
+            edges = [levels[0] - 2, *levels, levels[-1] + 2]
+            axis.contourf(places, places, shown, levels=edges, colors=colours)
+            axis.contour(places, places, shown, levels=levels, colors=MUTED, linewidths=0.6)
+            axis.plot([0], [0], "o", color=VALUE, markersize=4)
+            axis.set_title(name, fontsize=10.5)
+            axis.set_aspect("equal")
+            axis.grid(visible=False)
+            axis.set(xticks=[-reach, 0, reach], yticks=[-reach, 0, reach])
+            axis.tick_params(labelsize=9)
+            middle = written(heights[len(heights) // 2, len(heights) // 2], 2)
+            low, high = written(heights.min(), 2), written(heights.max(), 2)
+            sentences.append(f"{name}: {middle} in the middle, lowest {low}, highest {high}.")
+        figure.suptitle(title, fontweight="bold", fontsize=12)
+        figure.supxlabel(x_label, fontsize=11)
+        figure.supylabel(y_label, fontsize=11)
+        lines = ", ".join(f"{level:g}" for level in levels)
+        summary = f"{title}: level lines at {lines}. " + " ".join(sentences)
+        return picture_of(figure, title, summary)
+
+
+def thinned_network(
+    sizes: Sequence[int], kept: Sequence[Sequence[bool]], *, title: str, full: str = "every unit"
+) -> Picture:
+    """Draw a network of layers, and beside it the same one with some units dropped.
+
+    Args:
+        sizes: the number of units of each layer.
+        kept: for each layer which units are kept.
+        title: a short name for the picture.
+        full: what is written below the network with all its units.
+
+    Returns:
+        The picture; a dropped unit is crossed out, and nothing leads to or from it.
+
+    Raises:
+        ValueError: if sizes and masks do not fit.
+
+    Example:
+        >>> thinned_network([2, 1], [[True, False], [True]], title="Thin").summary
+        'Thin: 2-1 units, 2 connections. Dropped: unit 1 of layer 0. 1 connection is left.'
+    """
+    if [len(layer) for layer in kept] != list(sizes):
+        raise ValueError(f"kept has layers of {[len(k) for k in kept]}; expected {list(sizes)}")
+    everything = [[True] * size for size in sizes]
+    canvas = Canvas()
+    counts = [
+        _draw_network(canvas, x, max(sizes), layers)
+        for x, layers in ((20.0, everything), (40.0 + 110 * len(sizes), kept))
+    ]
+    for x, words in ((20.0, full), (40.0 + 110 * len(sizes), "one mask")):
+        middle = x + 55 * (len(sizes) - 1) + 14
+        canvas.text(middle, 52 * max(sizes) + 26, words, color=MUTED)
+    canvas.width, canvas.height = 40.0 + 220 * len(sizes) - 60, 52.0 * max(sizes) + 30
+    dropped = [
+        f"unit {unit} of layer {layer}"
+        for layer, units in enumerate(kept)
+        for unit, stays in enumerate(units)
+        if not stays
+    ]
+    left = f"{counts[1]} connection{' is' if counts[1] == 1 else 's are'} left"
+    shape = "-".join(map(str, sizes))
+    names = ", ".join(dropped) or "nothing"
+    summary = f"{title}: {shape} units, {counts[0]} connections. Dropped: {names}. {left}."
+    return canvas.picture(title, summary)
+
+
+def _draw_network(canvas: Canvas, x: float, tallest: int, kept: Sequence[Sequence[bool]]) -> int:
+    """Draw one network from its left edge on; return how many connections it has."""
+    places = [
+        [(x + 14 + 110 * layer, 52 * (unit + 0.5 + (tallest - len(units)) / 2))
+         for unit in range(len(units))]
+        for layer, units in enumerate(kept)
+    ]  # fmt: skip
+    n_lines = 0
+    for here, there in zip(range(len(kept)), range(1, len(kept)), strict=False):
+        for a, (x0, y0) in enumerate(places[here]):
+            for b, (x1, y1) in enumerate(places[there]):
+                if kept[here][a] and kept[there][b]:
+                    n_lines += 1
+                    canvas.elements.append(
+                        f'<path d="M{x0} {y0}L{x1} {y1}" stroke="{MUTED}" stroke-width="1.1"/>'
+                    )
+    for units, row in zip(kept, places, strict=True):
+        for stays, (cx, cy) in zip(units, row, strict=True):
+            canvas.elements.append(_unit(cx, cy, stays))
+    return n_lines
+
+
+def _unit(x: float, y: float, stays: bool) -> str:
+    if stays:
+        return f'<circle cx="{x}" cy="{y}" r="13" fill="{WEIGHT}" stroke="{INK}"/>'
+    circle = f'<circle cx="{x}" cy="{y}" r="13" fill="none" stroke="{MUTED}"/>'
+    cross = f"M{x - 7} {y - 7}L{x + 7} {y + 7}M{x - 7} {y + 7}L{x + 7} {y - 7}"
+    return circle + f'<path d="{cross}" stroke="{MUTED}" stroke-width="1.6"/>'
+
+
+def _square(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    heights = as_array(values)
+    if heights.ndim != 2 or heights.shape[0] != heights.shape[1]:
+        raise ValueError(f"{name!r} has shape {heights.shape}; expected a square")
+    if not np.isfinite(heights).all():
+        raise ValueError(f"{name!r} has values that are not finite")
+    return heights
