@@ -7,6 +7,7 @@ told which one it is.
 
 from transformer_book.exercises import (
     attention,
+    decoder,
     encoder,
     heads,
     masks,
@@ -86,6 +87,10 @@ EXERCISES: dict[str, Exercise] = {
     "residuals.scaled_dropout": residuals.SCALED_DROPOUT,
     "residuals.penalty": residuals.PENALTY,
     "residuals.all_kept": residuals.ALL_KEPT,
+    "decoder.cross": decoder.CROSS,
+    "decoder.block_parameters": decoder.BLOCK_PARAMETERS,
+    "decoder.shift": decoder.SHIFT,
+    "decoder.exact_match": decoder.EXACT_MATCH,
 }
 
 
