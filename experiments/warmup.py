@@ -1,4 +1,4 @@
-"""Does a deep model need warm-up? Five ways to normalise, four depths, with and without it.
+"""Does a deep model need warm-up? Six ways to normalise, four depths, with and without it.
 
     python -m experiments.warmup
 
@@ -43,25 +43,27 @@ from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.training import evaluate, train
 
-KINDS = ("post", "pre", "pre, no final norm", "pre, rms", "no norm")
+KINDS = ("post", "pre", "post, small writes", "pre, no final norm", "pre, rms", "no norm")
 ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
     "Choices": """Decoders of width 64 with four heads, sinusoidal positions, ReLU, no dropout, tied
         embeddings and the first weights of 2017 (Xavier). `post`: LayerNorm after each residual
-        sum. `pre`: before each sublayer, and one after the last block. `pre, no final norm`:
-        without that last one. `pre, rms`: as `pre` with RMSNorm. `no norm`: none at all. Adam with
+        sum. `pre`: before each sublayer, and one after the last block. `post, small writes`: as
+        `post`, but the last matrix of each sublayer starts divided by the root of the number of
+        sublayers. `pre, no final norm`: without that last one. `pre, rms`: as `pre` with RMSNorm. `no norm`: none at all. Adam with
         the betas and the epsilon of 2017, no weight decay, no clipping. The learning rate rises in
         a straight line over `warmup` steps, or is there from the first step (`warmup` 0), and then
         stays.""",
     "How to read the tables": """`results.csv`: `loss` is that of new text after the training;
         `nan` means that the training ended in numbers that are none. `first` is the training loss
-        of the first step. `curves.csv` has mean training losses on the way. `streams.csv` has the
-        root mean square of the stream after each block (0 is the embedding, `final` what the output
-        layer reads), `gradients.csv` the length of the gradient of each block's weights; both at
-        some steps, as means over the seeds, for the middle learning rate. `batchnorm.csv`: a
-        pre-norm decoder of two blocks with LayerNorm or BatchNorm, by the number of windows in a
-        batch; `loss` is that of new text with the running means of the training, `loss_batch` with
-        the means of the batch itself, as in training.""",
+        of the first step. `curves.csv` has the training losses on the way: their mean, the lowest
+        and the highest of the seeds. `streams.csv` has the root mean square of the stream after
+        each block (0 is the embedding, `final` what the output layer reads) and `apart`, the part
+        of its mean square that is left when the mean of all tokens is taken away; `gradients.csv`
+        the decimal logarithm of the length of the gradient of each block's weights. Both are means over the seeds after `step` steps, for the two middle
+        learning rates. `batchnorm.csv`: a pre-norm decoder of two blocks with LayerNorm or
+        BatchNorm, by the number of windows in a batch; `loss` is that of new text with the running
+        means of the training, `loss_batch` with the means of the batch itself, as in training.""",
     "Intended use": "Teaching: what the place of a norm does to a deep stack; what warm-up is for.",
     "Limits": """One width, one text, short trainings, a constant rate, no clipping. What a larger
         model needs may be different.""",
@@ -90,12 +92,15 @@ class Subject(nn.Module):
 
     def __init__(self, kind: str, config: TransformerConfig) -> None:
         super().__init__()
-        position: Any = "post" if kind == "post" else "pre"
+        position: Any = "post" if kind.startswith("post") else "pre"
         norm: Any = "rms" if kind == "pre, rms" else "layer"
         self.lm = CausalLM(replace(config, norm=norm, norm_position=position))
         stack = self.lm.decoder.stack
         if kind in ("pre, no final norm", "no norm"):
             stack.final_norm = None
+        for block in stack.blocks if kind == "post, small writes" else ():
+            for writer in (block.attention.output, block.feed_forward.contract):
+                writer.weight.data /= math.sqrt(2 * config.n_layers)
         for owner in [part for part in self.modules() if not isinstance(part, Spelled)]:
             for name, part in list(owner.named_children()):
                 if isinstance(part, LayerNorm | RMSNorm) and kind == "no norm":
@@ -111,21 +116,36 @@ class Subject(nn.Module):
             targets: the characters that follow, ``(B, T)``.
 
         Returns:
-            The loss, and the root mean square of the stream: of the embeddings, after each block,
-            and of what the output layer reads, ``(n_layers + 2,)``.
+            The loss, and two measures of the stream as :func:`measure` takes them: of the
+            embeddings, after each block, and of what the output layer reads, ``(n_layers + 2, 2)``.
         """
         embedding, stack = self.lm.decoder.embedding, self.lm.decoder.stack
         # Not by a call of the decoder, which would look at the ids: slices cannot be looked at.
         x = embedding.tokens(ids) * math.sqrt(self.lm.config.d_model)
         x = embedding.positions(x, torch.arange(ids.shape[1], device=ids.device)[None])
-        sizes = [x.square().mean().sqrt()]
+        found = [measure(x)]
         for block in stack.blocks:
             x = block(x, causal=True)
-            sizes.append(x.square().mean().sqrt())
+            found.append(measure(x))
         x = x if stack.final_norm is None else stack.final_norm(x)
-        sizes.append(x.square().mean().sqrt())
+        found.append(measure(x))
         logits = self.lm.output(x)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), torch.stack(sizes)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), torch.stack(found)
+
+
+def measure(x: Tensor) -> Tensor:
+    """Return the root mean square of a stream ``(B, T, D)``, and how much of it tells tokens apart.
+
+    Args:
+        x: the stream.
+
+    Returns:
+        Two numbers, ``(2,)``; the second is the part of the mean square that is left when the mean
+        of all tokens is taken away: 0 if all tokens have the same vector.
+    """
+    square = x.square().mean()
+    apart = (x - x.mean(dim=(0, 1))).square().mean() / square
+    return torch.stack([square.sqrt(), apart]).detach()
 
 
 @dataclass(frozen=True)
@@ -190,7 +210,12 @@ class Many:
         self.square = torch.zeros_like(self.mean)
 
     def __call__(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute losses ``(runs,)`` and sizes ``(runs, n_layers + 2)``; ids ``(runs, B, T)``."""
+        """Compute losses ``(runs,)`` and measures of the stream ``(runs, n_layers + 2, 2)``.
+
+        Args:
+            ids: windows of text, ``(runs, B, T)``.
+            targets: what follows, ``(runs, B, T)``.
+        """
         parts = self.weights.split([shape.numel() for shape in self.shapes], dim=1)
         named = {
             name: part.unflatten(1, shape)
@@ -201,8 +226,8 @@ class Many:
             return functional_call(self.subject, weights, (ids, targets))
 
         with sdpa_kernel(SDPBackend.MATH):
-            losses, sizes = vmap(one)(named, ids, targets)
-        return losses, sizes
+            losses, found = vmap(one)(named, ids, targets)
+        return losses, found
 
     @torch.no_grad()
     def step(self, number: int, rates: Tensor, betas: tuple[float, float], eps: float) -> None:
@@ -276,11 +301,11 @@ def run_group(kind: str, depth: int, plan: Plan, device: str) -> dict[str, list[
     runs, losses, streams, gradients = plan.runs, [], {}, {}
     for step in range(1, plan.steps + 1):
         rates = [r * learning_rate(step, replace(recipe, warmup=w)) for r, w, _ in runs]
-        loss, sizes = many(*windows(known, starts[step - 1], length))
+        loss, found = many(*windows(known, starts[step - 1], length))
         loss.sum().backward()
         losses.append(loss.detach())
         if step - 1 in plan.moments:
-            streams[step - 1] = sizes.detach().cpu()
+            streams[step - 1] = found.cpu()
             gradients[step - 1] = many.gradients().cpu()
         many.step(step, torch.tensor(rates, device=device), (0.9, 0.98), 1e-9)
     return _tables(kind, depth, plan, torch.stack(losses).cpu(), streams, gradients) | {
@@ -314,29 +339,29 @@ def _tables(
     gradients: dict[int, Tensor],
 ) -> dict[str, list[Row]]:
     """Make the rows of the curves, the streams and the gradients."""
-    curves, middle = [], plan.rates[len(plan.rates) // 2]
-    for i, run in enumerate(plan.runs):
-        for k, part in enumerate(losses[:, i].split(plan.log_every), start=1):
-            step = min(k * plan.log_every, plan.steps)
-            curves.append(
-                _run(kind, depth, *run) | {"step": step, "loss": _rounded(float(part.mean()))}
-            )
+    curves = []
+    for rate, warmup in product(plan.rates, plan.warmups):
+        chosen = [i for i, run in enumerate(plan.runs) if run[:2] == (rate, warmup)]
+        about = {"kind": kind, "depth": depth, "rate": rate, "warmup": warmup}
+        for k, part in enumerate(losses[:, chosen].split(plan.log_every), start=1):
+            seeds = part.double().mean(dim=0)  # one loss for each seed
+            found = {"loss": seeds.mean(), "lowest": seeds.min(), "highest": seeds.max()}
+            about |= {"step": min(k * plan.log_every, plan.steps)}
+            curves.append(about | {name: _rounded(float(v)) for name, v in found.items()})
     measured: dict[str, list[Row]] = {"streams.csv": [], "gradients.csv": []}
-    for name, found in {"streams.csv": streams, "gradients.csv": gradients}.items():
-        for warmup, (moment, values) in product(plan.warmups, found.items()):
-            chosen = [i for i, run in enumerate(plan.runs) if run[:2] == (middle, warmup)]
-            numbers = values[chosen].double().mean(dim=0).tolist()
-            places = _places(depth) if name == "streams.csv" else list(range(1, depth + 1))
-            about = {"kind": kind, "depth": depth, "warmup": warmup, "step": moment}
-            measured[name] += [
-                about | {"block": place, "value": _rounded(number)}
-                for place, number in zip(places, numbers, strict=True)
-            ]
+    for moment, rate, warmup in product(streams, plan.rates[-3:-1] or plan.rates, plan.warmups[:2]):
+        chosen = [i for i, run in enumerate(plan.runs) if run[:2] == (rate, warmup)]
+        about = {"kind": kind, "depth": depth, "rate": rate, "warmup": warmup, "step": moment}
+        stream = streams[moment][chosen].double().mean(dim=0).tolist()
+        for place, (size, apart) in zip([*range(depth + 1), "final"], stream, strict=True):
+            found = {"block": place, "rms": _rounded(size), "apart": _rounded(apart)}
+            measured["streams.csv"].append(about | found)
+        # Lengths differ by powers of ten: the mean of their logarithms.
+        logs = gradients[moment][chosen].double().log10().mean(dim=0).tolist()
+        for place, value in enumerate(logs, start=1):
+            found = {"block": place, "log10": _rounded(value)}
+            measured["gradients.csv"].append(about | found)
     return {"curves.csv": curves} | measured
-
-
-def _places(depth: int) -> list[int | str]:
-    return [*range(depth + 1), "final"]
 
 
 def _run(kind: str, depth: int, rate: float, warmup: int, seed: int) -> Row:
@@ -410,12 +435,12 @@ def make_plan(options: Options) -> tuple[Plan, tuple[int, ...]]:
     first = options.seed
     plan = Plan(
         steps=steps,
-        rates=options.pick((3e-4, 1e-3, 3e-3), (1e-3,)),
-        warmups=(0, steps // 5) if steps >= 5 else (0, 2),
+        rates=options.pick((1e-4, 3e-4, 1e-3, 3e-3), (1e-3,)),
+        warmups=(0, steps // 5, steps * 3 // 5) if steps >= 5 else (0, 2),
         seeds=tuple(range(first, first + options.pick(3, 1))),
         batch_size=options.pick(16, 2),
         n_tests=options.pick(512, 4),
-        moments=(0, 1, 10, steps // 5, steps - 1) if steps > 50 else (0, steps - 1),
+        moments=(0, 1, 3, 10, 30, steps // 5, steps - 1) if steps > 150 else (0, steps - 1),
         log_every=max(steps // 20, 1),
         n_characters=options.pick(None, 2_000),
         config=config,
@@ -423,11 +448,20 @@ def make_plan(options: Options) -> tuple[Plan, tuple[int, ...]]:
     return plan, options.pick((18, 12, 6, 2), (2,))
 
 
+def make_groups(depths: Sequence[int]) -> list[tuple[str, int]]:
+    """Pair kinds and depths, the deepest first: two kinds at all depths, the others at some."""
+    return [
+        (kind, depth)
+        for depth, kind in product(depths, KINDS)
+        if kind in ("post", "pre") or depth in (depths[0], 6)
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train all groups side by side and write four tables."""
     options = read_options("warmup", __doc__ or "", arguments)
     plan, depths = make_plan(options)
-    groups = [(kind, depth, plan, options.device) for depth, kind in product(depths, KINDS)]
+    groups = [(*each, plan, options.device) for each in make_groups(depths)]
     found = side_by_side(run_group, groups, options)
     tables = {name: [row for each in found for row in each[name]] for name in found[0]}
     sizes = product(("layer", "batch"), options.pick((1, 4, 16), (2,)))
@@ -435,7 +469,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables["batchnorm.csv"] = side_by_side(run_batch_norm, few, options)
     for name, rows in tables.items():
         write_csv(options.folder / name, rows)
-    middle = plan.rates[len(plan.rates) // 2]
+    middle = plan.rates[-2] if len(plan.rates) > 1 else plan.rates[0]
     metrics = {
         f"loss_{kind}_{depths[0]}_warmup_{warmup}".replace(",", "").replace(" ", "_"): mean(
             row["loss"]

@@ -380,10 +380,11 @@ def test_warmup_leaves_five_tables(results):
     first = {row["kind"]: [] for row in rows}
     for row in read_csv(folder / "streams.csv"):
         if row["step"] == "0" and row["warmup"] == "0":
-            first[row["kind"]].append(float(row["value"]))
+            first[row["kind"]].append(float(row["rms"]))
+            assert 0 < float(row["apart"]) <= 1
     for kind, sizes in first.items():
         assert len(sizes) == 4  # the embedding, two blocks, what the output layer reads
-        normed = {"post", "pre", "pre, rms"}
+        normed = {"post", "post, small writes", "pre", "pre, rms"}
         assert (sizes[-1] == pytest.approx(1, abs=1e-3)) == (kind in normed), kind
     assert {row["block"] for row in read_csv(folder / "gradients.csv")} == {"1", "2"}
     layer, batch = read_csv(folder / "batchnorm.csv")
