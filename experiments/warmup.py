@@ -37,6 +37,7 @@ from transformer_book import datasets
 from transformer_lib.blocks import Block
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
+from transformer_lib.feedforward import FeedForward
 from transformer_lib.heads import CausalLM
 from transformer_lib.norms import LayerNorm, RMSNorm, rms_norm
 from transformer_lib.recipes import Recipe, learning_rate
@@ -50,20 +51,21 @@ ABOUT = {
         embeddings and the first weights of 2017 (Xavier). `post`: LayerNorm after each residual
         sum. `pre`: before each sublayer, and one after the last block. `post, small writes`: as
         `post`, but the last matrix of each sublayer starts divided by the root of the number of
-        sublayers. `pre, no final norm`: without that last one. `pre, rms`: as `pre` with RMSNorm. `no norm`: none at all. Adam with
-        the betas and the epsilon of 2017, no weight decay, no clipping. The learning rate rises in
-        a straight line over `warmup` steps, or is there from the first step (`warmup` 0), and then
-        stays.""",
+        sublayers. `pre, no final norm`: as `pre` without that last one. `pre, rms`: as `pre` with
+        RMSNorm. `no norm`: none at all. Adam with the betas and the epsilon of 2017, no weight
+        decay, no clipping. The learning rate rises in a straight line over `warmup` steps, or is
+        there from the first step (`warmup` 0), and then stays.""",
     "How to read the tables": """`results.csv`: `loss` is that of new text after the training;
         `nan` means that the training ended in numbers that are none. `first` is the training loss
         of the first step. `curves.csv` has the training losses on the way: their mean, the lowest
         and the highest of the seeds. `streams.csv` has the root mean square of the stream after
         each block (0 is the embedding, `final` what the output layer reads) and `apart`, the part
         of its mean square that is left when the mean of all tokens is taken away; `gradients.csv`
-        the decimal logarithm of the length of the gradient of each block's weights. Both are means over the seeds after `step` steps, for the two middle
-        learning rates. `batchnorm.csv`: a pre-norm decoder of two blocks with LayerNorm or
-        BatchNorm, by the number of windows in a batch; `loss` is that of new text with the running
-        means of the training, `loss_batch` with the means of the batch itself, as in training.""",
+        the decimal logarithm of the length of the gradient of each block's weights. Both are means
+        over the seeds after `step` steps, for the two middle learning rates. `batchnorm.csv`: a
+        pre-norm decoder of two blocks with LayerNorm or BatchNorm, by the number of windows in a
+        batch; `loss` is that of new text with the running means of the training, `loss_batch` with
+        the means of the batch itself, as in training.""",
     "Intended use": "Teaching: what the place of a norm does to a deep stack; what warm-up is for.",
     "Limits": """One width, one text, short trainings, a constant rate, no clipping. What a larger
         model needs may be different.""",
@@ -98,7 +100,9 @@ class Subject(nn.Module):
         stack = self.lm.decoder.stack
         if kind in ("pre, no final norm", "no norm"):
             stack.final_norm = None
-        for block in stack.blocks if kind == "post, small writes" else ():
+        blocks = [part for part in self.modules() if isinstance(part, Block)]
+        for block in blocks if kind == "post, small writes" else []:
+            assert isinstance(block.feed_forward, FeedForward)
             for writer in (block.attention.output, block.feed_forward.contract):
                 writer.weight.data /= math.sqrt(2 * config.n_layers)
         for owner in [part for part in self.modules() if not isinstance(part, Spelled)]:
