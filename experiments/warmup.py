@@ -433,7 +433,7 @@ def _loss_in_training(model: nn.Module, new: TextWindows) -> float:
 
 def make_plan(options: Options) -> tuple[Plan, tuple[int, ...]]:
     """Say what to train, and at which depths."""
-    steps = options.n_steps(500)
+    steps = options.n_steps(400)
     length, width = options.pick(64, 8), options.pick(64, 16)
     config = TransformerConfig(max_len=length, d_model=width, n_heads=4, dropout=0.0)
     first = options.seed
@@ -442,7 +442,7 @@ def make_plan(options: Options) -> tuple[Plan, tuple[int, ...]]:
         rates=options.pick((1e-4, 3e-4, 1e-3, 3e-3), (1e-3,)),
         warmups=(0, steps // 5, steps * 3 // 5) if steps >= 5 else (0, 2),
         seeds=tuple(range(first, first + options.pick(3, 1))),
-        batch_size=options.pick(16, 2),
+        batch_size=options.pick(12, 2),
         n_tests=options.pick(512, 4),
         moments=(0, 1, 3, 10, 30, steps // 5, steps - 1) if steps > 150 else (0, steps - 1),
         log_every=max(steps // 20, 1),
