@@ -9,6 +9,7 @@ from transformer_book.exercises import (
     attention,
     decoder,
     encoder,
+    feedforward,
     heads,
     masks,
     positions,
@@ -91,6 +92,13 @@ EXERCISES: dict[str, Exercise] = {
     "decoder.block_parameters": decoder.BLOCK_PARAMETERS,
     "decoder.shift": decoder.SHIFT,
     "decoder.exact_match": decoder.EXACT_MATCH,
+    "feedforward.network": feedforward.NETWORK,
+    "feedforward.swiglu": feedforward.SWIGLU,
+    "feedforward.gated_width": feedforward.GATED_WIDTH,
+    "feedforward.share": feedforward.SHARE,
+    "feedforward.unit": feedforward.UNIT,
+    "feedforward.mixture": feedforward.MIXTURE,
+    "feedforward.balance": feedforward.BALANCE,
 }
 
 
