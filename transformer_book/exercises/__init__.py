@@ -12,6 +12,7 @@ from transformer_book.exercises import (
     feedforward,
     heads,
     masks,
+    norms,
     positions,
     reading,
     recurrence,
@@ -99,6 +100,13 @@ EXERCISES: dict[str, Exercise] = {
     "feedforward.unit": feedforward.UNIT,
     "feedforward.mixture": feedforward.MIXTURE,
     "feedforward.balance": feedforward.BALANCE,
+    "norms.layer_norm": norms.LAYER_NORM,
+    "norms.rms_norm": norms.RMS_NORM,
+    "norms.fold": norms.FOLD,
+    "norms.centre": norms.CENTRE,
+    "norms.orders": norms.ORDERS,
+    "norms.backward": norms.BACKWARD,
+    "norms.stream_size": norms.STREAM_SIZE,
 }
 
 
