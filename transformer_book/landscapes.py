@@ -73,8 +73,8 @@ def level_maps(
             axis.grid(visible=False)
             axis.set(xticks=[-reach, 0, reach], yticks=[-reach, 0, reach])
             axis.tick_params(labelsize=9)
-            middle = written(heights[len(heights) // 2, len(heights) // 2], 2)
-            low, high = written(heights.min(), 2), written(heights.max(), 2)
+            found = (heights[len(heights) // 2, len(heights) // 2], heights.min(), heights.max())
+            middle, low, high = map(_short, found)
             sentences.append(f"{name}: {middle} in the middle, lowest {low}, highest {high}.")
         figure.suptitle(title, fontweight="bold", fontsize=12)
         figure.supxlabel(x_label, fontsize=11)
@@ -158,6 +158,11 @@ def _unit(x: float, y: float, stays: bool) -> str:
     circle = f'<circle cx="{x}" cy="{y}" r="13" fill="none" stroke="{MUTED}"/>'
     cross = f"M{x - 7} {y - 7}L{x + 7} {y + 7}M{x - 7} {y + 7}L{x + 7} {y - 7}"
     return circle + f'<path d="{cross}" stroke="{MUTED}" stroke-width="1.6"/>'
+
+
+def _short(height: float) -> str:
+    """Write a height with two decimals, or a very large one with two digits."""
+    return written(height, 2) if height < 1_000 else f"{height:.1e}"
 
 
 def _square(name: str, values: ArrayLike) -> NDArray[np.float64]:

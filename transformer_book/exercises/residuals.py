@@ -183,3 +183,56 @@ ALL_KEPT = Exercise(
         "Chances of independent events are multiplied.": lambda p, n: 1 - n * p,
     },
 )
+
+
+def _direction(weight: Tensor, noise: Tensor) -> Tensor:
+    return noise * weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
+
+
+DIRECTION = Exercise(
+    reference=_direction,
+    inputs=[random_inputs((4, 6), (4, 6)), random_inputs((2, 3), (2, 3))],
+    mistakes={
+        "A unit's weights are a row of (out, in); these are columns.": (
+            lambda w, n: n * w.norm(dim=0) / n.norm(dim=0)
+        ),
+        "The whole matrix got one length; each unit has its own.": (
+            lambda w, n: n * w.norm() / n.norm()
+        ),
+        "The noise keeps its own length: divide by it first.": (
+            lambda w, n: n * w.norm(dim=1, keepdim=True)
+        ),
+        "Every unit got length 1; it should be as long as its weights.": (
+            lambda w, n: n / n.norm(dim=1, keepdim=True)
+        ),
+        "That multiplies entry by entry: the direction is no longer random.": (
+            lambda w, n: n * w.abs()
+        ),
+    },
+)
+
+
+def _convex_share(losses: Tensor) -> Tensor:
+    bend = losses[2:] - 2 * losses[1:-1] + losses[:-2]
+    return (bend >= 0).double().mean()
+
+
+CONVEX_SHARE = Exercise(
+    reference=_convex_share,
+    inputs=[
+        (torch.tensor([4.0, 1, 0, 1, 4, 5, 4, 1]),),
+        (torch.tensor([0.0, 1, 3, 4, 4, 5, 9, 10, 10]),),
+    ],
+    mistakes={
+        "That is where the curve goes up; it should be where its slope goes up.": (
+            lambda x: (x[1:] >= x[:-1]).double().mean()
+        ),
+        "That is where it bends downwards.": lambda x: 1 - _convex_share(x),
+        "A straight piece counts as convex: use >=.": (
+            lambda x: (x[2:] - 2 * x[1:-1] + x[:-2] > 0).double().mean()
+        ),
+        "Divide by the number of inner points: the two ends have no second difference.": (
+            lambda x: (x[2:] - 2 * x[1:-1] + x[:-2] >= 0).double().sum() / len(x)
+        ),
+    },
+)
