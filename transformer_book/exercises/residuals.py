@@ -186,7 +186,8 @@ ALL_KEPT = Exercise(
 
 
 def _direction(weight: Tensor, noise: Tensor) -> Tensor:
-    return noise * weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
+    scaled: Tensor = noise * weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
+    return scaled
 
 
 DIRECTION = Exercise(
@@ -221,7 +222,7 @@ CONVEX_SHARE = Exercise(
     reference=_convex_share,
     inputs=[
         (torch.tensor([4.0, 1, 0, 1, 4, 5, 4, 1]),),
-        (torch.tensor([0.0, 1, 3, 4, 4, 5, 9, 10, 10]),),
+        (torch.tensor([0.0, 1, 2, 4, 4, 4, 9, 10, 10]),),
     ],
     mistakes={
         "That is where the curve goes up; it should be where its slope goes up.": (
