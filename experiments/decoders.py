@@ -8,6 +8,8 @@ network or its causal mask; one is whole but reads some wrong letters as it lear
 twice: with the true letters before each letter (teacher forcing), and on its own words.
 """
 
+import random
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
@@ -53,6 +55,11 @@ NOISE = 0.1  # how many of the letters are wrong that "noisy letters" reads as i
 EOS = 2
 DISTANCES = range(1, 9)
 ENDING = 4  # letters of an answer that are compared wherever they stand
+UNITS = "zwei|drei|vier|fünf|sechs|sieben|acht|neun"
+TENS = "zwanzig|dreißig|vierzig|fünfzig|sechzig|siebzig|achtzig|neunzig"
+TEENS = "zehn|elf|zwölf|(drei|vier|fünf|sech|sieb|acht|neun)zehn"
+HUNDREDS = f"((ein|{UNITS})hundert)?(%s|{UNITS}|{TEENS}|((ein|{UNITS})und)?({TENS}))?"
+NUMBER_WORD = f"null|({HUNDREDS % 'ein'}tausend)?{HUNDREDS % 'eins'}"  # below a million
 SHOWN = 8  # how long the words are whose alignment is kept
 ABOUT = {
     "Task": f"""Copy and reverse: a word of 1 to {LONGEST} of {N_LETTERS} letters in, the same word
@@ -71,9 +78,12 @@ ABOUT = {
         the same on the way. `recovery.csv`: a letter is given, the true one or a wrong one, and the
         model writes on by itself; the share of right letters at each distance after it, first
         letter of the answer to last but one; `shipped` is the model of `numbers`, of three blocks
-        each, with all test numbers. `endings.csv`: the share of these answers whose last {ENDING}
-        letters are right, wherever they stand, of those with more letters left. `alignment.csv`:
-        the mean weights of cross-attention in `reverse`, whole decoder, {SHOWN} letters.""",
+        each, with all test numbers and three kinds of wrong letters: any, one that some number of
+        the data has after the same letters (`possible`), one that none has. `endings.csv`: the
+        share of these answers whose last {ENDING} letters are right, wherever they stand, of those
+        with more letters left. `letters.csv`: the shipped model alone, with the share of answers
+        that are a right German number word, if another one. `alignment.csv`: the mean weights of
+        cross-attention in `reverse`, whole decoder, {SHOWN} letters.""",
     "Intended use": "Teaching: what the parts of a decoder do, and what teacher forcing hides.",
     "Limits": """One small size, one recipe, a short training. A part that is not missed in these
         tasks may be needed in others.""",
@@ -232,51 +242,85 @@ def _share(right: Tensor, counts: Tensor) -> float | str:
     return round(int((right & counts).sum()) / n, 5) if n else ""
 
 
-def recovery(model: nn.Module, batch: Batch, seed: int) -> tuple[list[Row], Row]:
-    """Put one letter before a model, a true or a wrong one, and see how it goes on.
+def slips(targets: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw a place in each answer, and a wrong letter for it.
+
+    Args:
+        targets: the answers, ``(B, T)`` on the CPU.
+        seed: another seed, other places.
+
+    Returns:
+        The places ``(B,)``, never the last letter, and the letters ``(B,)``, each of some answer.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (targets != IGNORE).sum(dim=1)  # the end included
+    places = (torch.rand(len(targets), generator=generator) * (lengths - 2)).long()
+    symbols = targets[targets >= FIRST_SYMBOL].unique()
+    step = torch.randint(1, len(symbols), (len(targets),), generator=generator)
+    true = targets.gather(1, places[:, None])[:, 0]
+    return places, symbols[(torch.searchsorted(symbols, true) + step) % len(symbols)]
+
+
+def go_on(model: nn.Module, batch: Batch, places: Tensor, letters: Tensor) -> list[Tensor]:
+    """Put one letter before a model, the true one and then a wrong one, and let it go on.
 
     Args:
         model: a translator.
         batch: what it translates.
-        seed: of the places and of the wrong letters, which are letters of some answer.
+        places: where the letter stands, ``(B,)``; all letters before it are given, too.
+        letters: the wrong ones, ``(B,)``.
 
     Returns:
-        For each distance after that letter, the share of right letters in both cases; and the
+        The two answers with what was given, ``(B, T)`` each on the CPU.
+    """
+    device, targets = batch["targets"].device, batch["targets"].cpu()
+    given = torch.arange(targets.shape[1]) <= places[:, None]
+    wrong = targets.scatter(1, places[:, None], letters[:, None])
+    return [
+        torch.where(given, read, write(model, batch, given.to(device), read.to(device)).cpu())
+        for read in (targets, wrong)
+    ]
+
+
+def recovery(targets: Tensor, places: Tensor, answers: Sequence[Tensor]) -> tuple[list[Row], Row]:
+    """Judge answers after a given letter.
+
+    Args:
+        targets: the true ones, ``(B, T)``.
+        places: where the letter stands, ``(B,)``.
+        answers: those of :func:`go_on`.
+
+    Returns:
+        For each distance after the letter, the share of right letters in both cases; and the
         share of answers that end as they should, wherever the end stands.
     """
-    targets, generator = batch["targets"].cpu(), torch.Generator().manual_seed(seed)
     lengths = (targets != IGNORE).sum(dim=1)  # the end included
-    # The first letters up to a random one are given, the last letter of the word never.
-    last = (torch.rand(len(targets), generator=generator) * (lengths - 2)).long()
-    symbols = targets[targets >= FIRST_SYMBOL].unique()
-    step = torch.randint(1, len(symbols), (len(targets),), generator=generator)
-    place = torch.arange(len(targets)), last
-    wrong = targets.clone()
-    true = torch.searchsorted(symbols, targets[place].contiguous())
-    wrong[place] = symbols[(true + step) % len(symbols)]
-    device = batch["targets"].device
-    given = (torch.arange(targets.shape[1]) <= last[:, None]).to(device)
-    written = [write(model, batch, given, read.to(device)).cpu() for read in (targets, wrong)]
     rows = []
     for distance in DISTANCES:
-        here = last + distance
+        here = places + distance
         some = (lengths > 2) & (here < lengths)
         if some.any():
             at = torch.arange(len(targets))[some], here[some]
-            right = [float((letters[at] == targets[at]).double().mean()) for letters in written]
+            right = [float((ids[at] == targets[at]).double().mean()) for ids in answers]
             row = {"distance": distance, "n": int(some.sum())}
             rows.append(row | {"after_true": right[0], "after_wrong": right[1]})
-    long = [i for i in range(len(targets)) if lengths[i] - last[i] > ENDING + 1]
-    ends = [mean(_ending(w[i], last[i]) == _ending(targets[i], last[i]) for i in long or [0])
-            for w in written]  # fmt: skip
+    long = [i for i in range(len(targets)) if lengths[i] - places[i] > ENDING + 1]
+    ends = [
+        mean(_ending(ids[i], places[i]) == _ending(targets[i], places[i]) for i in long or [0])
+        for ids in answers
+    ]
     return rows, {"n": len(long), "after_true": ends[0], "after_wrong": ends[1]}
 
 
 def _ending(letters: Tensor, given: Tensor) -> list[int]:
     """Return the last letters before the end; none if there is no end, or too few are new."""
-    ids: list[int] = letters.tolist()
-    end = ids.index(EOS) if EOS in ids else 0
+    ids = letters.tolist()
+    end = len(_up_to_end(ids)) if EOS in ids else 0
     return ids[end - ENDING : end] if end - ENDING > int(given) else []
+
+
+def _up_to_end(ids: list[int]) -> list[int]:
+    return ids[: ids.index(EOS)] if EOS in ids else ids
 
 
 def alignment(model: nn.Module, length: int, device: str) -> list[Row]:
@@ -330,7 +374,9 @@ def run_one(
         model.train(was_training)
 
     train(model, batches, recipe, device=device, progress=False, on_step=look)
-    after, ends = recovery(model, test, seed)
+    targets = test["targets"].cpu()
+    places, wrong = slips(targets, seed)
+    after, ends = recovery(targets, places, go_on(model, test, places, wrong))
     tables = {"curves": curve, "recovery": [run | row for row in after], "endings": [run | ends]}
     tables["alignment"] = []
     if (task, kind) == ("reverse", "whole"):
@@ -339,19 +385,52 @@ def run_one(
     return tables
 
 
-def shipped(options: Options) -> tuple[list[Row], Row]:
-    """See how the translator of ``experiments.numbers`` goes on after a wrong letter."""
+def shipped(options: Options) -> dict[str, list[Row]]:
+    """See how the translator of ``experiments.numbers`` goes on after a wrong letter.
+
+    Args:
+        options: the experiment's.
+
+    Returns:
+        Rows of three tables for three kinds of wrong letters: any; one that some number of the
+        data has after the same letters; one that none has.
+    """
     folder = ROOT / "book" / "results" / "numbers"
     model = load_model(folder, device=options.device).eval()
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    some = datasets.numbers().test[: options.pick(None, 2)]
-    pairs = [(tokenizer.encode(n.english), tokenizer.encode(n.german)) for n in some]
+    tokenizer, data = Tokenizer.load(folder / "tokenizer.json"), datasets.numbers()
+    some = data.test[: options.pick(None, 4)]
+    possible = {n.german[:i] for part in data for n in part for i in range(len(n.german) + 1)}
+    alphabet = sorted({letter for n in data.train for letter in n.german})
     special = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-    batch = translation_batch(pairs, *special)
-    batch = {name: tensor.to(options.device) for name, tensor in batch.items()}
-    who = {"task": "numbers", "kind": "shipped", "seed": 0}
-    rows, ends = recovery(model, batch, options.seed)
-    return [who | row for row in rows], who | ends
+    rng, names = random.Random(options.seed), ("impossible", "possible")
+    after, endings, kinds = [], [], []
+    for kind in ("any", *names):
+        pairs, places, letters = [], [], []
+        for n in some:
+            found = [
+                (place, letter)
+                for place, letter in product(range(len(n.german) - 1), alphabet)
+                if letter != n.german[place]
+                and kind in ("any", names[n.german[:place] + letter in possible])
+            ]
+            if found:
+                place, letter = rng.choice(found)
+                pairs.append((tokenizer.encode(n.english), tokenizer.encode(n.german)))
+                places.append(place)
+                letters += tokenizer.encode(letter)
+        batch = translation_batch(pairs, *special)
+        batch = {name: tensor.to(options.device) for name, tensor in batch.items()}
+        where = torch.tensor(places)
+        answers = go_on(model, batch, where, torch.tensor(letters))
+        rows, ends = recovery(batch["targets"].cpu(), where, answers)
+        who = {"task": "numbers", "kind": f"shipped, {kind} letter", "seed": 0}
+        after += [who | row for row in rows]
+        endings.append(who | ends)
+        texts = [tokenizer.decode(_up_to_end(row.tolist())) for row in answers[1]]
+        spelled = mean(bool(re.fullmatch(NUMBER_WORD, text)) for text in texts)
+        row = {"letter": kind, "n": len(texts), "still_a_number": spelled}
+        kinds.append(row | {"ends_right": ends["after_wrong"], "n_ends": ends["n"]})
+    return {"recovery": after, "endings": endings, "letters": kinds}
 
 
 def choices(options: Options) -> list[tuple[str, str]]:
@@ -383,9 +462,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = plan_of(options)
     found = side_by_side(run_one, plan, options)
     tables = {name: [row for each in found for row in each[name]] for name in found[0]}
-    after, ends = shipped(options)
-    tables["recovery"] += after
-    tables["endings"].append(ends)
+    for name, rows in shipped(options).items():
+        tables[name] = tables.get(name, []) + rows
     for name, table in tables.items():
         write_csv(options.folder / f"{name}.csv", table)
     rows = [each["curves"][-1] for each in found]

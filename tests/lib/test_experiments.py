@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import subprocess
 
 import pytest
@@ -676,6 +677,9 @@ def test_decoders_judges_six_kinds_with_a_teacher_and_alone(results):
     for row in read_csv(folder / "recovery.csv"):
         assert 1 <= int(row["distance"]) <= max(decoders.DISTANCES)
         assert 0 <= float(row["after_wrong"]) <= 1
+    rows = read_csv(folder / "letters.csv")
+    assert [row["letter"] for row in rows] == ["any", "impossible", "possible"]
+    assert rows[1]["still_a_number"] == "0"
     rows = read_csv(folder / "alignment.csv")
     assert len(rows) == 4 * (decoders.SHOWN + 1) * decoders.SHOWN
     assert sum(float(row["weight"]) for row in rows[: decoders.SHOWN]) == pytest.approx(1, abs=1e-3)
@@ -694,6 +698,13 @@ def test_decoders_lack_what_their_kind_says():
         assert torch.equal(first, other) == (kind != "no causal mask")
         elsewhere = model(ids.flip(1), torch.tensor([[1, 5, 6]]))[0, 0]
         assert torch.equal(first, elsewhere) == (kind == "no cross-attention")
+
+
+def test_number_words_are_told_from_others():
+    data = datasets.numbers()
+    assert all(re.fullmatch(decoders.NUMBER_WORD, n.german) for part in data for n in part)
+    for word in ("dweiundvierzig", "einhundertein", "einshundert", "zweiundzehn", "hundertt"):
+        assert not re.fullmatch(decoders.NUMBER_WORD, word)
 
 
 def test_a_letter_that_is_given_is_read_and_not_written():
