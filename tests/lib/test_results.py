@@ -30,6 +30,7 @@ def read_csv(path):
 
 def test_every_experiment_has_its_card():
     without = {"recall", "memory", "words", "scores", "leakage", "heads"}
+    without |= {"lengths", "activations", "warmup", "surfaces", "dropout", "decoders"}
     assert (
         set(CARDS) - without == set(WITH_MODEL) == {"numbers", "shakespeare", "languages", "digits"}
     )
@@ -135,7 +136,19 @@ SUMMARIES = [  # a number of a card, and the rows it sums up
     ("heads", "both_right_32x1_linear", "both_right", {"heads": 32, "d_head": 1}),
     ("leakage", "honest_loss (none)", "honest_loss", {"mask": "none", "step": 600}),
     ("leakage", "valid (causal)", "valid", {"mask": "causal", "step": 600}),
-]
+    ("lengths", "loss_rope_1024", "loss", {"scheme": "rope", "length": 1024}),
+    ("lengths", "loss_none_128", "loss", {"scheme": "none", "length": 128}),
+    ("activations", "loss (swiglu)", "loss", {"kind": "swiglu", "learning_rate": 0.003}),
+    ("activations", "loss (none)", "loss", {"kind": "none", "learning_rate": 0.003}),
+    ("warmup", "loss_post_18_warmup_80", "loss",
+     {"kind": "post", "depth": 18, "rate": 0.001, "warmup": 80}),
+    ("warmup", "loss_pre_18_warmup_0", "loss",
+     {"kind": "pre", "depth": 18, "rate": 0.001, "warmup": 0}),
+    ("dropout", "loss (20,000 letters, dropout 0.3)", "loss",
+     {"letters": 20_000, "dropout": 0.3, "step": 800}),
+    ("decoders", "words (reverse, no feed-forward)", "words",
+     {"task": "reverse", "kind": "no feed-forward"}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "metric", "column", "where"), SUMMARIES)
