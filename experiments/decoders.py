@@ -2,10 +2,11 @@
 
     python -m experiments.decoders
 
-Small encoder-decoders learn to copy words, to write them backwards, and to translate numbers. One
-has the whole decoder; the others lack its self-attention, its cross-attention, its feed-forward
-network or its causal mask; one is whole but reads some wrong letters as it learns. Each is judged
-twice: with the true letters before each letter (teacher forcing), and on its own words.
+Small encoder-decoders learn to copy words, to write them backwards, to write their letters in any
+order, and to translate numbers. One has the whole decoder; the others lack its self-attention,
+its cross-attention, its feed-forward network or its causal mask; one is whole but reads some wrong
+letters as it learns. Each is judged twice: with the true letters before each letter (teacher
+forcing), and on its own words.
 """
 
 import random
@@ -40,7 +41,12 @@ from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import attention_maps
 from transformer_lib.training import train
 
-TASKS = {"numbers": 900, "reverse": 600, "copy": 600}  # and how many updates each gets
+TASKS = {
+    "numbers": 900,
+    "reverse": 600,
+    "copy": 600,
+    "shuffle": 600,
+}  # and how many updates each gets
 KINDS = {  # what is taken out of the decoder's blocks
     "whole": None,
     "no self-attention": "attention",
@@ -50,6 +56,8 @@ KINDS = {  # what is taken out of the decoder's blocks
     "noisy letters": None,
 }
 N_LETTERS, LONGEST = 10, 12  # of the words that are copied and reversed
+DISTINCT = 8  # the longest word that is shuffled
+ALIGNED = ("whole", "no self-attention", "noisy letters")  # their alignment is kept
 LIMIT = 10_000  # numbers below this are translated
 NOISE = 0.1  # how many of the letters are wrong that "noisy letters" reads as it learns
 EOS = 2
@@ -63,8 +71,9 @@ NUMBER_WORD = f"null|({HUNDREDS % 'ein'}tausend)?{HUNDREDS % 'eins'}"  # below a
 SHOWN = 8  # how long the words are whose alignment is kept
 ABOUT = {
     "Task": f"""Copy and reverse: a word of 1 to {LONGEST} of {N_LETTERS} letters in, the same word
-        or the word backwards out. Numbers: an English number below {LIMIT:,} in, the German word
-        out. Letter by letter; judged with new words, and with numbers of the test part.""",
+        or the word backwards out. Shuffle: a word of 2 to {DISTINCT} different letters in, the same
+        letters in a random order out. Numbers: an English number below {LIMIT:,} in, the German
+        word out. Letter by letter; judged with new words, and with numbers of the test part.""",
     "Choices": f"""One block of encoder and one of decoder, D = 64, four heads, sinusoidal
         positions, pre-norm, no dropout. What a kind lacks, it lacks in the decoder alone, and from
         the start; nothing is put in its place, so it has fewer parameters. `no causal mask` sees
@@ -73,7 +82,8 @@ ABOUT = {
     "How to read the tables": f"""`letters_taught` is the share of right letters, the end included,
         with the true letters before each; `letters_own` the same with the model's own letters,
         place by place; `words` the share of answers without a wrong letter on its own words, and
-        `words_taught` that of words whose letters are all right when taught. `later_taught` and
+        `words_taught` that of words whose letters are all right when taught. `same_letters` is the
+        share of answers with the letters of the true one in any order. `later_taught` and
         `later_own` count only the letters after the first mistake of an answer. `curves.csv` has
         the same on the way. `recovery.csv`: a letter is given, the true one or a wrong one, and the
         model writes on by itself; the share of right letters at each distance after it, first
@@ -83,7 +93,7 @@ ABOUT = {
         share of these answers whose last {ENDING} letters are right, wherever they stand, of those
         with more letters left. `letters.csv`: the shipped model alone, with the share of answers
         that are a right German number word, if another one. `alignment.csv`: the mean weights of
-        cross-attention in `reverse`, whole decoder, {SHOWN} letters.""",
+        cross-attention in `reverse`, for words of {SHOWN} letters and three kinds.""",
     "Intended use": "Teaching: what the parts of a decoder do, and what teacher forcing hides.",
     "Limits": """One small size, one recipe, a short training. A part that is not missed in these
         tasks may be needed in others.""",
@@ -138,12 +148,22 @@ def pairs_of(task: str, n_examples: int, n_tests: int, seed: int) -> tuple[list[
         n_tests: how many new ones at most.
         seed: of the words.
     """
+    if task == "shuffle":
+        return shuffle_task(n_examples, 2 * seed), shuffle_task(n_tests, 2 * seed + 1)
     if task != "numbers":
         make = copy_task if task == "copy" else reverse_task
         sizes = (N_LETTERS, LONGEST)
         return make(n_examples, *sizes, seed=2 * seed), make(n_tests, *sizes, seed=2 * seed + 1)
     known, new = numbers()
     return known[:n_examples], new[:n_tests]
+
+
+def shuffle_task(n_examples: int, seed: int) -> list[Pair]:
+    """Make words of different letters, and the same letters in another order, drawn at random."""
+    rng = random.Random(seed)
+    symbols = range(FIRST_SYMBOL, FIRST_SYMBOL + N_LETTERS)
+    words = [rng.sample(symbols, rng.randint(2, DISTINCT)) for _ in range(n_examples)]
+    return [(word, rng.sample(word, len(word))) for word in words]
 
 
 @cache
@@ -220,9 +240,14 @@ def judge(model: nn.Module, batch: Batch) -> Row:
     """Compare what a model does when it is taught with what it does on its own words."""
     targets = batch["targets"]
     counts = targets != IGNORE
+    written = write(model, batch)
     by_teacher, by_itself = (
-        (answers == targets) & counts for answers in (taught(model, batch), write(model, batch))
+        (answers == targets) & counts for answers in (taught(model, batch), written)
     )
+    same_letters = [
+        sorted(_up_to_end(ids)) == sorted(_up_to_end(true))
+        for ids, true in zip(written.tolist(), targets.tolist(), strict=True)
+    ]
     mistaken = (~by_itself & counts).int()
     later = (mistaken.cumsum(dim=1) - mistaken > 0) & counts  # after the first mistake
     return {
@@ -230,6 +255,7 @@ def judge(model: nn.Module, batch: Batch) -> Row:
         "letters_own": _share(by_itself, counts),
         "words_taught": float((by_teacher | ~counts).all(dim=1).double().mean()),
         "words": float((by_itself | ~counts).all(dim=1).double().mean()),
+        "same_letters": mean(same_letters),
         "n_later": int(later.sum()),
         "later_taught": _share(by_teacher, later),
         "later_own": _share(by_itself, later),
@@ -379,9 +405,10 @@ def run_one(
     after, ends = recovery(targets, places, go_on(model, test, places, wrong))
     tables = {"curves": curve, "recovery": [run | row for row in after], "endings": [run | ends]}
     tables["alignment"] = []
-    if (task, kind) == ("reverse", "whole"):
-        rows = alignment(model, SHOWN, device)
-        tables["alignment"] = [{"seed": seed} | row for row in rows]
+    if task == "shuffle":  # where several letters are right
+        tables |= {"recovery": [], "endings": []}
+    if task == "reverse" and kind in ALIGNED:
+        tables["alignment"] = [run | row for row in alignment(model, SHOWN, device)]
     return tables
 
 

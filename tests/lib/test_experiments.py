@@ -672,6 +672,7 @@ def test_decoders_judges_six_kinds_with_a_teacher_and_alone(results):
     assert [row["kind"] for row in rows] == list(decoders.KINDS)
     for row in rows:
         assert 0 <= float(row["words"]) <= float(row["letters_own"]) <= 1
+        assert float(row["words"]) <= float(row["same_letters"])
         if row["kind"] != "no causal mask":  # up to the first mistake there is no difference
             assert row["words"] == row["words_taught"]
     for row in read_csv(folder / "recovery.csv"):
@@ -681,7 +682,7 @@ def test_decoders_judges_six_kinds_with_a_teacher_and_alone(results):
     assert [row["letter"] for row in rows] == ["any", "impossible", "possible"]
     assert rows[1]["still_a_number"] == "0"
     rows = read_csv(folder / "alignment.csv")
-    assert len(rows) == 4 * (decoders.SHOWN + 1) * decoders.SHOWN
+    assert len(rows) == len(decoders.ALIGNED) * 4 * (decoders.SHOWN + 1) * decoders.SHOWN
     assert sum(float(row["weight"]) for row in rows[: decoders.SHOWN]) == pytest.approx(1, abs=1e-3)
 
 
@@ -718,6 +719,8 @@ def test_a_letter_that_is_given_is_read_and_not_written():
     assert own[0].tolist() == [2, 3, 4, 5]
     given = torch.tensor([[True, True, False, False]] * 2)
     assert decoders.write(NextLetter(), batch, given)[0].tolist() == [2, 8, 7, 8]
+    ((word, other), *_) = decoders.shuffle_task(3, seed=0)
+    assert sorted(word) == sorted(other)
     found = decoders.judge(NextLetter(), batch)
     assert (found["words"], found["words_taught"], found["n_later"]) == (0, 0, 5)
     noisy = decoders.noisy(13, seed=0)([([5, 6], list(range(3, 13)))] * 50)
