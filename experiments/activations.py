@@ -32,7 +32,7 @@ from transformer_lib.tokenizers import CharTokenizer
 WIDTH, LAYERS = 128, 2  # of the model that all others are compared with
 LENGTH, BATCH = 128, 64
 EXPERTS = 8
-RATES = (1e-3, 3e-3)
+RATES = (1e-3, 3e-3, 1e-2)  # the one in the middle for all groups
 CLASSES: dict[str, Callable[[str], bool]] = {  # of characters, for what an expert is sent
     "vowels": lambda c: c in "aeiou",
     "consonants": lambda c: c.islower() and c not in "aeiou",
@@ -63,7 +63,7 @@ ABOUT = {
         choices and, in the other columns, which part of its tokens is of which class.
         `curves.csv`: training losses and balance losses on the way.""",
     "Intended use": "Teaching: what the feed-forward network is good for, and which one.",
-    "Limits": f"""One small model, one text, {LENGTH} characters, a short training; two learning
+    "Limits": f"""One small model, one text, {LENGTH} characters, a short training; three learning
         rates for the groups `kind` and `without`, one for the others. Differences of a hundredth
         between non-linearities say nothing about large models.""",
 }
@@ -372,13 +372,13 @@ def _rounded(value: Any) -> Any:
 
 
 def plan_of(options: Options, recipe: Recipe) -> list[tuple[Any, ...]]:
-    """List all runs: three seeds; two learning rates where kinds are compared."""
+    """List all runs: five seeds; three learning rates where kinds are compared."""
     sizes = (*options.pick((LENGTH, BATCH, None), (16, 4, 2_000)), options.device)
-    seeds = range(options.seed, options.seed + options.pick(3, 1))
+    seeds = range(options.seed, options.seed + options.pick(5, 1))
     return [
         (model, replace(recipe, learning_rate=rate, seed=seed), *sizes)
         for model in models(options.pick(WIDTH, 32))
-        for rate in options.pick(RATES, RATES[1:])
+        for rate in options.pick(RATES, RATES[1:2])
         for seed in seeds
         if rate == RATES[1] or model.group in ("kind", "without")
     ]
