@@ -36,7 +36,7 @@ from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.training import train
 
-Method = Literal["plain", "interpolation", "ntk", "yarn"]
+Method = Literal["plain", "interpolation", "ntk", "yarn", "yarn-8"]
 SCHEMES: tuple[Position, ...] = get_args(Position)
 METHODS: tuple[Method, ...] = get_args(Method)
 BACK, N_SYMBOLS = 3, 16  # of the copy task
@@ -59,7 +59,8 @@ ABOUT = {
         the places from `first` up to, but without, `last` in the longest texts. `copy.csv`: which
         part is right at such places. `extension.csv`: losses with `plain` RoPE, with all
         frequencies divided by the scale (`interpolation`), with another base (`ntk`), and with some
-        divided and some not, and sharper scores (`yarn`).""",
+        divided and some not, and sharper scores (`yarn`; it leaves pairs alone that turn 32 times
+        in the trained length, as in its paper, `yarn-8` those that turn 8 times).""",
     "Intended use": "Teaching: what each way of telling positions does where it was not trained.",
     "Limits": """One size, one text, one learning rate, a short training, three or four seeds.
         Larger models trained on longer texts may behave otherwise.""",
@@ -79,7 +80,7 @@ def rope_frequencies(
         base: of the wavelengths, as trained.
 
     Returns:
-        The frequencies ``(K/2,)``, and a factor, which is 1 but for YaRN.
+        The frequencies ``(K/2,)``, and a factor, which is 1 but for the two kinds of YaRN.
     """
     pairs = torch.arange(0, d_head, 2) / d_head  # (K/2,)
     if method == "ntk":
@@ -90,7 +91,8 @@ def rope_frequencies(
     if method == "interpolation":
         return plain / scale, 1.0
     turns = trained * plain / (2 * math.pi)  # in the trained length
-    kept = ((turns - 1) / (32 - 1)).clamp(0, 1)  # 1: as trained; 0: interpolated
+    many = 32 if method == "yarn" else 8  # pairs that turn so often stay as they are
+    kept = ((turns - 1) / (many - 1)).clamp(0, 1)  # 1: as trained; 0: interpolated
     return kept * plain + (1 - kept) * plain / scale, (0.1 * math.log(scale) + 1) ** 2
 
 
@@ -315,9 +317,10 @@ def extend(
             rows.append(run | {"length": length, "loss": loss})
 
     for method in METHODS:
-        for scale in (length // trained for length in lengths[1:]):
-            set_rope(model, method, scale, trained)
-            measure(method, scale, tuned=0)
+        for scale in (length // trained for length in lengths):
+            if scale > 1:
+                set_rope(model, method, scale, trained)
+                measure(method, scale, tuned=0)
     steps, scale = options.pick(100, 2), 4
     recipe = constant_adam(steps, 5e-4, seed=seed)
     for method in METHODS:
@@ -341,8 +344,8 @@ def run_one(task: str, *given: object) -> list[list[Row]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write four tables."""
     options = read_options("lengths", __doc__ or "", arguments)
-    recipe = modern_recipe(options.n_steps(1_000), 2e-3, weight_decay=0.0, checkpoint_every=10**6)
-    copying = constant_adam(options.pick(min(recipe.steps, 800), 4))
+    recipe = modern_recipe(options.n_steps(2_000), 2e-3, weight_decay=0.0, checkpoint_every=10**6)
+    copying = constant_adam(recipe.steps)
     lengths = options.pick((128, 192, 256, 512, 1_024), (16, 64, 128))
     order = sorted(SCHEMES, key=lambda scheme: scheme != "rope")  # the longest runs come first
     first = options.seed
