@@ -61,8 +61,8 @@ ABOUT = {
         that by the last, and `grows` the length of the last vector divided by that of the first,
         both at the start. `surfaces.csv`: the loss on a square of {SIDE} by {SIDE} points, a row of
         the table for each row of points, centred on the network with the rate that was best for
-        its kind; a unit is a step as long, filter by filter, as the network's own weights. `reach` is
-        how far the square goes in all four directions.""",
+        its kind; a unit is a step as long, filter by filter, as the network's own weights. The
+        square goes from minus `reach` to `reach` in both directions.""",
     "Intended use": "Teaching: what depth costs, what skips give, and what a surface shows.",
     "Limits": """One small data set, narrow networks, one optimiser, no convolutions. A surface
         shows two directions of thousands, and changes with them.""",
