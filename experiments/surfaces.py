@@ -46,7 +46,7 @@ DRAWN = (  # the networks whose surfaces are computed: shape, norm, start
 DRAWN_DEPTHS = (2, 8, 32)
 SIDE = 31  # points along a side of a surface
 N_DRAWN = 3  # seeds
-REACHES = (1.0, 0.2)  # how far a surface goes in both directions: once wide, once near
+REACH = 1.0  # from -1 to 1 in both directions
 ABOUT = {
     "Task": "A picture of 8×8 pixels in, the digit in it out.",
     "Choices": f"""64 pixels to {WIDTH} features, then 1 to 32 blocks W2 ReLU(W1 h), then 10
@@ -61,8 +61,7 @@ ABOUT = {
         that by the last, and `grows` the length of the last vector divided by that of the first,
         both at the start. `surfaces.csv`: the loss on a square of {SIDE} by {SIDE} points, a row of
         the table for each row of points, centred on the network with the rate that was best for
-        its kind; a unit is a step as long, filter by filter, as the network's own weights. The
-        square goes from minus `reach` to `reach` in both directions.""",
+        its kind; a unit is a step as long, filter by filter, as the network's own weights.""",
     "Intended use": "Teaching: what depth costs, what skips give, and what a surface shows.",
     "Limits": """One small data set, narrow networks, one optimiser, no convolutions. A surface
         shows two directions of thousands, and changes with them.""",
@@ -194,25 +193,17 @@ def direction(weights: Weights, generator: torch.Generator) -> Weights:
 
 @torch.no_grad()
 def surface(
-    weights: Weights,
-    x: Tensor,
-    y: Tensor,
-    skip: Tensor,
-    norm: bool,
-    places: Tensor,
-    seed: int,
+    weights: Weights, x: Tensor, y: Tensor, skip: Tensor, norm: bool, side: int, seed: int
 ) -> list[list[float]]:
     """Compute the loss on a square of points around one network, a row of points at a time."""
     generator = torch.Generator().manual_seed(1_000 + seed)
     across, down = direction(weights, generator), direction(weights, generator)
+    places = torch.linspace(-REACH, REACH, side, device=x.device)[:, None, None]
     rows = []
     for place in places:
-        moved = [
-            w + places[:, None, None] * a + place * d
-            for w, a, d in zip(weights, across, down, strict=True)
-        ]
+        moved = [w + places * a + place * d for w, a, d in zip(weights, across, down, strict=True)]
         scores, _, _ = forward(moved, x[None], skip, norm=norm)
-        rows.append([float(f"{loss:.4g}") for loss in losses(scores, y).tolist()])
+        rows.append([_rounded(loss) for loss in losses(scores, y).tolist()])
     return rows
 
 
@@ -268,18 +259,16 @@ def run_depth(
             which = (row["shape"], row["start"], row["rate"])
             if which == (shape, start, rate) and row["seed"] < options.seed + N_DRAWN:
                 own = [w[i : i + 1].detach() for w in weights]
-                for reach in REACHES:
-                    places = torch.linspace(-reach, reach, options.pick(SIDE, 3), device=device)
-                    drawn = surface(own, x, y, skip[i : i + 1], with_norm, places, row["seed"])
-                    surfaces += surface_rows(row | {"reach": reach}, drawn)
+                side = options.pick(SIDE, 3)
+                drawn = surface(own, x, y, skip[i : i + 1], with_norm, side, row["seed"])
+                surfaces += surface_rows(row, drawn)
     print(f"{depth} blocks, norm {norm}: {len(rows)} runs", flush=True)
     return rows, surfaces
 
 
 def surface_rows(run: Row, drawn: list[list[float]]) -> list[Row]:
     """Make the rows of ``surfaces.csv`` for one network."""
-    columns = ("shape", "norm", "start", "depth", "rate", "seed", "reach")
-    name = {key: run[key] for key in columns}
+    name = {key: run[key] for key in ("shape", "norm", "start", "depth", "rate", "seed")}
     return [
         name | {"row": j} | {f"x{k}": loss for k, loss in enumerate(line)}
         for j, line in enumerate(drawn)

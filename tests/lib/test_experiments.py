@@ -613,7 +613,6 @@ def test_surfaces_trains_networks_side_by_side_as_one_would_alone(results):
     centre = drawn[1]  # of three rows
     found = next(row for row in rows if all(row[key] == centre[key] for key in list(centre)[:6]))
     assert float(centre["x1"]) == pytest.approx(float(found["loss"]), rel=1e-3)
-    assert {row["reach"] for row in drawn} == {"1.0", "0.2"}
     nothing = [row for row in rows if row["start"] == "zero"]
     assert {row["arrives"] for row in nothing} == {row["grows"] for row in nothing} == {"1.0"}
 
