@@ -115,7 +115,7 @@ def thinned_network(
     ]
     for x, words in ((20.0, full), (40.0 + 110 * len(sizes), "one mask")):
         middle = x + 55 * (len(sizes) - 1) + 14
-        canvas.text(middle, 52 * max(sizes) + 26, words, size=17, color=MUTED)
+        canvas.text(middle, 52 * max(sizes) + 26, words, size=17)
     canvas.width, canvas.height = 40.0 + 220 * len(sizes) - 60, 52.0 * max(sizes) + 30
     dropped = [
         f"unit {unit} of layer {layer}"

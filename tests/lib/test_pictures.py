@@ -1,5 +1,6 @@
 """Pictures: well-formed, the same on every run, described, and changed when the data change."""
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from typing import get_args
@@ -8,7 +9,7 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from transformer_book import diagrams, panels, plot_style, plots, sketches
+from transformer_book import diagrams, landscapes, panels, plot_style, plots, sketches
 from transformer_book.pictures import INK, finish_svg
 from transformer_lib.config import Position, TransformerConfig
 
@@ -65,6 +66,15 @@ PICTURES = {
         rows=NAMES,
         columns=NAMES,
         title="Masks",
+    ),
+    "levels": lambda: landscapes.level_maps(
+        {f"bowl {n}": [[2 * n, n, 2 * n], [n, 0, n], [9_999, n, 2 * n]] for n in (1, 2, 3, 4)},
+        reach=1,
+        levels=[0.5, 1.5],
+        title="Levels",
+    ),
+    "thinned": lambda: landscapes.thinned_network(
+        [3, 2], [[True, False, True], [True, True]], title="Thinned"
     ),
     "panels": lambda: panels.line_panels(
         {"up": {"a": ([1, 2], [1, 9])}, "down": {"a": ([1, 2], [3, 1]), "b": ([1], [2])}},
@@ -223,6 +233,22 @@ def test_architecture_diagram_follows_the_configuration():
         (
             lambda: panels.histograms({"a": []}, bins=(0, 1, 3), title="t", x_label="x"),
             "'a' has no values",
+        ),
+        (
+            lambda: landscapes.level_maps({"a": [[1, 2]]}, reach=1, levels=[1], title="t"),
+            r"'a' has shape \(1, 2\)",
+        ),
+        (
+            lambda: landscapes.level_maps({"a": [[math.inf]]}, reach=1, levels=[1], title="t"),
+            "not finite",
+        ),
+        (
+            lambda: landscapes.level_maps({"a": [[1]]}, reach=1, levels=[2, 1], title="t"),
+            r"levels=\[2, 1\] must go upwards",
+        ),
+        (
+            lambda: landscapes.thinned_network([2], [[True]], title="t"),
+            r"kept has layers of \[1\]",
         ),
         (lambda: sketches.timeline([(2, "b"), (1, "a")], title="t"), r"the years are \[2, 1\]"),
         (lambda: sketches.token_rows({"a": []}, title="t"), "at least one token"),
