@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
 from transformer_book.diagrams import Canvas
@@ -56,23 +57,13 @@ def level_maps(
     n_columns = min(n_columns, len(squares))
     n_rows = math.ceil(len(squares) / n_columns)
     side = (MAX_INCHES - 0.6) / n_columns
-    colours = AMOUNT(np.linspace(0.05, 0.95, len(levels) + 1))
     sentences = []
     with styled_axes(MAX_INCHES, n_rows * (side + 0.2) + 0.8, n_columns, n_rows) as (figure, axes):
         for axis in axes[len(squares) :]:
             axis.set_visible(False)
         for axis, (name, heights) in zip(axes, squares.items(), strict=False):
-            places = np.linspace(-reach, reach, len(heights))
-            shown = np.clip(heights, levels[0] - 1, levels[-1] + 1)
-            edges = [levels[0] - 2, *levels, levels[-1] + 2]
-            axis.contourf(places, places, shown, levels=edges, colors=colours)
-            axis.contour(places, places, shown, levels=levels, colors=MUTED, linewidths=0.6)
-            axis.plot([0], [0], "o", color=VALUE, markersize=4)
+            _draw_levels(axis, heights, reach, levels)
             axis.set_title(name, fontsize=10.5)
-            axis.set_aspect("equal")
-            axis.grid(visible=False)
-            axis.set(xticks=[-reach, 0, reach], yticks=[-reach, 0, reach])
-            axis.tick_params(labelsize=9)
             found = (heights[len(heights) // 2, len(heights) // 2], heights.min(), heights.max())
             middle, low, high = map(_short, found)
             sentences.append(f"{name}: {middle} in the middle, lowest {low}, highest {high}.")
@@ -82,6 +73,23 @@ def level_maps(
         lines = ", ".join(f"{level:g}" for level in levels)
         summary = f"{title}: level lines at {lines}. " + " ".join(sentences)
         return picture_of(figure, title, summary)
+
+
+def _draw_levels(
+    axis: Axes, heights: NDArray[np.float64], reach: float, levels: Sequence[float]
+) -> None:
+    """Fill the bands between the levels, draw their lines, and mark the middle."""
+    places = np.linspace(-reach, reach, len(heights))
+    shown = np.clip(heights, levels[0] - 1, levels[-1] + 1)
+    edges = [levels[0] - 2, *levels, levels[-1] + 2]
+    colours = AMOUNT(np.linspace(0.05, 0.95, len(levels) + 1))
+    axis.contourf(places, places, shown, levels=edges, colors=colours)
+    axis.contour(places, places, shown, levels=levels, colors=MUTED, linewidths=0.6)
+    axis.plot([0], [0], "o", color=VALUE, markersize=4)
+    axis.set_aspect("equal")
+    axis.grid(visible=False)
+    axis.set(xticks=[-reach, 0, reach], yticks=[-reach, 0, reach])
+    axis.tick_params(labelsize=9)
 
 
 def thinned_network(
