@@ -482,6 +482,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             == (kind, depths[0], middle, warmup)
         )
         for kind, warmup in product(KINDS, plan.warmups)
+        if kind != "no norm"  # deep, it ends in numbers that are none, which JSON cannot hold
     }
     recipe = Recipe(
         steps=plan.steps, learning_rate=middle, warmup=plan.warmups[-1], schedule="constant",
