@@ -20,6 +20,7 @@ SERIES_STYLES: tuple[dict[str, Any], ...] = (
     {"color": VALUE, "marker": "^", "linestyle": "-."},
     {"color": WEIGHT, "marker": "D", "linestyle": ":"},
     {"color": INK, "marker": "x", "linestyle": (0, (5, 1, 1, 1))},
+    {"color": MUTED, "marker": "v", "linestyle": (0, (1, 1))},
 )
 # Lightness falls (or falls to both sides) without a turn, so the maps also read in grey.
 AMOUNT = LinearSegmentedColormap.from_list("amount", ["#fbf5f9", "#c77fae", "#5a1446"])
