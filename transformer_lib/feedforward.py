@@ -71,6 +71,7 @@ class MixtureOfExperts(nn.Module):
     """Several feed-forward networks, of which each token uses the few that a router picks.
 
     The router's probabilities of the experts picked are scaled to sum to 1 and weigh their outputs.
+    (Of a single expert that weight is always 1, so only ``balance_loss`` would teach the router.)
     Which tokens go where depends on the data, so ``torch.compile`` splits its graph here.
 
     Args:
