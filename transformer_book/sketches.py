@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from transformer_book.diagrams import Canvas
+from transformer_book.diagrams import Box, Canvas
 from transformer_book.pictures import INK, MUTED, PANEL, PAPER, ROLES, Picture
 
 LETTER = 8.2  # width of a letter of 13 px, about
@@ -93,6 +93,92 @@ def token_rows(
         f"{name}: {' | '.join(tokens)} ({len(tokens)} tokens)." for name, tokens in rows.items()
     ]
     return canvas.picture(title, f"{title}: " + " ".join(sentences))
+
+
+def two_stacks(reads: Sequence[int]) -> Picture:
+    """Draw an encoder and a decoder in full, with the lines that join them.
+
+    Args:
+        reads: for each decoder layer the number of the encoder layer whose output it reads.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if a decoder layer reads an encoder layer that is not there.
+
+    Example:
+        >>> two_stacks([1, 1]).summary[:55]
+        'Two stacks, unrolled: decoder layer 0 reads encoder lay'
+    """
+    if not all(0 <= layer < len(reads) for layer in reads):
+        raise ValueError(f"reads must name encoder layers 0 to {len(reads) - 1}; it is {reads}")
+    canvas = Canvas()
+    bottom = 36 + 52.0 * len(reads)  # both stacks are read upwards
+    boxes: dict[tuple[str, int], Box] = {}
+    for name, x, role in (("encoder", 14.0, "query"), ("decoder", 330.0, "value")):
+        ids = "source ids" if name == "encoder" else "target ids so far"
+        below = canvas.box(x, bottom, [ids], tensor=True)
+        for layer in range(len(reads)):
+            box = canvas.box(x, bottom - (layer + 1) * 52, [f"{name} layer {layer}"], role=role)
+            canvas.arrow(below.top, box.bottom)
+            boxes[name, layer] = below = box
+    lane, color = 262.0, ROLES["key"][0]
+    for layer, made_by in enumerate(reads):
+        start, end = boxes["encoder", made_by], boxes["decoder", layer]
+        y0, y1 = start.y + start.height / 2, end.y + end.height / 2
+        canvas.arrow((start.x + start.width, y0), (lane, y0), (lane, y1), (end.x, y1), color=color)
+    canvas.text(lane - 4, 24, "memory", bold=True, color=color)
+    canvas.text(430, 24, "to the output layer ↑")
+    title = "Two stacks, unrolled"
+    lines = "; ".join(f"decoder layer {i} reads encoder layer {j}" for i, j in enumerate(reads))
+    return canvas.picture(title, f"{title}: {lines}.")
+
+
+def storyboard(
+    columns: Sequence[str], steps: Sequence[tuple[str, str, Sequence[float]]], *, title: str
+) -> Picture:
+    """Draw a text as it is written: a row for each step, the source shaded by weights.
+
+    Args:
+        columns: the tokens of the source.
+        steps: for each step what is written so far, what is added, and a weight for each column.
+        title: a short name for the picture.
+
+    Returns:
+        The picture; weights of 0.20 or more are written into their cells.
+
+    Raises:
+        ValueError: if there is no step, or a step has not one weight for each column.
+
+    Example:
+        >>> storyboard("ab", [("", "B", [0.1, 0.9]), ("B", "A", [0.8, 0.2])], title="Swap").summary
+        'Swap, most weight at each step: nothing + B: b (1) 0.90; B + A: a (0) 0.80.'
+    """
+    if not steps or any(len(weights) != len(columns) for *_, weights in steps):
+        raise ValueError("steps must hold at least one step, each with a weight for every column")
+    canvas = Canvas()
+    left, cell = 150.0, 36.0
+    end = left + cell * len(columns) + 12
+    for i, token in enumerate(columns):
+        canvas.text(left + cell * (i + 0.5), 24, token, size=14, bold=True)
+    sentences = []
+    for row, (so_far, added, weights) in enumerate(steps):
+        y = 36 + row * CELL
+        canvas.text(left - 10, y + 19, so_far or "(nothing)", anchor="end")
+        for i, weight in enumerate(weights):
+            canvas.elements.append(
+                f'<rect x="{left + cell * i}" y="{y}" width="{cell - 2}" height="{CELL - 3}" '
+                f'fill="{ROLES["key"][0]}" fill-opacity="{0.03 + 0.75 * weight:.2f}"/>'
+            )
+            if weight >= 0.2:
+                canvas.text(left + cell * (i + 0.5) - 1, y + 19, f"{weight:.2f}", size=11.5)
+        canvas.text(end, y + 19, f"+ {added}", bold=True, anchor="start")
+        best = max(range(len(columns)), key=lambda i: weights[i])
+        place = f"{columns[best]} ({best}) {weights[best]:.2f}"
+        sentences.append(f"{so_far or 'nothing'} + {added}: {place}")
+    canvas.width, canvas.height = end + 50, 36 + len(steps) * CELL
+    return canvas.picture(title, f"{title}, most weight at each step: {'; '.join(sentences)}.")
 
 
 def _token(canvas: Canvas, x: float, y: float, width: float, words: str, *, pale: bool) -> None:

@@ -92,6 +92,8 @@ PICTURES = {
     "tokens": lambda: sketches.token_rows(
         {"a": [" word"] * 20, "b": ["x", "<pad>"]}, title="Tokens"
     ),
+    "two stacks": lambda: sketches.two_stacks([1, 1]),
+    "storyboard": lambda: sketches.storyboard("ab", [("", "B", [0.1, 0.9])], title="Story"),
     "attention": lambda: diagrams.attention_diagram(n_queries=3, n_keys=5, d_head=4, d_value=2),
     "path": lambda: diagrams.tensor_path([("ids", "B T", (2, 6))], title="Path"),
     "encoder block": lambda: diagrams.block_diagram(TransformerConfig()),
@@ -252,6 +254,8 @@ def test_architecture_diagram_follows_the_configuration():
         ),
         (lambda: sketches.timeline([(2, "b"), (1, "a")], title="t"), r"the years are \[2, 1\]"),
         (lambda: sketches.token_rows({"a": []}, title="t"), "at least one token"),
+        (lambda: sketches.two_stacks([2, 2]), "encoder layers 0 to 1"),
+        (lambda: sketches.storyboard("ab", [], title="t"), "at least one step"),
     ],
 )
 def test_bad_input_gets_a_clear_error(make, message):
