@@ -71,6 +71,8 @@ class DrawnOnCpu(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in FILLERS:
             return self._fill(func, args, kwargs)
+        if any(isinstance(value, Tensor) and value.is_meta for value in args):
+            return func(*args, **kwargs)  # nothing is drawn for a tensor without numbers
         if func in DRAWERS and kwargs.get("device") is None:
             named = {name: _to_cpu(value) for name, value in kwargs.items()}
             return func(*map(_to_cpu, args), **named).to(self.device)

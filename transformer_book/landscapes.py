@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from contourpy import contour_generator
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
@@ -84,7 +85,11 @@ def _draw_levels(
     edges = [levels[0] - 2, *levels, levels[-1] + 2]
     colours = AMOUNT(np.linspace(0.05, 0.95, len(levels) + 1))
     axis.contourf(places, places, shown, levels=edges, colors=colours)
-    axis.contour(places, places, shown, levels=levels, colors=MUTED, linewidths=0.6)
+    # Not axis.contour: versions of matplotlib differ in how they close its lines.
+    contours = contour_generator(places, places, shown)
+    for level in levels:
+        for line in contours.lines(level):
+            axis.plot(*np.asarray(line).T, "-", color=MUTED, linewidth=0.6, marker="")
     axis.plot([0], [0], "o", color=VALUE, markersize=4)
     axis.set_aspect("equal")
     axis.grid(visible=False)

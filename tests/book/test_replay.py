@@ -123,3 +123,9 @@ def test_the_command_says_what_differs(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "good.ipynb: the same" in done.stdout
     assert "bad.ipynb: 1 cells differ" in done.stdout
+
+
+def test_nothing_is_drawn_for_a_tensor_without_numbers() -> None:
+    with DrawnOnCpu("meta"):
+        dropped = torch.nn.functional.dropout(torch.empty(3, device="meta"), 0.5)
+    assert dropped.is_meta
