@@ -12,7 +12,6 @@ balance loss? Everything else is the same in all runs; each has a process of its
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -20,14 +19,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor, nn
 
-from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
-from transformer_book import datasets
+from experiments.common import (
+    Options,
+    Row,
+    read_options,
+    side_by_side,
+    texts,
+    write_csv,
+    write_results,
+)
 from transformer_lib.blocks import Block
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
-from transformer_lib.tokenizers import CharTokenizer
 
 WIDTH, LAYERS = 128, 2  # of the model that all others are compared with
 LENGTH, BATCH = 128, 64
@@ -213,15 +218,6 @@ def parts(model: nn.Module, kind: type[Any]) -> list[Any]:
 
 def _same(x: Tensor) -> Tensor:
     return x
-
-
-@cache
-def texts(n_characters: int | None) -> tuple[Tensor, Tensor, list[str]]:
-    """Return the ids of the text to learn from, of a new one, and all characters by their ids."""
-    text = datasets.shakespeare()
-    tokenizer = CharTokenizer.train([text.train])
-    known, unknown = (torch.tensor(tokenizer.encode(part[:n_characters])) for part in text)
-    return known, unknown, [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
 
 
 def learn(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,9 +22,11 @@ import torch
 from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from transformer_book import datasets
 from transformer_lib.data import Batches
 from transformer_lib.recipes import Recipe
 from transformer_lib.saving import describe_model, save_model
+from transformer_lib.tokenizers import CharTokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_ROWS = 500  # of a metrics.csv
@@ -165,6 +168,22 @@ def constant_adam(steps: int, learning_rate: float = 3e-3, **changes: Any) -> Re
         "checkpoint_every": steps,
     }
     return Recipe(steps=steps, learning_rate=learning_rate, **fields | changes)
+
+
+@cache
+def texts(n_characters: int | None = None) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """Read the book's plays letter by letter.
+
+    Args:
+        n_characters: of each text, if not all of it is wanted.
+
+    Returns:
+        The ids of the text to learn from, of a new one, and all letters by their ids.
+    """
+    text = datasets.shakespeare()
+    tokenizer = CharTokenizer.train([text.train])
+    known, unknown = (torch.tensor(tokenizer.encode(part[:n_characters])) for part in text)
+    return known, unknown, [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
 
 
 @torch.no_grad()

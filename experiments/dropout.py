@@ -10,27 +10,24 @@ has a process of its own.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from statistics import mean
 
 import torch
-from torch import Tensor
 
 from experiments.common import (
     Row,
     constant_adam,
     read_options,
     side_by_side,
+    texts,
     write_csv,
     write_results,
 )
-from transformer_book import datasets
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import Recipe
-from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.training import evaluate, train
 
 DROPOUTS = (0.0, 0.1, 0.2, 0.3)
@@ -50,15 +47,6 @@ ABOUT = {
     "Limits": """One small model, one text, one recipe, three seeds. All of it is still little
         beside what large models read, and here, too, every letter comes several times.""",
 }
-
-
-@cache
-def texts(n_characters: int | None) -> tuple[Tensor, Tensor, int]:
-    """Return the ids of the text to learn from, of a new one, and how many characters there are."""
-    text = datasets.shakespeare()
-    tokenizer = CharTokenizer.train([text.train])
-    known, unknown = (torch.tensor(tokenizer.encode(part[:n_characters])) for part in text)
-    return known, unknown, tokenizer.vocab_size
 
 
 def run_one(
@@ -85,7 +73,8 @@ def run_one(
         Rows of ``results.csv``.
     """
     torch.set_float32_matmul_precision("high")
-    known, unknown, vocab = texts(n_characters)
+    known, unknown, letters = texts(n_characters)
+    vocab = len(letters)
     known = known[: n_letters or None]
     length, batch_size = 64, 64
     batches = TextWindows(known, length, batch_size, seed=recipe.seed)

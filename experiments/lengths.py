@@ -24,16 +24,15 @@ from experiments.common import (
     constant_adam,
     read_options,
     side_by_side,
+    texts,
     write_csv,
     write_results,
 )
-from transformer_book import datasets
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import Position, TransformerConfig
 from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.training import train
 
 Method = Literal["plain", "interpolation", "ntk", "yarn", "yarn-8"]
@@ -200,14 +199,6 @@ def run_copy(
 # Guessing letters
 
 
-def texts(few: int | None) -> tuple[Tensor, Tensor, int]:
-    """Return the ids of the text to learn from, of a new one, and how many characters there are."""
-    text = datasets.shakespeare()
-    tokenizer = CharTokenizer.train([text.train])
-    known, unknown = (torch.tensor(tokenizer.encode(part[:few])) for part in text)
-    return known, unknown, tokenizer.vocab_size
-
-
 @torch.no_grad()
 def letter_losses(model: CausalLM, text: Tensor, length: int, longest: int) -> Tensor:
     """Return the loss at each place of texts that end at the same letters for every length.
@@ -256,7 +247,8 @@ def run_text(
         RoPE only.
     """
     torch.set_float32_matmul_precision("high")
-    known, unknown, vocab = texts(options.pick(None, 3_000))
+    known, unknown, letters = texts(options.pick(None, 3_000))
+    vocab = len(letters)
     unknown = unknown.to(options.device)
     trained, longest = lengths[0], lengths[-1]
     sizes = options.pick((128, 3), (16, 1))

@@ -13,22 +13,27 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from statistics import mean
 
 import torch
 from torch import Tensor, nn
 
-from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
-from transformer_book import datasets
+from experiments.common import (
+    Options,
+    Row,
+    read_options,
+    side_by_side,
+    texts,
+    write_csv,
+    write_results,
+)
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, TextWindows
 from transformer_lib.heads import CausalLM
 from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.tracing import attention_maps
 from transformer_lib.training import evaluate, train
 
@@ -138,15 +143,6 @@ def _length(weight: Tensor) -> float:
     return float(weight.grad.norm())
 
 
-@cache
-def texts(n_characters: int | None) -> tuple[Tensor, Tensor, int]:
-    """Return the ids of the text to learn from, of a new one, and how many characters there are."""
-    text = datasets.shakespeare()
-    tokenizer = CharTokenizer.train([text.train])
-    known, unknown = (torch.tensor(tokenizer.encode(part[:n_characters])) for part in text)
-    return known, unknown, tokenizer.vocab_size
-
-
 def run_one(
     d_head: int,
     scale: str,
@@ -173,7 +169,8 @@ def run_one(
         A row of ``results.csv``, and rows of ``curves.csv``.
     """
     torch.set_float32_matmul_precision("high")
-    known, unknown, vocab = texts(n_characters)
+    known, unknown, letters = texts(n_characters)
+    vocab = len(letters)
     windows = TextWindows(known, length, batch_size=32, seed=recipe.seed)
     new = TextWindows(unknown[: 256 * length + 1], length, batch_size=256)
     some = {name: tensor.to(device) for name, tensor in next(iter(new.one_pass())).items()}

@@ -13,7 +13,6 @@ A second, small part puts BatchNorm where a decoder of two blocks has LayerNorm.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from statistics import mean
 from typing import Any
@@ -30,10 +29,10 @@ from experiments.common import (
     constant_adam,
     read_options,
     side_by_side,
+    texts,
     write_csv,
     write_results,
 )
-from transformer_book import datasets
 from transformer_lib.blocks import Block
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
@@ -41,7 +40,6 @@ from transformer_lib.feedforward import FeedForward
 from transformer_lib.heads import CausalLM
 from transformer_lib.norms import LayerNorm, RMSNorm, rms_norm
 from transformer_lib.recipes import Recipe, learning_rate
-from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.training import evaluate, train
 
 KINDS = ("post", "pre", "post, small writes", "pre, no final norm", "pre, rms", "no norm")
@@ -257,15 +255,6 @@ class Many:
         return torch.stack(found, dim=1)
 
 
-@cache
-def texts(n_characters: int | None) -> tuple[Tensor, Tensor, int]:
-    """Return the ids of the text to learn from, of a new one, and how many characters there are."""
-    text = datasets.shakespeare()
-    tokenizer = CharTokenizer.train([text.train])
-    known, unknown = (torch.tensor(tokenizer.encode(part[:n_characters])) for part in text)
-    return known, unknown, tokenizer.vocab_size
-
-
 def batches(plan: Plan, known: Tensor, device: str) -> Tensor:
     """Draw where the windows of all steps begin, ``(steps, runs, B)``; a seed, a sequence."""
     drawn = {}
@@ -295,7 +284,8 @@ def run_group(kind: str, depth: int, plan: Plan, device: str) -> dict[str, list[
         Rows of each table.
     """
     torch.set_float32_matmul_precision("high")
-    known, unknown, vocab = texts(plan.n_characters)
+    known, unknown, letters = texts(plan.n_characters)
+    vocab = len(letters)
     known, unknown = known.to(device), unknown.to(device)
     config = replace(plan.config, n_layers=depth, vocab_size=vocab)
     plan = replace(plan, config=config)
@@ -402,7 +392,8 @@ def run_batch_norm(norm: str, batch_size: int, plan: Plan, seed: int, device: st
     Returns:
         A row of ``batchnorm.csv``.
     """
-    known, unknown, vocab = texts(plan.n_characters)
+    known, unknown, letters = texts(plan.n_characters)
+    vocab = len(letters)
     length = plan.config.max_len
     torch.manual_seed(seed)
     model = CausalLM(replace(plan.config, vocab_size=vocab, n_layers=2, norm_position="pre"))

@@ -398,7 +398,8 @@ def test_warmup_leaves_five_tables(results):
 def test_runs_that_are_slices_equal_runs_of_their_own(kind, tmp_path):
     options = common.read_options("warmup", "", ["--tiny", "--out", str(tmp_path)])
     plan, (depth,) = warmup.make_plan(options)
-    known, _, vocab = warmup.texts(plan.n_characters)
+    known, _, letters = common.texts(plan.n_characters)
+    vocab = len(letters)
     config = dataclasses.replace(plan.config, vocab_size=vocab, n_layers=depth)
     plan = dataclasses.replace(plan, config=config, seeds=(0, 1))
     many, starts = warmup.Many(kind, plan, "cpu"), warmup.batches(plan, known, "cpu")
