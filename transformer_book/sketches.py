@@ -1,4 +1,4 @@
-"""Small drawings that explain: time lines and rows of tokens."""
+"""Small drawings: time lines, rows of tokens, stacks, steps."""
 
 from collections.abc import Mapping, Sequence
 
@@ -177,7 +177,8 @@ def storyboard(
         best = max(range(len(columns)), key=lambda i: weights[i])
         place = f"{columns[best]} ({best}) {weights[best]:.2f}"
         sentences.append(f"{so_far or 'nothing'} + {added}: {place}")
-    canvas.width, canvas.height = end + 50, 36 + len(steps) * CELL
+    canvas.width = end + LETTER * max(len(added) + 2 for _, added, _ in steps)
+    canvas.height = 36 + len(steps) * CELL
     return canvas.picture(title, f"{title}, most weight at each step: {'; '.join(sentences)}.")
 
 

@@ -728,3 +728,9 @@ def test_a_letter_that_is_given_is_read_and_not_written():
     changed = noisy["target"] != decoders.translation_batch([([5], list(range(3, 13)))])["target"]
     assert not changed[:, 0].any()
     assert 0.05 < changed[:, 1:].double().mean() < 0.15
+
+
+def test_runs_in_processes_come_back_in_the_order_of_the_plan(tmp_path):
+    options = common.read_options("recall", "", ["--out", str(tmp_path)])
+    assert not options.tiny  # a tiny experiment makes its runs in this process
+    assert common.side_by_side(pow, [(2, 3), (3, 2), (5, 1)], options) == [8, 9, 5]

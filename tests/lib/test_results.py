@@ -9,11 +9,12 @@ from statistics import mean
 import pytest
 import torch
 
-from experiments import digits
+from experiments import digits, surfaces
 from experiments.common import ROOT, accuracy, card_text, predictions
 from experiments.numbers import mistakes
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
+from transformer_book.results import table
 from transformer_lib.data import Batches, classification_batch
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import Tokenizer
@@ -162,3 +163,16 @@ def test_the_card_of_memory_sums_up_its_copies(name):
     found = mean_where("memory", "copying.csv", "letters", attention=name == "with", length=30)
     metric = CARDS["memory"]["metrics"][f"letters_copied_at_30_{name}_attention"]
     assert metric == pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "norm", "start"), surfaces.DRAWN)
+def test_the_card_of_surfaces_tells_of_the_deepest_networks_at_their_best_rate(shape, norm, start):
+    rows = [row for row in table("surfaces") if (row["norm"], row["depth"]) == (norm, 32)]
+    rate = surfaces.best_rate(rows, shape, start)
+    where = {"shape": shape, "norm": norm, "start": start, "depth": 32, "rate": rate}
+    metric = CARDS["surfaces"]["metrics"][
+        f"accuracy ({shape}, norm {norm}, start {start}, deepest)"
+    ]
+    assert metric == pytest.approx(
+        mean_where("surfaces", "results.csv", "accuracy", **where), abs=1e-4
+    )
