@@ -1,0 +1,371 @@
+"""From the block of 2017 to that of a LLaMA: which change brings how much?
+
+    python -m experiments.modern
+
+A small decoder learns Shakespeare's letters. Seven switches lead from the block of 2017 to a modern
+one. They are thrown one after the other (`path`), each alone in the old block (`alone`), and each
+back in the new one (`without`). All models have the same number of parameters, within one in a
+hundred. Each is trained with several learning rates and seeds, which a process computes together:
+its weights have one more axis.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import asdict, replace
+from statistics import mean
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from experiments.common import (
+    Options,
+    Row,
+    read_options,
+    side_by_side,
+    texts,
+    write_csv,
+    write_results,
+)
+from transformer_lib.config import TransformerConfig
+from transformer_lib.heads import CausalLM
+from transformer_lib.norms import RMSNorm, rms_norm
+from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
+
+WIDTH, LAYERS, HEADS = 128, 4, 4
+LENGTH, BATCH = 64, 32
+RATES = (1e-3, 3e-3, 1e-2)
+SWITCHES: dict[str, dict[str, Any]] = {  # in the order in which `path` throws them
+    "pre-norm": {"norm_position": "pre"},
+    "RMSNorm": {"norm": "rms"},
+    "RoPE": {"position": "rope"},
+    "SwiGLU": {"activation": "swiglu"},
+    "no biases": {"bias": False},
+    "GQA": {"n_kv_heads": HEADS // 2},
+    "small start": {"init": "gpt2", "scale_embeddings": False},
+}
+ABOUT = {
+    "Task": "The text so far in, the probabilities of its next character out.",
+    "Choices": f"""Decoders of {LAYERS} blocks of width {WIDTH} with {HEADS} heads, no dropout, tied
+        embeddings. The first has the block of 2017: norms after each sum, LayerNorm, sinusoids,
+        ReLU, biases, as many heads for keys as for queries, Xavier's first weights and embeddings
+        that are multiplied by the root of the width. The switches: pre-norm (with a final norm);
+        RMSNorm; RoPE; SwiGLU; no biases in linear layers and norms; GQA, {HEADS // 2} heads for
+        keys and values; small start, GPT-2's first weights (standard deviation 0.02, less for
+        those that write to the stream) and embeddings that are not multiplied. F, the width of
+        the feed-forward network, is chosen so that all models have as many parameters as the first,
+        which has F = 4D. AdamW with weight decay 0.1, clipping at 1, warm-up over the first tenth,
+        cosine; the same for all, with three learning rates. For one seed all models see the same
+        batches.""",
+    "How to read the tables": """`loss` is that of new text after the training, in nats per
+        character, `training_loss` the mean of the last 20 steps, `worst` the largest loss of a step
+        after the first tenth. `group` is `path` (step 0 is the block of 2017, each step adds the
+        switch of its name to those before), `alone` (the switch in the block of 2017) or `without`
+        (the modern block without the switch). What is the same model in two groups was trained
+        once, and is listed twice. `curves.csv`: training losses on the way, for the models of
+        `path` and each learning rate, mean of the seeds.""",
+    "Intended use": "Teaching: what the changes since 2017 are worth, in one small case.",
+    "Limits": """One size, one text, windows of 64 characters, a short training without dropout.
+        What GQA is for (a small cache) and what norms and small starts are for (deep models) does
+        not show at this size. The feed-forward network of the model with GQA is wider: the
+        comparison is at equal parameters, not at equal shape.""",
+}
+
+
+class PlainRMSNorm(RMSNorm):
+    """RMSNorm by its formula: PyTorch's kernel knows no further axis of weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each vector of ``x``, ``(..., D)``."""
+        return rms_norm(x, self.gain, self.eps)
+
+
+class Ensemble:
+    """Models of one kind that are trained at once: their weights are rows of one matrix.
+
+    Args:
+        models: the models, alike but for their weights.
+        rates: the learning rate of each.
+        device: where to train.
+
+    Attributes:
+        flat: all weights, ``(R, P)`` for R models of P weights.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], rates: Sequence[float], device: str) -> None:
+        self.model = deepcopy(models[0]).to(device)
+        for part in self.model.modules():
+            if isinstance(part, RMSNorm):
+                part.__class__ = PlainRMSNorm
+        self.shapes = {name: weight.shape for name, weight in models[0].named_parameters()}
+        rows = [torch.cat([w.detach().flatten() for w in m.parameters()]) for m in models]
+        self.flat = torch.stack(rows).to(device).requires_grad_()
+        self.means = [torch.zeros_like(self.flat) for _ in range(2)]
+        self.rates = torch.tensor(rates, device=device)[:, None]
+        decays = [torch.full((s.numel(),), float(len(s) > 1)) for s in self.shapes.values()]
+        self.decays = torch.cat(decays).to(device)  # matrices shrink, biases and gains do not
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Ask each model about inputs of its own: all tensors have R as their first axis."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        parts = self.flat.split(sizes, dim=1)
+        weights = {
+            name: part.unflatten(1, tuple(shape))
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+        with _for_many():
+            one = vmap(lambda w, *given: functional_call(self.model, w, given), randomness="error")
+            answer: Tensor = one(weights, *inputs)
+        return answer
+
+    def step(self, losses: Tensor, number: int, recipe: Recipe) -> None:
+        """Make one update of AdamW, for each model with its own rate and its own clipping.
+
+        Args:
+            losses: of each model, ``(R,)``.
+            number: of the update, from 1.
+            recipe: its learning rate is only a scale here: each model has its own.
+        """
+        (gradient,) = torch.autograd.grad(losses.sum(), self.flat)
+        with torch.no_grad():
+            length = gradient.norm(dim=1, keepdim=True)
+            gradient = gradient * (recipe.clip or math.inf) / length.clamp(min=recipe.clip)
+            first, second = self.means
+            first.lerp_(gradient, 1 - recipe.betas[0])
+            second.lerp_(gradient.square(), 1 - recipe.betas[1])
+            ways = [1 - beta**number for beta in recipe.betas]
+            change = (first / ways[0]) / ((second / ways[1]).sqrt() + recipe.eps)
+            rate = self.rates * (learning_rate(number, recipe) / recipe.learning_rate)
+            self.flat -= rate * (change + recipe.weight_decay * self.decays * self.flat)
+
+
+class _for_many(AbstractContextManager[None]):  # noqa: N801  (used like a function)
+    """Leave out what cannot be done for many models at once: looking at values, fused kernels."""
+
+    def __enter__(self) -> None:
+        self.inside = [
+            mock.patch("transformer_lib.embeddings.check_ids"),
+            sdpa_kernel(SDPBackend.MATH),
+        ]
+        for each in self.inside:
+            each.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for each in reversed(self.inside):
+            each.__exit__(*error)
+
+
+def configuration(switches: Sequence[str], **sizes: Any) -> TransformerConfig:
+    """Describe the decoder with these switches thrown, with as many parameters as the first one.
+
+    Args:
+        switches: names of ``SWITCHES``.
+        sizes: ``vocab_size``, ``max_len``, ``d_model``, ``n_layers``.
+
+    Returns:
+        The configuration; ``d_ff`` is what makes the numbers of parameters equal.
+    """
+    base = TransformerConfig(n_heads=HEADS, dropout=0.0, **sizes)
+    changes = {field: v for name in switches for field, v in SWITCHES[name].items()}
+    config = replace(base, **changes)
+    wanted = count(base)
+    per_unit = count(replace(config, d_ff=2)) - count(replace(config, d_ff=1))
+    rest = wanted - count(replace(config, d_ff=1))
+    return replace(config, d_ff=1 + round(rest / per_unit))
+
+
+def count(config: TransformerConfig) -> int:
+    """Count the parameters of a decoder."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in CausalLM(config).parameters())
+
+
+def models() -> dict[tuple[str, ...], list[tuple[str, str, int]]]:
+    """List the models by their switches, each with its places: group, name and step."""
+    names = tuple(SWITCHES)
+    found: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
+    for step in range(len(names) + 1):
+        name = names[step - 1] if step else "2017"
+        found.setdefault(names[:step], []).append(("path", name, step))
+    for i, name in enumerate(names):
+        found.setdefault((name,), []).append(("alone", name, i + 1))
+        rest = tuple(other for other in names if other != name)
+        found.setdefault(rest, []).append(("without", name, i + 1))
+    return found
+
+
+def learn(
+    ensemble: Ensemble,
+    batch: Callable[[int], tuple[Tensor, ...]],
+    loss_of: Callable[..., Tensor],
+    recipe: Recipe,
+) -> Tensor:
+    """Train an ensemble.
+
+    Args:
+        ensemble: changed in place.
+        batch: gives the inputs of a step, the targets last, all ``(R, B, ...)``.
+        loss_of: the losses ``(R,)`` from answers and targets.
+        recipe: how to train.
+
+    Returns:
+        The loss of each step and model, ``(steps, R)``.
+    """
+    losses = []
+    for step in range(recipe.steps):
+        *inputs, targets = batch(step)
+        each = loss_of(ensemble(*inputs), targets)
+        ensemble.step(each, step + 1, recipe)
+        losses.append(each.detach())  # as tensors: nothing waits for the GPU
+    return torch.stack(losses).cpu()
+
+
+def letter_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean loss of each model, ``(R,)``, from ``(R, B, T, V)`` and ``(R, B, T)``."""
+    each = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
+    return each.view(len(targets), -1).mean(dim=1)
+
+
+def run_one(
+    switches: tuple[str, ...],
+    recipe: Recipe,
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    sizes: Row,
+    batch: int,
+    n_characters: int | None,
+    device: str,
+) -> tuple[list[Row], Tensor]:
+    """Train one kind of decoder, with all learning rates and seeds.
+
+    Args:
+        switches: which of ``SWITCHES`` are thrown.
+        recipe: how to train.
+        rates: the learning rates.
+        seeds: of the first weights and of the batches.
+        sizes: ``max_len``, ``d_model`` and ``n_layers``.
+        batch: how many windows a step has.
+        n_characters: how much of the text to read; all of it if ``None``.
+        device: where to train.
+
+    Returns:
+        For each rate and seed what was found, and the losses of all steps, ``(steps, R)``.
+    """
+    torch.set_float32_matmul_precision("high")
+    known, unknown, letters = texts(n_characters)
+    config = configuration(switches, vocab_size=len(letters), **sizes)
+    plan = [(rate, seed) for rate in rates for seed in seeds]
+    made, starts = [], []
+    for _, seed in plan:
+        torch.manual_seed(seed)
+        made.append(CausalLM(config))
+        drawn = torch.Generator().manual_seed(seed)
+        n = len(known) - config.max_len
+        starts.append(torch.randint(n, (recipe.steps, batch), generator=drawn))
+    where = torch.stack(starts, dim=1).to(device)  # (steps, R, B)
+    text, window = known.to(device), torch.arange(config.max_len + 1, device=device)
+
+    def batch_of(step: int) -> tuple[Tensor, Tensor]:
+        read = text[where[step][..., None] + window]  # (R, B, T + 1)
+        return read[..., :-1], read[..., 1:]
+
+    ensemble = Ensemble(made, [rate for rate, _ in plan], device)
+    losses = learn(ensemble, batch_of, letter_losses, recipe)
+    found = new_losses(ensemble, unknown.to(device), config.max_len)
+    rows = [
+        {"learning_rate": rate, "seed": seed, "loss": _rounded(found[i])}
+        | {"training_loss": _rounded(losses[-20:, i].mean())}
+        | {"worst": _rounded(losses[recipe.warmup :, i].max())}
+        | {"parameters": count(config), "d_ff": config.ffn_width}
+        for i, (rate, seed) in enumerate(plan)
+    ]
+    return rows, losses
+
+
+@torch.no_grad()
+def new_losses(ensemble: Ensemble, text: Tensor, length: int) -> Tensor:
+    """Return the loss of each model on a new text, ``(R,)``, cut into windows."""
+    n = min(384, (len(text) - 1) // length)
+    ids, targets = (text[i : i + n * length].view(n, length) for i in (0, 1))
+    found = []
+    for some, wanted in zip(ids.split(64), targets.split(64), strict=True):
+        many = (len(ensemble.flat), -1, -1)
+        losses = letter_losses(ensemble(some.expand(many)), wanted.expand(many))
+        found.append(losses * len(some) / n)
+    return torch.stack(found).sum(dim=0)
+
+
+def _rounded(value: Any) -> float:
+    return float(f"{float(value):.5g}")
+
+
+def curves_of(run: Row, rates: Sequence[float], losses: Tensor) -> list[Row]:
+    """Average the training losses over the seeds, and over stretches of steps."""
+    by_rate = losses.unflatten(1, (len(rates), -1)).mean(dim=2)  # (steps, rates)
+    every = max(len(losses) // 20, 1)
+    return [
+        run | {"learning_rate": rate, "step": end}
+        | {"loss": _rounded(by_rate[end - every : end, i].mean())}
+        for i, rate in enumerate(rates)
+        for end in range(every, len(losses) + 1, every)
+    ]  # fmt: skip
+
+
+def plan_of(options: Options, recipe: Recipe) -> list[tuple[Any, ...]]:
+    """List the runs, one for each kind of model."""
+    seeds = tuple(range(options.seed, options.seed + options.pick(4, 1)))
+    rates = options.pick(RATES, RATES[:2])
+    width, layers, length = options.pick((WIDTH, LAYERS, LENGTH), (16, 1, 8))
+    sizes = {"max_len": length, "d_model": width, "n_layers": layers}
+    rest = (recipe, rates, seeds, sizes, options.pick(BATCH, 2), options.pick(None, 2_000))
+    return [(switches, *rest, options.device) for switches in models()]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make all runs and write two tables."""
+    options = read_options("modern", __doc__ or "", arguments)
+    steps = options.n_steps(400)
+    recipe = modern_recipe(steps, max(RATES), warmup=max(steps // 10, 1))
+    plan = plan_of(options, recipe)
+    found = side_by_side(run_one, plan, options)
+    rows: list[Row] = []
+    curves: list[Row] = []
+    for places, (mine, losses) in zip(models().values(), found, strict=True):
+        for group, name, step in places:
+            run = {"group": group, "switch": name, "step": step}
+            rows += [run | row for row in mine]
+            if group == "path":
+                curves += curves_of({"switch": name, "path": step}, plan[0][2], losses)
+    rows.sort(key=lambda row: (row["group"], row["step"]))
+    write_csv(options.folder / "results.csv", rows)
+    write_csv(options.folder / "curves.csv", curves)
+    write_results(
+        options,
+        data="shakespeare.txt",
+        about=ABOUT,
+        metrics={name: best(rows, "path", name) for name in ("2017", *SWITCHES)},
+        recipe=recipe,
+        more={
+            "rates": list(plan[0][2]),
+            "n_seeds": len(plan[0][3]),
+            "config_2017": asdict(configuration((), vocab_size=65, **plan[0][4])),
+        },
+    )
+
+
+def best(rows: Sequence[Row], group: str, switch: str) -> float:
+    """Return the lowest loss that a learning rate gives, as a mean of the seeds."""
+    mine = [row for row in rows if (row["group"], row["switch"]) == (group, switch)]
+    rates = {row["learning_rate"] for row in mine}
+    means = [mean(row["loss"] for row in mine if row["learning_rate"] == r) for r in rates]
+    return float(min(means))
+
+
+if __name__ == "__main__":
+    main()
