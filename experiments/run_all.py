@@ -33,6 +33,14 @@ EXPERIMENTS = (
     "surfaces",
     "dropout",
     "decoders",
+    "families",
+    "drafts",
+    "cache_costs",
+    "hardware",
+    "precision",
+    "ablations",
+    "modern",
+    "patches",
 )
 
 

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -13,17 +14,25 @@ import torch
 from safetensors.torch import load_file
 
 from experiments import (
+    ablations,
     activations,
+    cache_costs,
     common,
     decoders,
     digits,
+    drafts,
     dropout,
+    families,
+    hardware,
     heads,
     languages,
     leakage,
     lengths,
     memory,
+    modern,
     numbers,
+    patches,
+    precision,
     recall,
     run_all,
     scores,
@@ -32,13 +41,14 @@ from experiments import (
     warmup,
     words,
 )
-from transformer_book import datasets
+from transformer_book import datasets, objectives
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 from transformer_book.tasks import recall_task
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import MixtureOfExperts
 from transformer_lib.heads import CausalLM, Seq2SeqLM
+from transformer_lib.recipes import learning_rate, modern_recipe
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 
@@ -507,6 +517,48 @@ def test_a_stretched_model_reads_twice_as_long_a_text_as_if_it_were_short():
     assert not torch.allclose(model(ids), before)
 
 
+def test_ablations_changes_one_thing_at_a_time(results):
+    folder = results(ablations)
+    rows = read_csv(folder / "results.csv")
+    found = [(row["task"], row["change"]) for row in rows]
+    assert found == [(task, name) for task, names in ablations.TINY.items() for name in names]
+    assert [(row["updates"], row["batch"]) for row in rows[2:4]] == [("4", "2"), ("4", "8")]
+    assert (rows[-1]["updates"], rows[-1]["batch"]) == ("1", "32")  # as many tokens
+    for row in rows:
+        assert float(row["loss"]) > 0
+        assert 0 <= float(row["accuracy"]) <= 1
+        assert (row["words"] == "") == (row["task"] == "text")
+    curves = read_csv(folder / "curves.csv")
+    assert len(curves) == sum(int(row["updates"]) for row in rows)
+
+
+def test_a_run_that_ends_in_nothing_has_an_empty_row(monkeypatch):
+    def fail(*_, **__):
+        raise FloatingPointError
+
+    monkeypatch.setattr(ablations, "train", fail)
+    recipe = ablations.recipe_of("text", ablations.Change(), 4, None, 0)
+    row, curve = ablations.run_one("text", ablations.BASE, recipe, (16, 8, 8), "cpu")
+    assert (row["loss"], row["accuracy"], curve) == ("", "", [])
+
+
+def test_a_change_leaves_the_rest_of_the_recipe_as_it_was():
+    base = {
+        task: ablations.recipe_of(task, changes[ablations.BASE], 100, None, 0)
+        for task, changes in ablations.CHANGES.items()
+    }
+    for task, changes in ablations.CHANGES.items():
+        for change in changes.values():
+            recipe = ablations.recipe_of(task, change, 100, None, 0)
+            different = {
+                field.name
+                for field in dataclasses.fields(recipe)
+                if getattr(recipe, field.name) != getattr(base[task], field.name)
+            }
+            by_steps = {"steps", "warmup", "log_every", "validate_every", "checkpoint_every"}
+            assert different <= set(change.recipe) | (by_steps if change.same_tokens else set())
+
+
 @pytest.mark.parametrize("steps", [1, 4, 250, 999, 4_000, 123_457])
 def test_no_table_of_metrics_is_long(steps):
     recipe = common.Recipe(steps=steps, learning_rate=1.0, **common.intervals(steps))
@@ -734,3 +786,272 @@ def test_runs_in_processes_come_back_in_the_order_of_the_plan(tmp_path):
     options = common.read_options("recall", "", ["--out", str(tmp_path)])
     assert not options.tiny  # a tiny experiment makes its runs in this process
     assert common.side_by_side(pow, [(2, 3), (3, 2), (5, 1)], options) == [8, 9, 5]
+
+
+def test_drafts_measures_texts_and_guesses(results):
+    folder = results(drafts)
+    rows = read_csv(folder / "results.csv")
+    assert [row["strategy"] for row in rows] == ["true text", "greedy", "temperature 1"]
+    shares = ("real_words", "distinct", "repeated", "copied")
+    assert all(0 <= float(row[name]) <= 1 for row in rows for name in shares)
+    greedy, two = rows[1], read_csv(folder / "beams.csv")[0]
+    assert two["strategy"] == "beam 2"
+    assert float(two["log_p"]) >= float(greedy["log_p"])  # not always so, but on these texts
+    for row in read_csv(folder / "rounds.csv"):
+        assert 1 <= float(row["tokens_per_pass"]) <= 1 + int(row["guesses"])
+        kept = 1 + float(row["kept"]) * int(row["guesses"])  # and one that the judge writes
+        assert float(row["tokens_per_pass"]) == pytest.approx(kept, abs=1e-3)
+    assert all(0 < float(row["acceptance"]) <= 1 for row in read_csv(folder / "acceptance.csv"))
+    assert isinstance(load_model(folder), CausalLM)
+
+
+def test_a_text_is_measured_by_its_words():
+    known = drafts.Known("To be, or not to be, that is the question: whether 'tis nobler")
+    found = drafts.statistics("x to be or to be or to blorb x", known)
+    assert found["real_words"] == pytest.approx(7 / 8)
+    assert found["distinct"] == pytest.approx(4 / 8)
+    assert found["repeated"] == pytest.approx(1 - 4 / 6)
+    assert found["copied"] == 0
+    assert drafts.statistics("or not to be, that is the", known)["copied"] == 1
+
+
+def test_guessed_texts_have_the_distribution_of_the_judge():
+    p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.2, 0.6]])
+    generator = torch.Generator().manual_seed(0)
+    counts, kept, n = torch.zeros(3), 0, 4_000
+    for _ in range(n):
+        ids, one = drafts.one_round(
+            torch.zeros(1, 1, dtype=torch.long),
+            lambda ids: p.log().expand(ids.shape[1], -1), lambda ids: q.log(),
+            n_guesses=1, temperature=1.0, generator=generator,
+        )  # fmt: skip
+        counts[ids[0, 1]] += 1
+        kept += one
+    assert torch.allclose(counts / n, p[0], atol=0.03)
+    assert kept / n == pytest.approx(0.2 + 0.2 + 0.2, abs=0.03)
+
+
+def test_a_reader_that_forgets_reads_as_if_for_the_first_time():
+    torch.manual_seed(0)
+    model = drafts.build(vocab_size=9, length=16, d_model=16, n_layers=2)
+    ids = torch.arange(8)[None]
+    with drafts.ready(model):
+        reader = drafts.Reader(model, 16)
+        reader(torch.tensor([[0, 1, 2, 8, 8, 8]]))
+        reader.forget(3)
+        torch.testing.assert_close(reader(ids), model(ids)[0, 3:])
+
+
+def test_cache_costs_times_both_ways_and_gives_the_same_scores(results):
+    folder = results(cache_costs)
+    rows = read_csv(folder / "results.csv")
+    assert {(row["device"], row["shape"]) for row in rows} == {("CPU", "draft"), ("CPU", "plays")}
+    assert all(0 < float(row["low"]) <= float(row["ms"]) <= float(row["high"]) for row in rows)
+    kept = {row["cache_bytes"] for row in rows if (row["shape"], row["length"]) == ("plays", "8")}
+    assert kept == {str(2 * 4 * 256 * 9 * 4), "0"}  # keys and values, blocks, width, places, bytes
+    assert {row["n_new"] for row in read_csv(folder / "passes.csv")} == {"1", "2"}
+    assert {row["batch"] for row in read_csv(folder / "batches.csv")} == {"1", "2"}
+    assert {row["shape"] for row in read_csv(folder / "whole.csv")} == {"plays"}
+    torch.manual_seed(0)
+    model, text = cache_costs.build("draft", 16), torch.arange(9)[None]
+    with torch.no_grad(), drafts.generating(model):
+        step = cache_costs.Step(model, text[:, :6], text[:, 6:])
+        step()
+        torch.testing.assert_close(step(), model(text)[:, 6:])
+
+
+def test_hardware_leaves_three_tables(results):
+    folder = results(hardware)
+    rows = read_csv(folder / "results.csv")
+    assert [row["form"] for row in rows] == list(hardware.FORMS)
+    assert all(float(row["seconds"]) > 0 for row in rows)
+    rows = read_csv(folder / "operations.csv")
+    assert {row["kind"] for row in rows} == {"product", "layer", "elementwise"}
+    for row in rows:
+        speeds = float(row["tflops"]) * 1e12 / (float(row["gigabytes"]) * 1e9)
+        assert speeds == pytest.approx(float(row["intensity"]))
+    forms = {row["form"] for row in read_csv(folder / "batches.csv")}
+    assert forms == {"bfloat16", "bfloat16, recomputed", "float32"}
+
+
+def test_all_forms_of_a_step_have_the_same_loss(tmp_path):
+    options = common.read_options(
+        "hardware", "", ["--tiny", "--device", "cpu", "--out", f"{tmp_path}"]
+    )
+    forms = {dataclasses.replace(form, precision="float32") for form in hardware.FORMS.values()}
+    losses = []
+    for form in forms:
+        trainer = hardware.Trainer(form, 2, options)
+        total, count = trainer.compute(trainer.batch)
+        losses.append((total / count).item())
+    assert losses == pytest.approx([losses[0]] * len(losses))
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16
+def test_precision_compares_six_kinds_of_arithmetic(results):
+    rows = read_csv(results(precision) / "results.csv")
+    assert list(dict.fromkeys(row["kind"] for row in rows)) == list(precision.KINDS)
+    last = {row["kind"]: row for row in rows}
+    for kind in ("bfloat16", "float16, scaled"):
+        assert float(last[kind]["loss"]) == pytest.approx(float(last["float32"]["loss"]), abs=0.05)
+    assert last["float16, weights too"]["loss"] == ""  # Adam's small number is zero there
+    assert float(last["float16, not scaled"]["zeros"]) > 0.02
+    assert float(last["float16, scaled"]["zeros"]) < 0.01
+
+
+def test_modern_compares_models_of_one_size(results):
+    folder = results(modern)
+    rows = read_csv(folder / "results.csv")
+    assert len(rows) == (8 + 7 + 7) * 2  # path, alone and without, with two learning rates
+    sizes = [int(row["parameters"]) for row in rows]
+    assert max(sizes) - min(sizes) <= 0.01 * sizes[-1]
+    assert {row["step"] for row in read_csv(folder / "curves.csv")} == {"1", "2", "3", "4"}
+    one = {(r["switch"], r["learning_rate"]): r["loss"] for r in rows if r["group"] == "alone"}
+    path = {(r["switch"], r["learning_rate"]): r["loss"] for r in rows if r["group"] == "path"}
+    assert one["pre-norm", "0.001"] == path["pre-norm", "0.001"]  # the same model, trained once
+
+
+def test_models_that_train_together_learn_as_they_would_alone():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "max_len": 6, "d_model": 16, "n_layers": 2}
+    config = modern.configuration(tuple(modern.SWITCHES), **sizes)
+    alone, rates = [CausalLM(config) for _ in range(2)], (1e-3, 1e-2)
+    together = modern.Ensemble(alone, rates, "cpu")
+    ids, targets = torch.randint(11, (2, 2, 3, 6))
+    torch.testing.assert_close(together(ids)[1], alone[1](ids[1]))
+    recipe = modern_recipe(4, 1e-2, warmup=2)
+    modern.learn(together, lambda step: (ids, targets), modern.letter_losses, recipe)
+    for i, model in enumerate(alone):
+        matrices = [weight for weight in model.parameters() if weight.ndim > 1]
+        others = [weight for weight in model.parameters() if weight.ndim < 2]
+        groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+        adam = torch.optim.AdamW(groups, betas=recipe.betas, weight_decay=0.1)
+        for step in range(4):
+            for group in adam.param_groups:
+                group["lr"] = rates[i] * learning_rate(step + 1, recipe) / 1e-2
+            adam.zero_grad()
+            torch.nn.functional.cross_entropy(model(ids[i]).mT, targets[i]).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            adam.step()
+        flat = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+        torch.testing.assert_close(together.flat[i].detach(), flat, atol=1e-4, rtol=1e-4)
+
+
+def test_patches_leaves_three_tables(results):
+    folder = results(patches)
+    digits_rows, domains = read_csv(folder / "digits.csv"), read_csv(folder / "domains.csv")
+    assert {row["group"] for row in digits_rows} == {"order", "data", "distorted"}
+    assert {row["model"] for row in domains} == {"words", "points", "graph"}
+    assert len(read_csv(folder / "results.csv")) == 6
+    for row in digits_rows:
+        assert all(0 <= float(row[name]) <= 1 for name in patches.ARRANGEMENTS)
+
+
+def test_models_of_digits_are_of_one_size():
+    sizes = [sum(w.numel() for w in make().parameters()) for make in patches.MODELS.values()]
+    assert max(sizes) < 1.08 * min(sizes)
+
+
+@pytest.mark.parametrize("arrangement", patches.ARRANGEMENTS)
+def test_pictures_that_are_moved_about_keep_their_pixels(arrangement):
+    images = datasets.digits().train.images[:5]
+    moved = patches.move(images, arrangement, seed=3)
+    assert torch.equal(moved.flatten(1).sort()[0], images.flatten(1).sort()[0])
+    assert torch.equal(moved, images) == (arrangement == "as they are")
+    if arrangement == "patches moved":  # which a model without positions does not notice
+        torch.manual_seed(0)
+        model = patches.vision("none")
+        torch.testing.assert_close(model(moved), model(images))
+
+
+def test_nodes_within_two_steps_by_hand():
+    mark, near, within = patches.graph_task(20, seed=1)
+    for i in range(20):
+        start = {int(mark[i].argmax())}
+        for _ in range(2):
+            start |= {b for a in start for b in range(12) if near[i, 0, a, b]}
+        assert set(within[i].nonzero()[:, 0].tolist()) == start
+
+
+def test_families_leaves_five_tables(results):
+    folder = results(families)
+    rows = read_csv(folder / "results.csv")
+    assert [row["family"] for row in rows] == list(families.FAMILIES)
+    assert all(0 <= float(row["words"]) <= float(row["letters"]) <= 1 for row in rows)
+    assert len(read_csv(folder / "curves.csv")) == len(rows)
+    found = [(row["family"], row["pooling"]) for row in read_csv(folder / "pooling.csv")]
+    assert found == [(f, p) for f in ("encoder", "decoder") for p in families.POOLINGS]
+    prepared = [row["objective"] for row in read_csv(folder / "prepared.csv")]
+    tuned = read_csv(folder / "tuned.csv")
+    assert [row["objective"] for row in tuned] == list(families.OBJECTIVES)
+    assert prepared == [name for name in families.OBJECTIVES if not name.startswith("none")]
+    assert [row["chosen"] for row in tuned] == ["1"] * len(tuned)
+
+
+def test_families_of_one_size_have_as_many_matrices():
+    sizes = {}
+    for family in families.FAMILIES:
+        model = families.build(family, 64, 100)
+        sizes[family] = sum(p.numel() for p in model.parameters() if p.ndim > 1)
+    small = sizes.pop("decoder, 4 blocks")
+    assert len(set(sizes.values())) == 1
+    assert small < sizes["decoder"]
+
+
+def test_what_every_family_is_asked_are_the_letters_of_the_target():
+    pairs = [([20, 21, 22], [30, 31]), ([23], [32])]
+    for family in families.FAMILIES:
+        batch = families.make_batch(family, pairs, n_slots=5, judged=True)
+        asked = [row[row != families.IGNORE].tolist() for row in batch["targets"]]
+        assert asked == [[30, 31, families.EOS], [32, families.EOS]], family
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_families_that_are_right_when_taught_write_the_same_by_themselves(family):
+    torch.manual_seed(0)
+    model = families.build(family, 16, 40).eval()
+    source, target = [20, 21, 22], [30, 31, 32]
+    batch = families.make_batch(family, [(source, target)], n_slots=4, judged=True)
+    inputs = {name: tensor for name, tensor in batch.items() if name != "targets"}
+    place = int((batch["targets"][0] != families.IGNORE).nonzero()[0])
+    last = "target" if family == "encoder-decoder" else "ids"
+    changed = {**inputs, last: inputs[last].clone()}
+    changed[last][0, -1] = 40  # a later letter of the answer
+    same = torch.allclose(model(**inputs)[0, place], model(**changed)[0, place], atol=1e-6)
+    assert same == (family != "encoder, all at once")  # which never reads the answer
+
+
+def test_spans_are_apart_and_cut_what_was_asked_for():
+    for seed in range(200):
+        spans = objectives.draw_spans(20, rate=0.3, mean_length=2, seed=seed)
+        assert len(spans) == 3
+        assert sum(end - start for start, end in spans) == 6
+        assert all(a[1] < b[0] for a, b in itertools.pairwise(spans))
+        source, target = objectives.corrupt_spans(range(100, 120), spans, range(5))
+        back, answers = [], iter(target)
+        for token in source:
+            back += [token] if token >= 100 else []
+        assert sorted(back + [t for t in answers if t >= 100]) == list(range(100, 120))
+    starts = {objectives.draw_spans(9, rate=0.3, mean_length=3, seed=s)[0] for s in range(99)}
+    assert starts == {(start, start + 3) for start in range(7)}
+
+
+def test_masked_tokens_are_chosen_and_hidden_as_asked():
+    ids = torch.randint(3, 50, (40, 500))
+    ids[:, -100:] = 0
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets, chosen = objectives.mask_tokens(ids, 2, range(3, 50), generator=generator)
+    assert not chosen[:, -100:].any()
+    assert torch.equal(targets, ids.masked_fill(~chosen, -100))
+    assert torch.equal(inputs[~chosen], ids[~chosen])
+    n = int(chosen.sum())
+    assert n / ids[:, :-100].numel() == pytest.approx(0.15, abs=0.01)
+    assert (inputs[chosen] == 2).sum() / n == pytest.approx(0.8, abs=0.03)
+    kept = (inputs[chosen] == ids[chosen]).sum() / n
+    assert kept == pytest.approx(0.1 + 0.1 / 47, abs=0.02)
+    with pytest.raises(ValueError, match="rate=2"):
+        objectives.mask_tokens(ids, 2, range(3, 50), rate=2)
+    with pytest.raises(ValueError, match="2 spans need 3 sentinels"):
+        objectives.corrupt_spans([1, 2, 3], [(0, 1), (2, 3)], [9, 8])
+    with pytest.raises(ValueError, match="must be in order"):
+        objectives.corrupt_spans([1, 2, 3], [(2, 4)], [9, 8])
