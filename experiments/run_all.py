@@ -41,6 +41,8 @@ EXPERIMENTS = (
     "ablations",
     "modern",
     "patches",
+    "induction",
+    "addition",
 )
 
 

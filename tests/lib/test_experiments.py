@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from experiments import (
     ablations,
     activations,
+    addition,
     cache_costs,
     common,
     decoders,
@@ -25,6 +26,7 @@ from experiments import (
     families,
     hardware,
     heads,
+    induction,
     languages,
     leakage,
     lengths,
@@ -1055,3 +1057,70 @@ def test_masked_tokens_are_chosen_and_hidden_as_asked():
         objectives.corrupt_spans([1, 2, 3], [(0, 1), (2, 3)], [9, 8])
     with pytest.raises(ValueError, match="must be in order"):
         objectives.corrupt_spans([1, 2, 3], [(2, 4)], [9, 8])
+
+
+def test_induction_leaves_curves_heads_and_a_model(results):
+    folder = results(induction)
+    rows, heads = (read_csv(folder / name) for name in ("results.csv", "heads.csv"))
+    assert {row["kind"] for row in rows} == set(induction.KINDS)
+    assert [row["step"] for row in rows if row["kind"] == induction.SHIPPED] == ["0", "4"]
+    n_layers = sum(kind.n_layers for kind in induction.KINDS.values())
+    assert len(heads) == n_layers * induction.N_HEADS
+    model = load_model(folder)
+    assert all(not p.any() for n, p in model.named_parameters() if "feed_forward." in n)
+
+
+def test_repeats_begin_again_and_the_scores_see_heads_made_by_hand():
+    ids, period = induction.draw(4, torch.Generator().manual_seed(0))
+    n = induction.LENGTH - 1
+    weights = torch.zeros(4, 2, n, n)
+    for example, (row, p) in enumerate(zip(ids.tolist(), period[:, 0].tolist(), strict=True)):
+        assert row[p:] == row[:-p]
+        assert len(set(row[:p])) == p
+        for t in range(n):
+            weights[example, 0, t, max(t - 1, 0)] = 1.0  # looks at the place before
+            weights[example, 1, t, t - p + 1 if t >= p else t] = 1.0
+    previous, found = induction.scores(weights, period)
+    assert previous[0] == pytest.approx(1.0)
+    assert previous[1] == pytest.approx(0.0)
+    assert found[1] == pytest.approx(1.0)
+    assert found[0] == pytest.approx(0.0)
+
+
+def test_shifted_keys_are_those_of_the_place_before():
+    layer = torch.nn.Linear(4, 4)
+    x = torch.randn(2, 3, 4)
+    shifted = induction.Shifted(layer)(x)
+    assert torch.equal(shifted[:, 1:], layer(x)[:, :-1])
+    assert not shifted[:, 0].any()
+
+
+def test_addition_leaves_two_tables(results):
+    folder = results(addition)
+    rows, carries = (read_csv(folder / name) for name in ("results.csv", "carries.csv"))
+    assert [int(row["digits"]) for row in rows] == 2 * list(range(1, addition.LONGEST + 1))
+    assert [int(row["carry"]) for row in carries] == 2 * list(range(addition.TRAINED + 1))
+    assert {row["order"] for row in rows} == set(addition.ORDERS)
+
+
+def test_sums_are_written_and_judged_digit_by_digit(monkeypatch):
+    a, b = torch.tensor([95, 12]), torch.tensor([10, 34])
+    tokens, in_answer = addition.examples(a, b, "last digit first")
+    plus, equals, end, pad = addition.PLUS, addition.EQUALS, addition.END, addition.PAD
+    assert tokens[0].tolist() == [9, 5, plus, 1, 0, equals, 5, 0, 1, end]
+    assert tokens[1].tolist() == [1, 2, plus, 3, 4, equals, 6, 4, end, pad]
+    assert in_answer.sum(dim=1).tolist() == [4, 3]
+    tokens, _ = addition.examples(a, b, "first digit first")
+    assert tokens[0].tolist() == [9, 5, plus, 1, 0, equals, 1, 0, 5, end]
+    said = torch.full((2, addition.LONGEST + 2), end)
+    said[:, :3] = torch.tensor([[1, 0, 5], [4, 7, end]])
+    monkeypatch.setattr(addition, "answer", lambda *_: said)
+    found = addition.judge(None, a, b, "first digit first")
+    assert found == {"right": 0.5, "digits_right": 0.8, "length_right": 1.0}
+
+
+def test_carries_are_as_long_as_asked_for():
+    assert addition.longest_carry(torch.tensor([999, 5, 55]), torch.tensor([1, 4, 55]), 3).tolist() == [3, 0, 1]  # fmt: skip
+    for carry in range(addition.TRAINED + 1):
+        a, b = addition.with_carry(20, carry, torch.Generator().manual_seed(carry))
+        assert set(addition.longest_carry(a, b, addition.TRAINED).tolist()) == {carry}
