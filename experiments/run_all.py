@@ -43,6 +43,8 @@ EXPERIMENTS = (
     "patches",
     "induction",
     "addition",
+    "attention_costs",
+    "cheaper",
 )
 
 

@@ -17,7 +17,9 @@ from experiments import (
     ablations,
     activations,
     addition,
+    attention_costs,
     cache_costs,
+    cheaper,
     common,
     decoders,
     digits,
@@ -47,12 +49,15 @@ from transformer_book import datasets, objectives
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 from transformer_book.tasks import recall_task
+from transformer_lib.attention import attention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import MixtureOfExperts
 from transformer_lib.heads import CausalLM, Seq2SeqLM
+from transformer_lib.masks import window_mask
 from transformer_lib.recipes import learning_rate, modern_recipe
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.tracing import influence
 
 MODELS = {  # what each experiment trains, and the name of its result
     numbers: ("Seq2SeqLM", "test_exact_match", "numbers.tsv"),
@@ -1124,3 +1129,76 @@ def test_carries_are_as_long_as_asked_for():
     for carry in range(addition.TRAINED + 1):
         a, b = addition.with_carry(20, carry, torch.Generator().manual_seed(carry))
         assert set(addition.longest_carry(a, b, addition.TRAINED).tolist()) == {carry}
+
+
+def test_attention_costs_measures_every_way(results):
+    folder = results(attention_costs)
+    rows = read_csv(folder / "results.csv")
+    kinds = {row["kind"] for row in rows}
+    assert kinds == {*attention_costs.ways("cpu"), "linear layers", "recurrent"}
+    assert all(float(row["milliseconds"]) > 0 for row in rows)
+    steps = read_csv(folder / "decode.csv")
+    sizes = {row["kv_heads"]: float(row["mebibytes"]) for row in steps if row["length"] == "32"}
+    assert sizes["32"] == 4 * sizes["8"] == 32 * sizes["1"] > 0
+
+
+def test_ways_that_should_be_equal_are():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, 64, 8)
+    plain = attention_costs.plain(q, k, v)
+    torch.testing.assert_close(attention_costs.tiled(q, k, v, block=16), plain)
+    torch.testing.assert_close(attention_costs.ways("cpu")["fused"](q, k, v), plain)
+    near = window_mask(64, window=16)
+    windowed = attention(q, k, v, near, causal=True)[0]
+    torch.testing.assert_close(attention_costs.windowed(q, k, v, window=16), windowed)
+    weights = ((torch.nn.functional.elu(q) + 1) @ (torch.nn.functional.elu(k) + 1).mT).tril()
+    expected = weights / weights.sum(dim=-1, keepdim=True) @ v
+    torch.testing.assert_close(attention_costs.linear(q, k, v, chunk=16), expected)
+
+
+def test_cheaper_compares_kinds_of_attention(results):
+    folder = results(cheaper)
+    rows = read_csv(folder / "results.csv")
+    sizes = [int(row["parameters"]) for row in rows]
+    assert max(sizes) < 1.01 * min(sizes)
+    assert {row["kind"]: row["pairs"] for row in rows}["full"] == "1.0"
+    converted = read_csv(folder / "conversion.csv")
+    kept = [row for row in converted if (row["kv_heads"], row["steps"]) == ("8", "0")]
+    assert [row["loss"] for row in kept] == [row["loss"] for row in rows if row["kind"] == "full"]
+    for row in read_csv(folder / "recall.csv"):
+        assert 0 <= float(row["accuracy"]) <= 1
+
+
+@pytest.mark.parametrize("kind", cheaper.KINDS)
+def test_cheaper_attention_sees_its_pattern_and_no_future(kind):
+    torch.manual_seed(0)
+    model = cheaper.build(kind, vocab=11, length=32, sizes=(16, 8, 1)).double()
+    allowed = cheaper.pattern(kind, 32)
+    if kind == "every other layer" or allowed is None:
+        allowed = cheaper.pattern(kind, 32) if allowed is not None else torch.ones(32, 32).tril()
+    stack = model.decoder.stack
+    found = influence(stack, torch.randn(1, 32, 16, dtype=torch.float64)) > 0
+    assert torch.equal(found, allowed.bool())
+
+
+def test_pooled_heads_are_means_of_their_group():
+    torch.manual_seed(0)
+    model = cheaper.build("full", vocab=11, length=32, sizes=(16, 8, 1))
+    (block,) = cheaper.pooled(model, 2, "mean").decoder.stack.blocks
+    old = model.decoder.stack.blocks[0].attention.key.weight
+    torch.testing.assert_close(
+        block.attention.key.weight[:2], (old[0:2] + old[2:4] + old[4:6] + old[6:8]) / 4
+    )
+    same = cheaper.pooled(model, 8, "mean")
+    ids = torch.arange(8)[None]
+    torch.testing.assert_close(same(ids), model(ids))
+
+
+def test_answers_of_lists_are_the_values_of_their_items():
+    names, values, answers, distances = cheaper.lists(5, 8, torch.Generator().manual_seed(0))
+    for b in range(5):
+        for t in range(cheaper.N_QUESTIONS):
+            place = 8 + t - distances[b, t]
+            assert names[b, place] == names[b, 8 + t]
+            assert values[b, place] == answers[b, t]
+    assert (values[:, 8:] == cheaper.N_VALUES).all()
