@@ -537,6 +537,8 @@ def test_ablations_changes_one_thing_at_a_time(results):
         assert (row["words"] == "") == (row["task"] == "text")
     curves = read_csv(folder / "curves.csv")
     assert len(curves) == sum(int(row["updates"]) for row in rows)
+    rates = [float(row["rate"]) for row in read_csv(folder / "range.csv")]
+    assert (rates[0], rates[-1]) == (ablations.SLOWEST, ablations.FASTEST)
 
 
 def test_a_run_that_ends_in_nothing_has_an_empty_row(monkeypatch):
@@ -1125,7 +1127,8 @@ def test_sums_are_written_and_judged_digit_by_digit(monkeypatch):
 
 
 def test_carries_are_as_long_as_asked_for():
-    assert addition.longest_carry(torch.tensor([999, 5, 55]), torch.tensor([1, 4, 55]), 3).tolist() == [3, 0, 1]  # fmt: skip
+    a, b = torch.tensor([999, 5, 55]), torch.tensor([1, 4, 55])
+    assert addition.longest_carry(a, b, 3).tolist() == [3, 0, 1]
     for carry in range(addition.TRAINED + 1):
         a, b = addition.with_carry(20, carry, torch.Generator().manual_seed(carry))
         assert set(addition.longest_carry(a, b, addition.TRAINED).tolist()) == {carry}
