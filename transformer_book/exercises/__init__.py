@@ -10,6 +10,7 @@ from transformer_book.exercises import (
     decoder,
     encoder,
     feedforward,
+    generation,
     heads,
     masks,
     norms,
@@ -109,6 +110,12 @@ EXERCISES: dict[str, Exercise] = {
     "norms.orders": norms.ORDERS,
     "norms.backward": norms.BACKWARD,
     "norms.stream_size": norms.STREAM_SIZE,
+    "generation.top_p": generation.TOP_P,
+    "generation.beam_step": generation.BEAM_STEP,
+    "generation.length_score": generation.LENGTH_SCORE,
+    "generation.cache_bytes": generation.CACHE_BYTES,
+    "generation.instead": generation.INSTEAD,
+    "generation.tokens_per_pass": generation.TOKENS_PER_PASS,
 }
 
 
