@@ -32,15 +32,17 @@ from transformer_book.tasks import FIRST_SYMBOL
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, TextWindows, translation_batch
 from transformer_lib.heads import CausalLM, Seq2SeqLM
+from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, modern_recipe, recipe_2017
 from transformer_lib.training import evaluate, train
 
 BASE = "baseline"
 RATES = (1e-3, 3e-3, 1e-2)  # the highest ones that are tried for text
 MIDDLE = RATES[1]
-STEPS = {"numbers": 700, "text": 400}
+STEPS = {"numbers": 400, "text": 400}
 BATCH = {"numbers": 64, "text": 32}
 N_POINTS = 20  # of a curve
+SLOWEST, FASTEST = 1e-5, 1.0  # the rates between which a range test rises
 TINY = {  # what is tried when only to check
     "numbers": (BASE, "no dropout", "batch / 4"),
     "text": (BASE, "no warm-up", "batch x 4, updates / 4"),
@@ -117,7 +119,9 @@ ABOUT = {
         a mistake by the model alone (greedy). `weights` is the root mean square of all entries of
         matrices at the end, `largest` the longest gradient of a logged update, before clipping.
         `curves.csv`: `train_loss` of single batches as it was minimised, with smoothing and
-        dropout, and `loss` as above, means over seeds.""",
+        dropout, and `loss` as above, means over seeds. `range.csv`: the rate rises from 1e-5 to 1
+        within 200 updates of the baseline of `text`; the loss of each batch before the update at
+        that rate.""",
     "Intended use": "Teaching: which parts of a recipe matter for two small tasks.",
     "Limits": """Two small models, short trainings, three seeds. Most rates were not tuned for each
         change. What does not matter here may matter for deep models and long trainings.""",
@@ -263,6 +267,44 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+def range_test(seed: int, steps: int, sizes: tuple[int, int, int | None], device: str) -> list[Row]:
+    """Raise the learning rate at every update, until nothing is learned any more.
+
+    Args:
+        seed: of weights and batches.
+        steps: how many updates lead from the slowest rate to the fastest.
+        sizes: as in :func:`run_one`.
+        device: where to train.
+
+    Returns:
+        Rows of ``range.csv``: the loss of each batch before the update at that rate.
+    """
+    torch.set_float32_matmul_precision("high")
+    d_model, length, few = sizes
+    change = CHANGES["text"][BASE]
+    batches, _, vocab, longest = data_of("text", few or BATCH["text"], length, few, seed)
+    torch.manual_seed(seed)
+    model = CausalLM(config_of("text", change, d_model, vocab, longest)).to(device)
+    objective = Objective(model).train()
+    adam = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    rows: list[Row] = []
+    for step in range(steps):
+        rate = SLOWEST * (FASTEST / SLOWEST) ** (step / (steps - 1))
+        for group in adam.param_groups:
+            group["lr"] = rate
+        total, count = objective({name: t.to(device) for name, t in next(batches).items()})
+        loss = total / count
+        adam.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adam.step()
+        loss_here = float(loss.detach())
+        if not math.isfinite(loss_here):
+            break
+        rows.append({"seed": seed, "rate": _rounded(rate), "loss": _rounded(loss_here)})
+    return rows
+
+
 def over_seeds(curves: Sequence[Row]) -> list[Row]:
     """Return the points of curves as means over seeds."""
     keys = ("task", "change", "rate", "step", "examples")
@@ -297,7 +339,7 @@ def make_plan(options: Options) -> list[tuple[Any, ...]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs and write two tables."""
+    """Make all runs and write three tables."""
     options = read_options("ablations", __doc__ or "", arguments)
     plan = make_plan(options)
     rows, curves = zip(*side_by_side(run_one, plan, options), strict=True)
@@ -307,6 +349,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_csv(
         options.folder / "curves.csv", over_seeds([point for curve in curves for point in curve])
     )
+    seeds = range(options.seed, options.seed + options.pick(3, 1))
+    sizes = options.pick((128, 64, None), (16, 8, 8))
+    tests = [(seed, options.pick(200, 4), sizes, options.device) for seed in seeds]
+    found = side_by_side(range_test, tests, options)
+    write_csv(options.folder / "range.csv", [row for each in found for row in each])
     metrics = {}
     for task, name in dict.fromkeys((row["task"], row["change"]) for row in table):
         losses = [
