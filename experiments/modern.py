@@ -107,7 +107,7 @@ class Ensemble:
         rows = [torch.cat([w.detach().flatten() for w in m.parameters()]) for m in models]
         self.flat = torch.stack(rows).to(device).requires_grad_()
         self.means = [torch.zeros_like(self.flat) for _ in range(2)]
-        self.rates = torch.tensor(rates, device=device)[:, None]
+        self.rates = torch.tensor(rates, dtype=self.flat.dtype, device=device)[:, None]
         decays = [torch.full((s.numel(),), float(len(s) > 1)) for s in self.shapes.values()]
         self.decays = torch.cat(decays).to(device)  # matrices shrink, biases and gains do not
 

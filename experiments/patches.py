@@ -48,11 +48,11 @@ ABOUT = {
         the outline of a shape in, the shape out: circle, triangle, square or cross (`points`); a
         graph of 12 nodes, one of them marked, in: which nodes are within two steps of the mark?
         (`graph`).""",
-    "Choices": """All models have about 57,000 parameters. The Vision Transformers (`vit`) have two
+    "Choices": """All models have about 58,000 parameters. The Vision Transformers (`vit`) have two
         pre-norm blocks of width 48 with four heads and GELU, a class token, patches of 2×2 pixels
         and learned positions; `vit, no positions` has none, `vit, grid` one table for rows and one
         for columns, `vit, pixels` a token for each pixel. `cnn` has three convolutions of 3×3 with
-        32, 64 and 64 channels, `mlp` two hidden layers of 200 units. The other data are read by the
+        32, 64 and 64 channels, `mlp` two hidden layers of 205 units. The other data are read by the
         same blocks behind another input layer. `signal` says what tells the model about the
         structure: positions for words and series, the edges as an attention mask for graphs,
         nothing for points. `moved` patches or pixels: one permutation for each seed, the same for
@@ -161,7 +161,7 @@ def convolutions() -> nn.Module:
 
 def plain() -> nn.Module:
     """Make a network that knows nothing about pictures: each pixel is a feature."""
-    widths = (IMAGE**2, 200, 200, 10)
+    widths = (IMAGE**2, 205, 205, 10)
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
