@@ -391,7 +391,7 @@ def cost(job: Job) -> int:
 
 def first_guess(width: int, layers: int) -> float:
     """Guess a learning rate, around which the sweep looks."""
-    return 4e-3 * (12 * layers * width**2 / 1e5) ** -0.2
+    return 4e-3 * math.pow(12 * layers * width**2 / 1e5, -0.2)
 
 
 def best_rates(rows: Sequence[Row]) -> list[Row]:
