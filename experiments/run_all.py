@@ -45,6 +45,7 @@ EXPERIMENTS = (
     "addition",
     "attention_costs",
     "cheaper",
+    "paragraphs",
 )
 
 

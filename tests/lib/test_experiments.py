@@ -35,6 +35,7 @@ from experiments import (
     memory,
     modern,
     numbers,
+    paragraphs,
     patches,
     precision,
     recall,
@@ -1204,3 +1205,39 @@ def test_answers_of_lists_are_the_values_of_their_items():
             assert names[b, place] == names[b, 8 + t]
             assert values[b, place] == answers[b, t]
     assert (values[:, 8:] == cheaper.N_VALUES).all()
+
+
+def test_paragraphs_keeps_texts_and_their_vectors(results):
+    folder = results(paragraphs)
+    rows = read_csv(folder / "paragraphs.csv")
+    kept = load_file(folder / "vectors.safetensors")["vectors"]
+    assert kept.shape == (len(rows), 384)
+    assert kept.dtype == torch.float16
+    again = minilm.embed(minilm.load(), [row["text"] for row in rows])
+    torch.testing.assert_close(kept.float(), again, rtol=0, atol=1e-3)
+    found = {row["method"]: row for row in read_csv(folder / "results.csv")}
+    assert list(found)[:7] == [f"layer {n}" for n in range(7)]
+    assert all(0 <= float(row["low"]) <= float(row["high"]) <= 1 for row in found.values())
+    queries = read_csv(folder / "queries.csv")
+    first = sum(row["minilm"] == "1" for row in queries) / len(queries)
+    assert first == pytest.approx(float(found["layer 6"]["at_1"]))
+
+
+def test_paragraphs_are_plain_text():
+    text = "## A *title*\n\nSee [chapter 3](03_x.ipynb) and **`x`** of $x_1$.\n\n```\ncode\n```\n- a\n- b"
+    found = [(is_heading, paragraphs.plain(part)) for is_heading, part in paragraphs.split(text)]
+    expected = [
+        (True, "A title"),
+        (False, "See chapter 3 and x of x_1."),
+        (False, "a"),
+        (False, "b"),
+    ]
+    assert found == expected
+
+
+def test_search_counts_by_hand():
+    texts = ["a cat and a dog", "a bird", "the cat"]
+    scores = paragraphs.bm25(["Cat!", "the bird"], texts)
+    assert scores.argmax(dim=1).tolist() == [2, 1]  # the shorter text with the word
+    right = torch.tensor([[True, False, False], [False, True, False]])
+    assert paragraphs.ranks(scores, right) == [2, 1]
