@@ -9,6 +9,7 @@ from transformer_book.exercises import (
     attention,
     decoder,
     encoder,
+    families,
     feedforward,
     generation,
     heads,
@@ -116,6 +117,11 @@ EXERCISES: dict[str, Exercise] = {
     "generation.cache_bytes": generation.CACHE_BYTES,
     "generation.instead": generation.INSTEAD,
     "generation.tokens_per_pass": generation.TOKENS_PER_PASS,
+    "families.pairs": families.PAIRS,
+    "families.answer_targets": families.ANSWER_TARGETS,
+    "families.masked": families.MASKED,
+    "families.span_target": families.SPAN_TARGET,
+    "families.last": families.LAST,
 }
 
 
