@@ -46,6 +46,7 @@ EXPERIMENTS = (
     "attention_costs",
     "cheaper",
     "paragraphs",
+    "scaling",
 )
 
 

@@ -40,6 +40,7 @@ from experiments import (
     precision,
     recall,
     run_all,
+    scaling,
     scores,
     shakespeare,
     surfaces,
@@ -1241,3 +1242,55 @@ def test_search_counts_by_hand():
     assert scores.argmax(dim=1).tolist() == [2, 1]  # the shorter text with the word
     right = torch.tensor([[True, False, False], [False, True, False]])
     assert paragraphs.ranks(scores, right) == [2, 1]
+
+def test_scaling_fills_a_grid_and_fits_laws_to_it(results):
+    folder = results(scaling)
+    rows = read_csv(folder / "results.csv")
+    cells = {(int(row["parameters"]), int(row["tokens"])) for row in rows}
+    assert len(cells) == len(rows) == 3 * len(scaling.FEW)
+    for row in rows:
+        assert int(row["steps"]) * int(row["batch"]) * 16 == int(row["tokens"])
+        assert int(row["flops"]) > 6 * int(row["parameters"]) * int(row["tokens"])
+    watched = read_csv(folder / "unfinished.csv")
+    assert {row["planned"] for row in watched} == {str(max(scaling.FEW))}
+    fits = read_csv(folder / "fits.csv")
+    assert [row["name"] for row in fits[:5]] == ["E", "A", "B", "alpha", "beta"]
+    card = json.loads((folder / "card.json").read_text())
+    assert card["text"]["train_bytes"] > max(scaling.FEW)
+    assert "/" not in "".join(card["text"]["packages"].values())
+
+
+def test_the_text_of_scaling_is_seen_once_and_validation_files_are_others():
+    job = scaling.Job(16, 1, tokens=640, batch=4, rate=1.0, seed=3)
+    starts = scaling.starts_of(job, n_bytes=1000, length=16)
+    assert starts.shape == (10, 4)
+    assert len(starts.unique()) == 40
+    assert (starts % 16 == 0).all()
+    assert int(starts.max()) + 16 < 1000
+    with pytest.raises(ValueError, match="only 100 bytes"):
+        scaling.starts_of(job, n_bytes=100, length=16)
+    rates = scaling.rates_of(job, 100)
+    assert float(rates.max()) == pytest.approx(1.0)
+    assert float(rates[0]) == pytest.approx(0.2)
+    assert float(rates[-1]) == pytest.approx(0.1, abs=1e-3)
+    known, new, _ = scaling.read_text(few=True)
+    assert len(known) > len(new) > 0
+    assert new[:2000] not in known
+
+
+def test_the_best_rate_of_a_sweep_lies_between_those_that_were_tried():
+    rows = [
+        {"parameters": 1, "tokens": 1, "rate": rate, "loss": (math.log(rate) + 3) ** 2}
+        for rate in (0.02, 0.04, 0.08, 0.16)
+    ]
+    (best,) = scaling.best_rates(rows)
+    assert best["rate"] == pytest.approx(math.exp(-3))
+    assert best["inside"] == 1
+    (edge,) = scaling.best_rates(rows[:1])
+    assert edge["rate"] == pytest.approx(0.02)
+    found = [
+        {"parameters": n, "tokens": d, "rate": 2 * n**-0.5 * d**0.25}
+        for n in (10, 100)
+        for d in (50, 5000)
+    ]
+    assert scaling.rate_rule(found) == pytest.approx((math.log(2), -0.5, 0.25))
