@@ -47,7 +47,7 @@ from experiments import (
     warmup,
     words,
 )
-from transformer_book import datasets, objectives
+from transformer_book import datasets, minilm, objectives
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 from transformer_book.tasks import recall_task
@@ -1225,7 +1225,8 @@ def test_paragraphs_keeps_texts_and_their_vectors(results):
 
 
 def test_paragraphs_are_plain_text():
-    text = "## A *title*\n\nSee [chapter 3](03_x.ipynb) and **`x`** of $x_1$.\n\n```\ncode\n```\n- a\n- b"
+    prose = "See [chapter 3](03_x.ipynb) and **`x`** of $x_1$."
+    text = f"## A *title*\n\n{prose}\n\n```\ncode\n```\n- a\n- b"
     found = [(is_heading, paragraphs.plain(part)) for is_heading, part in paragraphs.split(text)]
     expected = [
         (True, "A title"),
@@ -1242,6 +1243,7 @@ def test_search_counts_by_hand():
     assert scores.argmax(dim=1).tolist() == [2, 1]  # the shorter text with the word
     right = torch.tensor([[True, False, False], [False, True, False]])
     assert paragraphs.ranks(scores, right) == [2, 1]
+
 
 def test_scaling_fills_a_grid_and_fits_laws_to_it(results):
     folder = results(scaling)
