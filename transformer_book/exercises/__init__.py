@@ -14,6 +14,7 @@ from transformer_book.exercises import (
     generation,
     heads,
     masks,
+    modern,
     norms,
     positions,
     reading,
@@ -122,6 +123,12 @@ EXERCISES: dict[str, Exercise] = {
     "families.masked": families.MASKED,
     "families.span_target": families.SPAN_TARGET,
     "families.last": families.LAST,
+    "modern.sublayer": modern.SUBLAYER,
+    "modern.equal_width": modern.EQUAL_WIDTH,
+    "modern.route": modern.ROUTE,
+    "modern.cut": modern.CUT,
+    "modern.tokens": modern.TOKENS,
+    "modern.set_vector": modern.SET_VECTOR,
 }
 
 
