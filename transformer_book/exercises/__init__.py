@@ -7,6 +7,7 @@ told which one it is.
 
 from transformer_book.exercises import (
     attention,
+    costs,
     decoder,
     encoder,
     families,
@@ -129,6 +130,12 @@ EXERCISES: dict[str, Exercise] = {
     "modern.cut": modern.CUT,
     "modern.tokens": modern.TOKENS,
     "modern.set_vector": modern.SET_VECTOR,
+    "costs.merge": costs.MERGE,
+    "costs.crossing": costs.CROSSING,
+    "costs.traffic": costs.TRAFFIC,
+    "costs.grouped": costs.GROUPED,
+    "costs.linear_step": costs.LINEAR_STEP,
+    "costs.fixed": costs.FIXED,
 }
 
 
