@@ -40,7 +40,7 @@ from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
 
 WIDTH, LAYERS, HEADS = 128, 4, 4
 LENGTH, BATCH = 64, 32
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (5e-4, 1.5e-3, 5e-3, 1.5e-2)
 SWITCHES: dict[str, dict[str, Any]] = {  # in the order in which `path` throws them
     "pre-norm": {"norm_position": "pre"},
     "RMSNorm": {"norm": "rms"},
@@ -61,7 +61,7 @@ ABOUT = {
         those that write to the stream) and embeddings that are not multiplied. F, the width of
         the feed-forward network, is chosen so that all models have as many parameters as the first,
         which has F = 4D. AdamW with weight decay 0.1, clipping at 1, warm-up over the first tenth,
-        cosine; the same for all, with three learning rates. For one seed all models see the same
+        cosine; the same for all, with four learning rates. For one seed all models see the same
         batches.""",
     "How to read the tables": """`loss` is that of new text after the training, in nats per
         character, `training_loss` the mean of the last 20 steps, `worst` the largest loss of a step
