@@ -40,6 +40,7 @@ from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
 
 WIDTH, LAYERS, HEADS = 128, 4, 4
 LENGTH, BATCH = 64, 32
+FIRST = "as in 2017"  # the name of the model in which no switch is thrown
 RATES = (5e-4, 1.5e-3, 5e-3, 1.5e-2)
 SWITCHES: dict[str, dict[str, Any]] = {  # in the order in which `path` throws them
     "pre-norm": {"norm_position": "pre"},
@@ -191,7 +192,7 @@ def models() -> dict[tuple[str, ...], list[tuple[str, str, int]]]:
     names = tuple(SWITCHES)
     found: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
     for step in range(len(names) + 1):
-        name = names[step - 1] if step else "2017"
+        name = names[step - 1] if step else FIRST
         found.setdefault(names[:step], []).append(("path", name, step))
     for i, name in enumerate(names):
         found.setdefault((name,), []).append(("alone", name, i + 1))
@@ -349,7 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options,
         data="shakespeare.txt",
         about=ABOUT,
-        metrics={name: best(rows, "path", name) for name in ("2017", *SWITCHES)},
+        metrics={name: best(rows, "path", name) for name in (FIRST, *SWITCHES)},
         recipe=recipe,
         more={
             "rates": list(plan[0][2]),
