@@ -8,6 +8,7 @@ told which one it is.
 from transformer_book.exercises import (
     attention,
     costs,
+    counting,
     decoder,
     encoder,
     families,
@@ -154,6 +155,11 @@ EXERCISES: dict[str, Exercise] = {
     "pretrained.pool": pretrained.POOL,
     "pretrained.unfuse": pretrained.UNFUSE,
     "pretrained.search": pretrained.SEARCH,
+    "counting.block": counting.BLOCK,
+    "counting.flops_per_token": counting.FLOPS_PER_TOKEN,
+    "counting.training_bytes": counting.TRAINING_BYTES,
+    "counting.exponent": counting.EXPONENT,
+    "counting.best_size": counting.BEST_SIZE,
 }
 
 
