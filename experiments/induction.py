@@ -2,9 +2,9 @@
 
     python -m experiments.induction
 
-Small decoders read random symbols among which a passage comes twice, and guess the next one. They
+Small decoders read a passage of random symbols and then pieces of it, and guess the next one. They
 have one layer or two, with a feed-forward network or without, and one kind has a single layer
-whose keys are taken from the place before. Every few steps the loss on repeated symbols and the
+whose keys are taken from the place before. Every few steps the answers within a piece and the
 weights of all heads are measured; at the end each head is taken out in turn.
 """
 
@@ -32,8 +32,9 @@ from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.tracing import attention_maps
 
-N_SYMBOLS, LENGTH = 64, 48  # different ones, and of a sequence
-SHORTEST, LONGEST = 8, 20  # of what comes twice
+N_SYMBOLS, LENGTH = 32, 48  # different ones, and of a sequence
+SHORTEST, LONGEST = 12, 20  # of the passage
+GOING_ON = 0.8  # the probability that a piece does not end here
 WIDTH, N_HEADS = 64, 4
 SHIPPED = "two layers"
 
@@ -60,19 +61,20 @@ KINDS = {
     "two layers, with network": Kind(2, network=True, shifted=False),
 }
 ABOUT = {
-    "Task": f"""Sequences of {LENGTH} symbols out of {N_SYMBOLS}, all different, but for a passage
-        of {SHORTEST} to {LONGEST} symbols that comes a second time, at the end. Where it stands the
-        first time is random. Predict the next symbol. Once the first symbol of the passage has come
-        again, the next ones can be known.""",
+    "Task": f"""Sequences of {LENGTH} symbols out of {N_SYMBOLS}. First a passage of {SHORTEST} to
+        {LONGEST} symbols, all different. Then pieces of it: after each symbol the sequence goes on
+        in the passage with probability {GOING_ON}, and else jumps to a random place of it (at the
+        end of the passage, always). Predict the next symbol.""",
     "Choices": f"""Decoders of width {WIDTH} with {N_HEADS} heads in each layer, RoPE and pre-norm.
         Without a network means that the network's weights are zero and stay so. Shifted keys: the
         key of place t is computed from place t - 1; RoPE turns it as the key of place t.""",
-    "How to read the tables": """`results.csv`: `repeated_loss` is the mean loss where the next
-        symbol can be known, `new_loss` elsewhere. `previous` is the weight that the head of a layer
-        puts on the place before, `induction` the weight on the place after the one where the same
-        symbol stood before; both are means over places (the second one over those where the next
-        symbol can be known), for the head of the model with the largest value. `heads.csv`: both
-        scores for all heads at the end, and the losses when only that head is taken out.""",
+    "How to read the tables": """`results.csv`: `right` is the share of right answers, and
+        `going_on_loss` the mean loss, where a piece goes on; `other_loss` is that of all other
+        places, where nobody can know the next symbol. `previous` is the weight a head puts on the
+        place before, `induction` its weight on all places that come right after an earlier copy of
+        the symbol at hand; both are means over places (the second one over those after the
+        passage), for the head of the model with the largest value. `heads.csv`: both scores for all
+        heads at the end, and the answers when only that head is taken out.""",
     "Intended use": "Teaching: watching an algorithm form, and testing which heads it needs.",
     "Limits": """A made-up task on which nothing else helps. One size, one recipe, five seeds. Text
         has other regularities, and models of text other heads.""",
@@ -121,66 +123,88 @@ def build(kind: Kind, seed: int) -> CausalLM:
 
 
 def draw(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw sequences in which a passage comes twice.
+    """Draw passages and pieces of them.
 
     Args:
-        n: how many.
+        n: how many sequences.
         generator: of random numbers.
 
     Returns:
-        Symbols ``(n, LENGTH)``; where the passage comes again, ``(n, 1)``; and how many places
-        before that it stood first, ``(n, 1)``.
+        Symbols ``(n, LENGTH)``; where the passage is over, ``(n, LENGTH)``; and where the next
+        symbol is the next one of the passage again, ``(n, LENGTH - 1)``.
     """
-    size = torch.randint(SHORTEST, LONGEST + 1, (n, 1), generator=generator)
-    between = (torch.rand(n, 1, generator=generator) * (LENGTH - 2 * size + 1)).long()
+    size = torch.randint(SHORTEST, LONGEST + 1, (n,), generator=generator)
+    place = torch.zeros(n, dtype=torch.long)
+    places = [place]
+    for t in range(1, LENGTH):
+        jumps = (torch.rand(n, generator=generator) > GOING_ON) | (place == size - 1)
+        anywhere = (torch.rand(n, generator=generator) * size).long()
+        place = torch.where((t >= size) & jumps, anywhere, place + 1)
+        place = torch.where(size == t, anywhere, place)  # the first piece begins anywhere, too
+        places.append(place)
+    read = torch.stack(places, dim=1)
     symbols = torch.rand(n, N_SYMBOLS, generator=generator).argsort(dim=1)  # all different
-    again, back = LENGTH - size, size + between
-    places = torch.arange(LENGTH).expand(n, -1)
-    return symbols.gather(1, torch.where(places < again, places, places - back)), again, back
+    over = torch.arange(LENGTH) >= size[:, None]
+    return symbols.gather(1, read), over, over[:, :-1] & (read.diff(dim=1) == 1)
 
 
 @torch.no_grad()
-def losses(model: CausalLM, ids: Tensor, again: Tensor) -> tuple[float, float]:
-    """Return the mean loss where the next symbol can be known, and elsewhere."""
-    found = F.cross_entropy(model(ids[:, :-1]).mT, ids[:, 1:], reduction="none").double()
-    known = torch.arange(LENGTH - 1, device=ids.device) >= again
-    return float(found[known].mean()), float(found[~known].mean())
+def answers(model: CausalLM, ids: Tensor, goes_on: Tensor) -> Row:
+    """Judge the answers where a piece goes on, and the loss elsewhere."""
+    logits = model(ids[:, :-1])
+    found = F.cross_entropy(logits.mT, ids[:, 1:], reduction="none").double()
+    right = (logits.argmax(dim=-1) == ids[:, 1:])[goes_on].double()
+    return {
+        "right": float(right.mean()),
+        "going_on_loss": float(found[goes_on].mean()),
+        "other_loss": float(found[~goes_on].mean()),
+    }
 
 
-def scores(weights: Tensor, again: Tensor, back: Tensor) -> tuple[list[float], list[float]]:
-    """Return how much each head looks at the place before, and at what came next before.
+def after_copies(ids: Tensor) -> Tensor:
+    """Return which places come right after an earlier copy of each place's symbol, ``(B, T, T)``.
+
+    Args:
+        ids: symbols, ``(B, T)``.
+
+    Returns:
+        ``[b, t, s]`` is true if ``s - 1`` is before ``t`` and holds the same symbol.
+    """
+    copies = (ids[:, :, None] == ids[:, None, :]).tril(diagonal=-1)  # (B, T, T)
+    return F.pad(copies, (1, 0))[:, :, :-1]
+
+
+def scores(weights: Tensor, ids: Tensor, over: Tensor) -> tuple[list[float], list[float]]:
+    """Return how much each head looks at the place before, and at what came after copies.
 
     Args:
         weights: of one layer, ``(B, H, T, T)``.
-        again: where the passage comes again, ``(B, 1)``.
-        back: how many places before that it stood first, ``(B, 1)``.
+        ids: what was read, ``(B, T)``.
+        over: the places to take the second score from, ``(B, T)``.
 
     Returns:
         Two scores between 0 and 1 for each head.
     """
-    places = torch.arange(weights.shape[2], device=weights.device)
     previous = weights.diagonal(offset=-1, dim1=2, dim2=3).mean(dim=(0, 2))
-    known = places >= again  # (B, T)
-    wanted = (places - back + 1).clamp(min=0)[:, None, :, None].expand(*weights.shape[:3], 1)
-    hit = weights.gather(3, wanted)[..., 0] * known[:, None]  # (B, H, T)
-    return previous.tolist(), (hit.sum(dim=(0, 2)) / known.sum()).tolist()
+    hit = (weights * after_copies(ids)[:, None]).sum(dim=-1)  # (B, H, T)
+    found = (hit * over[:, None]).sum(dim=(0, 2)) / over.sum()
+    return previous.tolist(), found.tolist()
 
 
-def without_each(model: CausalLM, ids: Tensor, again: Tensor, back: Tensor) -> list[Row]:
+def without_each(model: CausalLM, ids: Tensor, over: Tensor, goes_on: Tensor) -> list[Row]:
     """Score every head, and take it out: rows of ``heads.csv``."""
     rows: list[Row] = []
     maps = attention_maps(model, ids[:, :-1])
     parts = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
     for layer, (part, weights) in enumerate(zip(parts, maps.values(), strict=True)):
-        output, found = part.output.weight, scores(weights, again, back)
+        output, found = part.output.weight, scores(weights, ids[:, :-1], over[:, :-1])
         for head, (previous, induction) in enumerate(zip(*found, strict=True)):
             kept = output.data
             output.data = kept.clone()
             output.data[:, head * WIDTH // N_HEADS : (head + 1) * WIDTH // N_HEADS] = 0
-            repeated, new = losses(model, ids, again)
-            output.data = kept
             row = {"layer": layer, "head": head, "previous": previous, "induction": induction}
-            rows.append(row | {"repeated_loss": repeated, "new_loss": new})
+            rows.append(row | answers(model, ids, goes_on))
+            output.data = kept
     return rows
 
 
@@ -204,16 +228,15 @@ def run_one(
     optimizer = torch.optim.Adam(learned, recipe.learning_rate, recipe.betas)
     drawn = torch.Generator().manual_seed(seed)
     tests = draw(options.pick(256, 8), torch.Generator().manual_seed(10_000 + seed))
-    ids, again, back = (tensor.to(device) for tensor in tests)
+    ids, over, goes_on = (tensor.to(device) for tensor in tests)
     rows: list[Row] = []
     for step in range(recipe.steps + 1):
         if step % recipe.log_every == 0:
-            repeated, new = losses(model, ids, again)
-            found = [scores(w, again, back) for w in attention_maps(model, ids[:, :-1]).values()]
+            maps = attention_maps(model, ids[:, :-1])
+            found = [scores(w, ids[:, :-1], over[:, :-1]) for w in maps.values()]
             previous, induction = (max(max(layer[i]) for layer in found) for i in (0, 1))
-            row = {"kind": name, "seed": seed, "step": step, "repeated_loss": repeated}
-            row |= {"new_loss": new, "previous": previous, "induction": induction}
-            rows.append(_rounded(row))
+            row = {"kind": name, "seed": seed, "step": step} | answers(model, ids, goes_on)
+            rows.append(_rounded(row | {"previous": previous, "induction": induction}))
         optimizer.param_groups[0]["lr"] = recipe.learning_rate * min(
             (step + 1) / max(recipe.warmup, 1), 1.0
         )
@@ -224,7 +247,7 @@ def run_one(
         loss.backward()
         optimizer.step()
     run = {"kind": name, "seed": seed}
-    heads = [_rounded(run | row) for row in without_each(model, ids, again, back)]
+    heads = [_rounded(run | row) for row in without_each(model, ids, over, goes_on)]
     weights = {key: tensor.cpu() for key, tensor in model.state_dict().items()}
     return rows, heads, weights
 
@@ -252,13 +275,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     metrics = {
         f"{what} ({name})": mean(row[what] for row in last if row["kind"] == name)
         for name in KINDS
-        for what in ("repeated_loss", "induction")
+        for what in ("right", "induction")
     }
     model = build(KINDS[SHIPPED], options.seed)
     model.load_state_dict(found[[each[:2] for each in plan].index((SHIPPED, options.seed))][2])
     write_results(
         options,
-        data="random symbols among which a passage comes twice",
+        data="passages of random symbols, and pieces of them",
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,

@@ -1079,20 +1079,25 @@ def test_induction_leaves_curves_heads_and_a_model(results):
     assert all(not p.any() for n, p in model.named_parameters() if "feed_forward." in n)
 
 
-def test_passages_come_twice_and_the_scores_see_heads_made_by_hand():
-    ids, again, back = induction.draw(4, torch.Generator().manual_seed(0))
-    n = induction.LENGTH - 1
-    weights = torch.zeros(4, 2, n, n)
-    for example, row in enumerate(ids.tolist()):
-        start, b = int(again[example]), int(back[example])
-        assert row[start:] == row[start - b : len(row) - b]
-        assert len(set(row[:start])) == start
-        for t in range(n):
-            weights[example, 0, t, max(t - 1, 0)] = 1.0  # looks at the place before
-            weights[example, 1, t, t - b + 1 if t >= start else t] = 1.0
-    previous, found = induction.scores(weights, again, back)
-    assert previous == pytest.approx([1.0, 0.0])
-    assert found == pytest.approx([0.0, 1.0])
+def test_pieces_go_on_and_the_scores_see_heads_made_by_hand():
+    ids, over, goes_on = induction.draw(4, torch.Generator().manual_seed(0))
+    for row, done, known in zip(ids.tolist(), over.tolist(), goes_on.tolist(), strict=True):
+        size = done.index(True)
+        assert len(set(row[:size])) == size
+        assert set(row[size:]) <= set(row[:size])
+        for t in range(size, len(known)):
+            place = row.index(row[t])
+            assert known[t] == (place + 1 < size and row[t + 1] == row[place + 1])
+    n = induction.LENGTH
+    looks_back = torch.eye(n).roll(-1, dims=1).expand(4, 1, n, n)  # at the place before
+    after = induction.after_copies(ids).double()
+    finds = after / after.sum(dim=-1, keepdim=True).clamp(min=1)
+    weights = torch.cat([looks_back.double(), finds[:, None]], dim=1)
+    previous, found = induction.scores(weights, ids, over)
+    assert previous[0] == pytest.approx(1.0)
+    assert previous[1] < 0.1
+    assert found[1] == pytest.approx(1.0)
+    assert found[0] < 0.1
 
 
 def test_shifted_keys_are_those_of_the_place_before():
