@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 from unittest import mock
@@ -355,7 +355,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         more={
             "rates": list(plan[0][2]),
             "n_seeds": len(plan[0][3]),
-            "config_2017": asdict(configuration((), vocab_size=65, **plan[0][4])),
+            "switches": SWITCHES,
+            "sizes": plan[0][4],
         },
     )
 
