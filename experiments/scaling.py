@@ -11,11 +11,13 @@ that are installed where this runs; the card says which.
 
 import argparse
 import hashlib
+import lzma
 import math
 import os
 import sysconfig
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import cache
@@ -507,6 +509,9 @@ def save_text(folder: Path, options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {"train_bytes": len(known), "validation_bytes": len(new)}
     found["train_sha256"] = hashlib.sha256(known).hexdigest()
     found["validation_sha256"] = hashlib.sha256(new).hexdigest()
+    # What programs for compressing files make of the text that is measured on.
+    found["lzma_bits_per_byte"] = round(8 * len(lzma.compress(new, preset=6)) / len(new), 4)
+    found["zlib_bits_per_byte"] = round(8 * len(zlib.compress(new, 9)) / len(new), 4)
     return found | {"packages": packages}
 
 
