@@ -511,7 +511,7 @@ def plan_of(options: Options) -> list[tuple[Any, ...]]:
             log_every=max(steps // n_looks, 1), clip=1.0,
         )  # fmt: skip
 
-    steps = options.n_steps(400)
+    steps = options.n_steps(500)
     plan: list[tuple[Any, ...]] = []
     sizes = options.pick((64, 128, 757), (8, 4, 4))
     for family, examples, seed in product(FAMILIES, options.pick((8_841, 1_000), (50,)), seeds):
@@ -523,11 +523,11 @@ def plan_of(options: Options) -> list[tuple[Any, ...]]:
             recipe(options.n_steps(600), 2e-3, seed),
             recipe(options.n_steps(100), 1e-3, seed),
         )
-        choices = (options.pick((1, 5, 25), (1,)), options.pick((5e-4, 2e-3), (1e-3,)))
+        choices = (options.pick((1, 5, 25), (1,)), options.pick((3e-4, 2e-3), (1e-3,)))
         plan.append(("objective", objective, made_twice, choices, few, device))
     for family, pooling in product(("encoder", "decoder"), POOLINGS):
         for labels, seed in product(options.pick((200, 25), (1,)), seeds):
-            made = recipe(options.n_steps(200), 2e-3, seed)
+            made = recipe(options.n_steps(300), 2e-3, seed)
             plan.append(("pooling", family, pooling, labels, made, few, device))
     return plan
 
