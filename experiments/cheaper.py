@@ -75,8 +75,9 @@ ABOUT = {
         `strided` a window of {WINDOW} and every {WINDOW}th key before it; `fixed` its own block of
         {WINDOW} and the last key of each block before; `every other layer` a window of {WINDOW} in
         the first and third layer and everything in the others; `linear` replaces e^score by
-        (elu(q) + 1) (elu(k) + 1), and turns these features by RoPE in the numerator. In the second task a name and a value are added up
-        within one place, there are no positions, two layers of width {ITEM_WIDTH}; strided: 8.""",
+        (elu(q) + 1) (elu(k) + 1), and turns these features by RoPE in the numerator. In the second
+        task a name and a value are added up within one place, there are no positions, two layers
+        of width {ITEM_WIDTH}; there `strided` has 8 for {WINDOW}.""",
     "How to read the tables": """`results.csv`: `loss` is that of new text after the training,
         `pairs` how many pairs of query and key an average head computes, as a part of all that a
         causal mask allows. `conversion.csv`: the trained `full` models with `kv_heads`
