@@ -19,6 +19,7 @@ from statistics import median, quantiles
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from experiments.common import Options, Row, read_options, write_csv, write_results
 from transformer_lib.cache import KeyValueCache
@@ -34,7 +35,7 @@ SHAPES = {  # width, heads, blocks, width of the feed-forward network, tokens
     "middle": (512, 8, 8, 1376, 8192),
     "GPT-2 small": (768, 12, 12, 2048, 50257),
 }
-LENGTHS = (16, 64, 256, 512, 1024, 2048, 4096)
+LENGTHS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
 N_NEW = (1, 2, 3, 5, 9, 17, 33, 65)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 WHOLE = (64, 256)
@@ -50,8 +51,10 @@ ABOUT = {
         keys and values were kept (then one token is read) or not (then all are read); `cache_bytes`
         is what the cache holds then. `passes.csv`: a pass that reads `n_new` tokens at once
         beside a cache of `length`. `batches.csv`: a step for `batch` texts of that length side by
-        side. `whole.csv`: `generate` writes `n_new` tokens after a prompt of 16, once with a cache
-        and once without; there `ms` is the time of the whole text.""",
+        side. `busy.csv`: how long the kernels of the step of `results.csv` ran on the GPU, by
+        PyTorch's profiler; the rest of its time the GPU waited. `whole.csv`: `generate` writes
+        `n_new` tokens after a prompt of 16, once with a cache and once without; there `ms` is the
+        time of the whole text.""",
     "Intended use": "Teaching: what a cache saves, where, and what it does not.",
     "Limits": """One GPU, one CPU, one library without compilation: on a fast GPU small models wait
         for Python and for the launch of kernels, not for arithmetic. Other machines and programs
@@ -163,6 +166,36 @@ def steps(model: CausalLM, lengths: Sequence[int], clock: Clock) -> list[Row]:
     return rows
 
 
+def busy(model: CausalLM, lengths: Sequence[int]) -> list[Row]:
+    """Add up how long the GPU works in one step, as opposed to waiting for its orders."""
+    device = next(model.parameters()).device
+    rows: list[Row] = []
+    for length in lengths:
+        text = torch.randint(model.config.vocab_size, (1, length + 1)).to(device)
+        step = Step(model, text[:, :-1], text[:, -1:])
+        rows.append({"length": length, "cache": 1, "busy_ms": kernel_time(step)})
+        del step
+
+        def again(text: Tensor = text) -> Tensor:
+            scores: Tensor = model.output(model.decoder(text)[:, -1])
+            return scores
+
+        rows.append({"length": length, "cache": 0, "busy_ms": kernel_time(again)})
+    return rows
+
+
+def kernel_time(work: Callable[[], object], n: int = 3) -> float:
+    """Return the time that a GPU computes for some work, in milliseconds."""
+    work()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(n):
+            work()
+        torch.cuda.synchronize()
+    total = sum(event.self_device_time_total for event in found.key_averages())
+    return float(f"{total / n / 1000:.4g}")
+
+
 def passes(model: CausalLM, length: int, n_new: Sequence[int], clock: Clock) -> list[Row]:
     """Time passes that read several new tokens beside a cache."""
     rows: list[Row] = []
@@ -209,7 +242,8 @@ def measure(device: str, shape: str, options: Options) -> dict[str, list[Row]]:
         Rows of each table by its name.
     """
     on_cpu, small = device == "cpu", shape in ("draft", "plays")
-    lengths = [n for n in LENGTHS if small or not on_cpu or n <= 1024]
+    longest = 1024 if on_cpu and not small else 4096 if on_cpu else max(LENGTHS)
+    lengths = [n for n in LENGTHS if n <= longest]
     lengths = options.pick(lengths, [4, 8])
     torch.manual_seed(options.seed)
     model = build(shape, options.pick(max(LENGTHS) + 128, 32)).to(device)
@@ -223,6 +257,8 @@ def measure(device: str, shape: str, options: Options) -> dict[str, list[Row]]:
         found["passes"] = passes(model, context, options.pick(N_NEW, (1, 2)), clock)
         sizes = BATCHES if small or not on_cpu else BATCHES[:3]
         found["batches"] = batches(model, context, options.pick(sizes, (1, 2)), clock)
+        if not on_cpu:
+            found["busy"] = busy(model, lengths)
     if shape == "plays":
         found["whole"] = whole(model, options.pick(WHOLE, (2, 3)), rough)
     about: Row = {"device": "CPU" if on_cpu else "GPU", "shape": shape}
