@@ -16,6 +16,7 @@ from transformer_book.exercises import (
     generation,
     hardware,
     heads,
+    interpretation,
     masks,
     modern,
     norms,
@@ -160,6 +161,12 @@ EXERCISES: dict[str, Exercise] = {
     "counting.training_bytes": counting.TRAINING_BYTES,
     "counting.exponent": counting.EXPONENT,
     "counting.best_size": counting.BEST_SIZE,
+    "interpretation.offset": interpretation.OFFSET,
+    "interpretation.places": interpretation.PLACES,
+    "interpretation.continue": interpretation.CONTINUE,
+    "interpretation.lens": interpretation.LENS,
+    "interpretation.layers": interpretation.LAYERS,
+    "interpretation.carry": interpretation.CARRY,
 }
 
 
