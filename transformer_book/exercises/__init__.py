@@ -151,7 +151,6 @@ EXERCISES: dict[str, Exercise] = {
     "hardware.loss_scale": hardware.LOSS_SCALE,
     "hardware.average": hardware.AVERAGE,
     "hardware.shard": hardware.SHARD,
-    "hardware.bubble": hardware.BUBBLE,
     "pretrained.pieces": pretrained.PIECES,
     "pretrained.pool": pretrained.POOL,
     "pretrained.unfuse": pretrained.UNFUSE,

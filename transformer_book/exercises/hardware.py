@@ -116,23 +116,3 @@ SHARD = Exercise(
         ),
     },
 )
-
-
-def _bubble(stages: int, microbatches: int) -> float:
-    return (stages - 1) / (microbatches + stages - 1)
-
-
-BUBBLE = Exercise(
-    reference=_bubble,
-    inputs=[(4, 1), (4, 12), (8, 3)],
-    mistakes={
-        "That is the part of the time in which a stage works; asked is the part it waits.": (
-            lambda stages, micro: 1 - _bubble(stages, micro)
-        ),
-        "Idle over busy; asked is idle over all the time.": (
-            lambda stages, micro: (stages - 1) / micro
-        ),
-        "The last micro-batch needs stages - 1 more slots, so the whole takes more than the "
-        "micro-batches.": lambda stages, micro: min(1.0, stages / (micro + stages)),
-    },
-)
