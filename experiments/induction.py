@@ -259,8 +259,8 @@ def _rounded(row: Row) -> Row:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs, write two tables, and keep one model."""
     options = read_options("induction", __doc__ or "", arguments)
-    steps = options.n_steps(1_500)
-    recipe = constant_adam(steps, log_every=options.pick(30, max(steps, 1)))
+    steps = options.n_steps(800)
+    recipe = constant_adam(steps, log_every=options.pick(20, max(steps, 1)))
     order = sorted(KINDS, key=lambda name: -KINDS[name].n_layers)  # the longest runs come first
     plan = [
         (name, seed, recipe, options)
