@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 from unittest import mock
@@ -40,8 +40,8 @@ from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
 
 WIDTH, LAYERS, HEADS = 128, 4, 4
 LENGTH, BATCH = 64, 32
-FIRST = "as in 2017"  # the name of the model in which no switch is thrown
-RATES = (5e-4, 1.5e-3, 5e-3, 1.5e-2)
+FIRST = "2017"  # the name of the model in which no switch is thrown
+RATES = (1e-3, 3e-3, 1e-2)
 SWITCHES: dict[str, dict[str, Any]] = {  # in the order in which `path` throws them
     "pre-norm": {"norm_position": "pre"},
     "RMSNorm": {"norm": "rms"},
@@ -62,7 +62,7 @@ ABOUT = {
         those that write to the stream) and embeddings that are not multiplied. F, the width of
         the feed-forward network, is chosen so that all models have as many parameters as the first,
         which has F = 4D. AdamW with weight decay 0.1, clipping at 1, warm-up over the first tenth,
-        cosine; the same for all, with four learning rates. For one seed all models see the same
+        cosine; the same for all, with three learning rates. For one seed all models see the same
         batches.""",
     "How to read the tables": """`loss` is that of new text after the training, in nats per
         character, `training_loss` the mean of the last 20 steps, `worst` the largest loss of a step
@@ -343,6 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows += [run | row for row in mine]
             if group == "path":
                 curves += curves_of({"switch": name, "path": step}, plan[0][2], losses)
+    n_letters = len(texts(plan[0][6])[2])
     rows.sort(key=lambda row: (row["group"], row["step"]))
     write_csv(options.folder / "results.csv", rows)
     write_csv(options.folder / "curves.csv", curves)
@@ -355,8 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         more={
             "rates": list(plan[0][2]),
             "n_seeds": len(plan[0][3]),
-            "switches": SWITCHES,
-            "sizes": plan[0][4],
+            "config_2017": asdict(configuration((), vocab_size=n_letters, **plan[0][4])),
         },
     )
 
