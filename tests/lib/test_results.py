@@ -32,9 +32,10 @@ def read_csv(path):
 def test_every_experiment_has_its_card():
     without = {"recall", "memory", "words", "scores", "leakage", "heads"}
     without |= {"lengths", "activations", "warmup", "surfaces", "dropout", "decoders"}
-    assert (
-        set(CARDS) - without == set(WITH_MODEL) == {"numbers", "shakespeare", "languages", "digits"}
-    )
+    without |= {"ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"}
+    without |= {"patches", "scaling", "hardware", "precision", "addition", "paragraphs"}
+    models = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
+    assert set(CARDS) - without == set(WITH_MODEL) == models
     assert without <= set(CARDS)
 
 
@@ -149,6 +150,15 @@ SUMMARIES = [  # a number of a card, and the rows it sums up
      {"letters": 20_000, "dropout": 0.3, "step": 800}),
     ("decoders", "words (reverse, no feed-forward)", "words",
      {"task": "reverse", "kind": "no feed-forward"}),
+    ("families", "words (decoder, 1000)", "words", {"family": "decoder", "examples": 1000}),
+    ("cheaper", "loss_window_4", "loss", {"kind": "window 4"}),
+    ("induction", "right (two layers)", "right", {"kind": "two layers", "step": 800}),
+    ("addition", "6 digits, last digit first, none", "right",
+     {"order": "last digit first", "position": "none", "digits": 6}),
+    ("attention_costs", "fused_both_16384_ms", "milliseconds",
+     {"device": "cuda", "kind": "fused", "length": 16384, "pass": "both"}),
+    ("hardware", "peak GiB (bfloat16, recomputed)", "peak_gib",
+     {"form": "bfloat16, recomputed", "batch": 16}),
 ]  # fmt: skip
 
 
