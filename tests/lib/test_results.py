@@ -156,7 +156,7 @@ SUMMARIES = [  # a number of a card, and the rows it sums up
     ("addition", "6 digits, last digit first, none", "right",
      {"order": "last digit first", "position": "none", "digits": 6}),
     ("attention_costs", "fused_both_16384_ms", "milliseconds",
-     {"device": "GPU", "kind": "fused", "length": 16384, "pass": "both"}),
+     {"device": "gpu", "kind": "fused", "length": 16384, "pass": "both"}),
     ("hardware", "peak GiB (bfloat16, recomputed)", "peak_gib",
      {"form": "bfloat16, recomputed", "batch": 16}),
 ]  # fmt: skip
