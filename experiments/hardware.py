@@ -36,8 +36,7 @@ TYPES = {
 LATEST = 65.0  # seconds after which the compiler is not started any more
 ABOUT = {
     "Task": """`operations.csv`: a square matrix product `n x n` by precision; a linear layer of
-        4,096 to 4,096 features, and a wide one of 16,384, for some number of tokens (bfloat16);
-        operations on each element of
+        4,096 to 4,096 features for some number of tokens (bfloat16); operations on each element of
         a large tensor (bfloat16). `results.csv`: one step of training GPT-2 with 124 million
         parameters, a vocabulary of 50,304 and sequences of 1,024 tokens: forward, loss, backward,
         AdamW. `batches.csv`: the same with more and more sequences.""",
@@ -127,17 +126,15 @@ def products(options: Options) -> list[Row]:
             time_s = seconds(partial(torch.matmul, a, b), device, calls=calls)
             n_bytes = 3 * n * n * dtype.itemsize
             rows.append(operation("product", name, n, time_s, 2 * n**3, n_bytes))
+    width = options.pick(4_096, 16)
     dtype = options.pick(torch.bfloat16, torch.float32)
-    for kind, full in {"layer": 4_096, "wide layer": 16_384}.items():
-        width = options.pick(full, 16)
-        weight = torch.randn(width, width, device=device, dtype=dtype)
-        for n in options.pick(tuple(4**k for k in range(8)), (1, 4)):
-            x = torch.randn(n, width, device=device, dtype=dtype)
-            calls = options.pick(max(5, min(50, 200_000 // n)), 1)
-            time_s = seconds(partial(F.linear, x, weight), device, calls=calls)
-            n_bytes = (2 * n * width + width * width) * dtype.itemsize
-            rows.append(operation(kind, "bfloat16", n, time_s, 2 * n * width**2, n_bytes))
-        del weight
+    weight = torch.randn(width, width, device=device, dtype=dtype)
+    for n in options.pick(tuple(4**k for k in range(8)), (1, 4)):
+        x = torch.randn(n, width, device=device, dtype=dtype)
+        calls = options.pick(max(5, min(50, 200_000 // n)), 1)
+        time_s = seconds(partial(F.linear, x, weight), device, calls=calls)
+        n_bytes = (2 * n * width + width * width) * dtype.itemsize
+        rows.append(operation("layer", "bfloat16", n, time_s, 2 * n * width**2, n_bytes))
     return rows
 
 
