@@ -79,8 +79,8 @@ TRAFFIC = Exercise(
     reference=_traffic,
     inputs=[(1024, 64, 128), (256, 16, 32)],
     mistakes={
-        "That is the order of the page, with the queries outside, or the unfinished outputs are not "
-        "read again.": (lambda t, k, b: 2 * t * k + 2 * t * k * (t // b)),
+        "That is the order of the page, with the queries outside; or you forgot to read the "
+        "unfinished outputs again.": (lambda t, k, b: 2 * t * k + 2 * t * k * (t // b)),
         "Keys and values are read, too: once.": lambda t, k, b: 3 * t * k * (t // b),
         "Queries must be read again for each block of keys.": (
             lambda t, k, b: 3 * t * k + 2 * t * k * (t // b)
@@ -92,7 +92,8 @@ TRAFFIC = Exercise(
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
+    found: Tensor = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
+    return found
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
