@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from transformer_lib.shapes import check_fields, check_number, check_probability
+from transformer_lib.shapes import check_fields, check_number, check_probability, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,21 +110,19 @@ def recipe_2017(
     Returns:
         The recipe.
 
+    Raises:
+        ValueError: if the width or the warm-up is not positive.
+
     Example:
         >>> recipe = recipe_2017(512)
         >>> f"{learning_rate(4_000, recipe):.6f} {512**-0.5 * 4_000**-0.5:.6f}"
         '0.000699 0.000699'
     """
-    paper: dict[str, Any] = {
-        "learning_rate": (d_model * warmup) ** -0.5,
-        "schedule": "inverse_sqrt",
-        "optimizer": "adam",
-        "betas": (0.9, 0.98),
-        "eps": 1e-9,
-        "weight_decay": 0.0,
-        "clip": None,
-        "label_smoothing": 0.1,
-    }
+    check_whole("d_model", d_model)
+    check_whole("warmup", warmup)  # none would divide by zero
+    paper: dict[str, Any] = {"optimizer": "adam", "betas": (0.9, 0.98), "eps": 1e-9}
+    paper |= {"schedule": "inverse_sqrt", "learning_rate": (d_model * warmup) ** -0.5}
+    paper |= {"label_smoothing": 0.1, "weight_decay": 0.0, "clip": None}
     return Recipe(steps=steps, warmup=warmup, **paper | others)
 
 

@@ -139,6 +139,8 @@ def test_the_recipe_of_2017_is_the_formula_of_the_paper():
     assert (recipe.optimizer, recipe.betas, recipe.eps) == ("adam", (0.9, 0.98), 1e-9)
     assert (recipe.label_smoothing, recipe.clip, recipe.weight_decay) == (0.1, None, 0.0)
     assert recipe_2017(512, label_smoothing=0.0, steps=5000).label_smoothing == 0
+    with pytest.raises(ValueError, match=r"^warmup=0 must be"):
+        recipe_2017(512, warmup=0)
 
 
 def test_the_modern_recipe():
