@@ -18,6 +18,13 @@ STARTS = ((0.3, 0.3), (0.3, 0.6), (0.6, 0.3), (0.6, 0.6), (1.0, 0.5))
 class Law(NamedTuple):
     """The loss as a sum: a floor, what a finite model costs, what finite data cost.
 
+    Args:
+        E: the floor.
+        A: what a model of one parameter costs.
+        B: what data of one token cost.
+        alpha: how fast the one falls with parameters.
+        beta: how fast the other falls with tokens.
+
     Example:
         >>> law = Law(E=1.0, A=100.0, B=400.0, alpha=0.5, beta=0.5)
         >>> law.loss(10_000, 160_000)

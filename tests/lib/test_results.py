@@ -50,8 +50,11 @@ def test_a_card_is_that_of_a_full_run_and_reads_like_its_json(name):
 @pytest.mark.parametrize("name", WITH_MODEL)
 def test_the_data_and_the_model_are_those_of_the_card(name):
     card = CARDS[name]
-    content = (ROOT / card["data"]["file"]).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == card["data"]["sha256"]
+    if name == "induction":  # drawn at random: its data are described
+        assert set(card["data"]) == {"description"}
+    else:
+        content = (ROOT / card["data"]["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == card["data"]["sha256"]
     model = load_model(RESULTS / name)
     assert type(model).__name__ == card["model"]["class"]
     assert sum(parameter.numel() for parameter in model.parameters()) == card["parameters"]
