@@ -95,7 +95,7 @@ EXERCISES: dict[str, Exercise] = {
     "training.floor": training.FLOOR,
     "training.adamw": training.ADAMW,
     "training.accumulated": training.ACCUMULATED,
-    "training.cosine": training.COSINE,
+    "training.trapezoid": training.TRAPEZOID,
     "training.clip": training.CLIP,
     "residuals.block": residuals.BLOCK,
     "residuals.smallest": residuals.SMALLEST,
@@ -160,11 +160,9 @@ EXERCISES: dict[str, Exercise] = {
     "counting.training_bytes": counting.TRAINING_BYTES,
     "counting.exponent": counting.EXPONENT,
     "counting.best_size": counting.BEST_SIZE,
-    "interpretation.offset": interpretation.OFFSET,
-    "interpretation.places": interpretation.PLACES,
+    "interpretation.even": interpretation.EVEN,
     "interpretation.continue": interpretation.CONTINUE,
     "interpretation.lens": interpretation.LENS,
-    "interpretation.layers": interpretation.LAYERS,
     "interpretation.carry": interpretation.CARRY,
 }
 

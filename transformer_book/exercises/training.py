@@ -9,27 +9,27 @@ from torch import Tensor
 from transformer_book.exercises.checking import Exercise, random_inputs
 
 
-def _perplexity(probabilities: Sequence[float]) -> float:
-    return math.exp(-sum(math.log(p) for p in probabilities) / len(probabilities))
+def _perplexity(probabilities: Sequence[float], n_letters: int) -> float:
+    return math.exp(-sum(math.log(p) for p in probabilities) / n_letters)
 
 
 PERPLEXITY = Exercise(
     reference=_perplexity,
-    inputs=[([0.5, 0.25, 0.125],), ([0.9, 0.01],), ([0.3, 0.3, 0.2, 0.7],)],
+    inputs=[([0.5, 0.25, 0.125], 6), ([0.9, 0.01], 7), ([0.3, 0.3, 0.2, 0.7], 9)],
     mistakes={
-        "That is the mean loss; perplexity is its exponential.": (
-            lambda p: math.log(_perplexity(p))
+        "That is the loss per letter; perplexity is its exponential.": (
+            lambda p, n: math.log(_perplexity(p, n))
         ),
-        "That is the exponential of the sum; take the mean over the tokens.": (
-            lambda p: _perplexity(p) ** len(p)
+        "That is the perplexity per token: divide the sum by the number of letters.": (
+            lambda p, n: _perplexity(p, len(p))
         ),
-        "That is 1 over the mean probability; the mean is taken of the logarithms.": (
-            lambda p: len(p) / sum(p)
+        "That divides the perplexity per token: divide inside the exponential.": (
+            lambda p, n: _perplexity(p, len(p)) * len(p) / n
         ),
-        "That is the mean of 1/p; the mean is taken of the logarithms.": (
-            lambda p: sum(1 / each for each in p) / len(p)
+        "That is the exponential of the sum; divide it by the number of letters first.": (
+            lambda p, n: _perplexity(p, 1)
         ),
-        "It is below 1: the loss is minus the logarithm.": lambda p: 1 / _perplexity(p),
+        "It is below 1: the loss is minus the logarithm.": lambda p, n: 1 / _perplexity(p, n),
     },
 )
 
@@ -39,24 +39,24 @@ def _entropy(right: float, other: float, n_others: int) -> float:
 
 
 def _floor(V: int, eps: float) -> float:
-    return _entropy(1 - eps + eps / V, eps / V, V - 1)
+    return _entropy(1 - eps, eps / (V - 1), V - 1)
 
 
 FLOOR = Exercise(
     reference=_floor,
     inputs=[(20, 0.1), (4, 0.1), (1000, 0.2)],
     mistakes={
-        "The right token gets its share of eps, too: 1 - eps + eps/V.": (
+        "That spreads eps over all V tokens, as the page does; here only the others share it.": (
+            lambda v, e: _entropy(1 - e + e / v, e / v, v - 1)
+        ),
+        "The others' shares do not add up to eps: there are V - 1 of them.": (
             lambda v, e: _entropy(1 - e, e / v, v - 1)
         ),
-        "That spreads eps over the V - 1 other tokens; here it is spread over all V.": (
-            lambda v, e: _entropy(1 - e, e / (v - 1), v - 1)
-        ),
         "That is -ln p of the right token alone; the others have a target, too.": (
-            lambda v, e: -math.log(1 - e + e / v)
+            lambda v, e: -math.log(1 - e)
         ),
         "Only one of the V - 1 other tokens is counted.": (
-            lambda v, e: _entropy(1 - e + e / v, e / v, 1)
+            lambda v, e: _entropy(1 - e, e / (v - 1), 1)
         ),
     },
 )
@@ -102,7 +102,7 @@ ACCUMULATED = Exercise(
     reference=_accumulated,
     inputs=[([[1.0, 2.0, 3.0], [5.0]],), ([[0.5], [0.7, 0.1], [2.0, 2.0, 2.0]],)],
     mistakes={
-        "That is the mean of the parts' means: a token of a short part counts more.": (
+        "That is the mean of the parts' means: a token of a part with few targets counts more.": (
             lambda parts: sum(sum(part) / len(part) for part in parts) / len(parts)
         ),
         "That is the sum; divide by the number of targets.": (
@@ -118,41 +118,32 @@ ACCUMULATED = Exercise(
 )
 
 
-def _cosine(step: int, steps: int, warmup: int, peak: float, last: float = 0.1) -> float:
-    if step <= warmup:
-        return peak * step / warmup
-    done = (step - warmup) / (steps - warmup)
-    return peak * (last + (1 - last) * (1 + math.cos(math.pi * done)) / 2)
+def _trapezoid(step: int, steps: int, warmup: int, fall: int, peak: float) -> float:
+    return peak * min(1.0, step / warmup, (steps - step) / fall)
 
 
-def _from_step_zero(step: int, steps: int, warmup: int, peak: float) -> float:
-    """The wave begins at step 0, not at the end of warm-up."""
-    if step <= warmup:
-        return peak * step / warmup
-    return peak * (0.1 + 0.9 * (1 + math.cos(math.pi * step / steps)) / 2)
-
-
-def _whole_wave(step: int, steps: int, warmup: int, peak: float) -> float:
-    if step <= warmup:
-        return peak * step / warmup
-    done = (step - warmup) / (steps - warmup)
-    return peak * (0.1 + 0.9 * (1 + math.cos(2 * math.pi * done)) / 2)
-
-
-def _no_warmup(step: int, steps: int, warmup: int, peak: float) -> float:
-    done = max(0.0, (step - warmup) / (steps - warmup))
-    return peak * (0.1 + 0.9 * (1 + math.cos(math.pi * done)) / 2)
-
-
-COSINE = Exercise(
-    reference=_cosine,
-    inputs=[(1, 100, 10, 1.0), (10, 100, 10, 2.0), (40, 100, 10, 1.0), (100, 100, 10, 3.0)],
+TRAPEZOID = Exercise(
+    reference=_trapezoid,
+    inputs=[
+        (1, 100, 10, 20, 1.0),
+        (10, 100, 10, 20, 2.0),
+        (40, 100, 10, 20, 1.0),
+        (90, 100, 10, 20, 3.0),
+        (100, 100, 10, 20, 1.0),
+    ],
     mistakes={
-        "The wave begins at the end of warm-up, not at step 0.": _from_step_zero,
-        "That is a whole wave: it comes back up. Half of one is wanted.": _whole_wave,
-        "The warm-up is missing: the rate rises in a line to the peak.": _no_warmup,
-        "It ends at 0; a tenth of the peak is to be left.": (
-            lambda s, n, w, p: _cosine(s, n, w, p, last=0.0)
+        "The warm-up is missing: the rate rises in a line to the peak.": (
+            lambda s, n, w, f, p: p * min(1.0, (n - s) / f)
+        ),
+        "The rate never falls.": lambda s, n, w, f, p: p * min(1.0, s / w),
+        "It falls from the end of warm-up on; it should stay until `fall` steps are left.": (
+            lambda s, n, w, f, p: p * min(s / w, (n - s) / (n - w))
+        ),
+        "Without the peak as a ceiling the rate goes on rising after warm-up.": (
+            lambda s, n, w, f, p: p * min(s / w, (n - s) / f)
+        ),
+        "It falls to a tenth; here it goes down to 0.": (
+            lambda s, n, w, f, p: p * min(1.0, s / w, 0.1 + 0.9 * (n - s) / f)
         ),
     },
 )
