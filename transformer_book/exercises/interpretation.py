@@ -1,70 +1,38 @@
 """Exercises of chapter 20, What Transformers learn."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from transformer_book.exercises.checking import Exercise, random_inputs
 
 
-def _weights(*shape: int, seed: int = 0) -> Tensor:
-    """Rows of attention weights, some of them exactly zero."""
-    generator = torch.Generator("cpu").manual_seed(seed)
-    raw = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
-    raw = raw.masked_fill(raw < 0.3, 0.0) + 0.01 * torch.eye(shape[-2], shape[-1], device="cpu")
-    return raw / raw.sum(dim=-1, keepdim=True)
+def _even(n: int, causal: bool) -> float:
+    """Mean distance of even weights over ``n`` places, all of them or those up to the query."""
+    if causal:
+        return (n - 1) / 4
+    return (n * n - 1) / (3 * n)
 
 
-def _offset(weights: Tensor, offset: int) -> Tensor:
-    return weights.diagonal(offset, dim1=-2, dim2=-1).mean(dim=-1)
+def _pairs_counted_once(n: int, causal: bool) -> float:
+    """The mean over all allowed pairs: late queries, which have more keys, count more."""
+    pairs = [(i, j) for i in range(n) for j in range(i + 1 if causal else n)]
+    return sum(abs(i - j) for i, j in pairs) / len(pairs)
 
 
-def _offset_over_all(weights: Tensor, offset: int) -> Tensor:
-    return weights.diagonal(offset, dim1=-2, dim2=-1).sum(dim=-1) / weights.shape[-1]
-
-
-OFFSET = Exercise(
-    reference=_offset,
-    inputs=[(_weights(2, 5, 5), -1), (_weights(3, 4, 4, seed=1), 2), (_weights(1, 6, 6), 0)],
+EVEN = Exercise(
+    reference=_even,
+    inputs=[(2, True), (4, True), (4, False), (128, True), (128, False), (1, True)],
     mistakes={
-        "Keys and queries are swapped: offset -1 is the key before the query, which lies below "
-        "the main diagonal.": lambda w, o: _offset(w, -o),
-        "Queries that have no key at this distance are counted as zeros; leave them out.": (
-            _offset_over_all
+        "Half of the value without a mask is not what even weights give: each row is divided by "
+        "its own number of keys.": lambda n, c: _even(n, False) / (2 if c else 1),
+        "That is the mean over all pairs; take the mean of each row first, then over the rows.": (
+            _pairs_counted_once
         ),
-        "That is one number for all heads: average over places only.": (
-            lambda w, o: _offset(w, o).mean()
+        "The place itself is a key, too, at distance 0.": (
+            lambda n, c: sum((i + 1) / 2 for i in range(1, n)) / n if c else _even(n, False)
         ),
-        "That is the sum; divide by the number of pairs.": (
-            lambda w, o: w.diagonal(o, dim1=-2, dim2=-1).sum(dim=-1)
-        ),
-    },
-)
-
-
-def _places(weights: Tensor) -> Tensor:
-    return (-torch.xlogy(weights, weights).sum(dim=-1)).exp().mean(dim=-1)
-
-
-PLACES = Exercise(
-    reference=_places,
-    inputs=[(_weights(2, 5, 5),), (_weights(3, 4, 6, seed=2),)],
-    mistakes={
-        "There is a NaN: 0 log 0 counts as 0. torch.xlogy knows that.": (
-            lambda w: (-(w * w.log()).sum(dim=-1)).exp().mean(dim=-1)
-        ),
-        "Take the exponential of each row's entropy first, then the mean over rows.": (
-            lambda w: (-torch.xlogy(w, w).sum(dim=-1)).mean(dim=-1).exp()
-        ),
-        "That is the entropy; its exponential is the number of places.": (
-            lambda w: -torch.xlogy(w, w).sum(dim=-1).mean(dim=-1)
-        ),
-        "The sum runs over queries; a row of weights belongs to one query and runs over keys.": (
-            lambda w: (-torch.xlogy(w, w).sum(dim=-2)).exp().mean(dim=-1)
-        ),
-        "The minus is missing: logarithms of weights are negative.": (
-            lambda w: torch.xlogy(w, w).sum(dim=-1).exp().mean(dim=-1)
+        "The mask is forgotten: a causal query has only the places up to its own.": (
+            lambda n, c: _even(n, False)
         ),
     },
 )
@@ -128,30 +96,6 @@ LENS = Exercise(
             lambda state, gain, table: (
                 state / (state.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * gain @ table.mT
             ).softmax(dim=-2)
-        ),
-    },
-)
-
-
-def _layers(distance: int, window: int) -> int:
-    return math.ceil(distance / (window - 1))
-
-
-LAYERS = Exercise(
-    reference=_layers,
-    inputs=[(1_000, 1_001), (1_000, 129), (10, 3), (7, 4), (1, 2), (9, 4)],
-    mistakes={
-        "A window of w keys holds the place itself and w - 1 before it: that is the reach.": (
-            lambda distance, window: math.ceil(distance / window)
-        ),
-        "A layer that is needed in part is needed: round up.": (
-            lambda distance, window: distance // (window - 1)
-        ),
-        "One layer is not added on top if the distance is a multiple of the reach.": (
-            lambda distance, window: distance // (window - 1) + 1
-        ),
-        "Hops add up, they do not multiply: k layers reach k times as far as one.": (
-            lambda distance, window: max(math.ceil(math.log(distance) / math.log(window)), 1)
         ),
     },
 )
