@@ -40,7 +40,8 @@ def folder() -> Path:
     """Find the files of the model: weights, settings, vocabulary.
 
     Returns:
-        The folder in the installed package, which :func:`load_pretrained` can read.
+        The folder in the installed package, which
+        :func:`~transformer_lib.pretrained.load_pretrained` can read.
 
     Raises:
         ImportError: if the package is not installed; it says how to get it.
