@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from experiments.common import Options, Row, read_options, write_csv, write_results
+from experiments.common import Options, Row, modern_config, read_options, write_csv, write_results
 from transformer_lib.cache import KeyValueCache
-from transformer_lib.config import TransformerConfig
 from transformer_lib.decoding import generating
 from transformer_lib.generation import generate
 from transformer_lib.heads import CausalLM
@@ -106,7 +105,7 @@ class Clock:
 def build(shape: str, max_len: int) -> CausalLM:
     """Make a decoder of a shape with random weights."""
     d_model, n_heads, n_layers, d_ff, vocab_size = SHAPES[shape]
-    config = TransformerConfig(
+    config = modern_config(
         vocab_size=vocab_size,
         max_len=max_len,
         d_model=d_model,
@@ -114,13 +113,6 @@ def build(shape: str, max_len: int) -> CausalLM:
         n_layers=n_layers,
         d_ff=d_ff,
         dropout=0.0,
-        position="rope",
-        norm="rms",
-        norm_position="pre",
-        activation="swiglu",
-        bias=False,
-        scale_embeddings=False,
-        init="gpt2",
     )
     return CausalLM(config)
 

@@ -23,6 +23,7 @@ from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from transformer_book import datasets
+from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches
 from transformer_lib.recipes import Recipe
 from transformer_lib.saving import describe_model, save_model
@@ -168,6 +169,20 @@ def constant_adam(steps: int, learning_rate: float = 3e-3, **changes: Any) -> Re
         "checkpoint_every": steps,
     }
     return Recipe(steps=steps, learning_rate=learning_rate, **fields | changes)
+
+
+def modern_config(**sizes: Any) -> TransformerConfig:
+    """Describe a decoder with the parts of today, as the model of the plays has them.
+
+    Args:
+        sizes: all fields but those parts.
+
+    Returns:
+        The configuration.
+    """
+    parts: dict[str, Any] = {"position": "rope", "norm": "rms", "norm_position": "pre"}
+    parts |= {"activation": "swiglu", "bias": False, "scale_embeddings": False, "init": "gpt2"}
+    return TransformerConfig(**sizes, **parts)
 
 
 @cache

@@ -27,6 +27,7 @@ from experiments.common import (
     Options,
     Row,
     intervals,
+    modern_config,
     read_options,
     side_by_side,
     write_csv,
@@ -34,7 +35,6 @@ from experiments.common import (
 )
 from transformer_book import datasets
 from transformer_lib.cache import KeyValueCache
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.decoding import generating
 from transformer_lib.generation import GREEDY, Sampling, beam_search, filter_logits, generate
@@ -225,7 +225,7 @@ def _rounded(value: float) -> float:
 
 def build(vocab_size: int, length: int, d_model: int, n_layers: int) -> CausalLM:
     """Make the draft with new weights."""
-    config = TransformerConfig(
+    config = modern_config(
         vocab_size=vocab_size,
         max_len=length,
         d_model=d_model,
@@ -233,13 +233,6 @@ def build(vocab_size: int, length: int, d_model: int, n_layers: int) -> CausalLM
         n_layers=n_layers,
         d_ff=8 * d_model // 3,
         dropout=0.0,
-        position="rope",
-        norm="rms",
-        norm_position="pre",
-        activation="swiglu",
-        bias=False,
-        scale_embeddings=False,
-        init="gpt2",
     )
     return CausalLM(config)
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.common import Options, intervals, read_options, watch, write_results
+from experiments.common import Options, intervals, modern_config, read_options, watch, write_results
 from transformer_book import datasets
 from transformer_book.tasks import answer_batch
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, TextWindows
 from transformer_lib.generation import Sampling, generate
 from transformer_lib.heads import CausalLM
@@ -51,7 +50,7 @@ ABOUT = {
 
 def build(options: Options, vocab_size: int, length: int) -> CausalLM:
     """Make the model with new weights."""
-    config = TransformerConfig(
+    config = modern_config(
         vocab_size=vocab_size,
         max_len=length,
         d_model=options.pick(256, 16),
@@ -59,13 +58,6 @@ def build(options: Options, vocab_size: int, length: int) -> CausalLM:
         n_layers=options.pick(4, 1),
         d_ff=options.pick(688, 32),  # 8/3 of the width: three matrices cost what two did
         dropout=options.given.dropout,
-        position="rope",
-        norm="rms",
-        norm_position="pre",
-        activation="swiglu",
-        bias=False,
-        scale_embeddings=False,
-        init="gpt2",
     )
     return CausalLM(config)
 

@@ -22,13 +22,13 @@ from experiments.common import (
     Options,
     Row,
     intervals,
+    modern_config,
     read_options,
     watch,
     write_csv,
     write_results,
 )
 from transformer_book import datasets
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.heads import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
@@ -74,7 +74,7 @@ def encode(text: str, known: Sequence[str]) -> Tensor:
 
 def build(options: Options, vocab_size: int, length: int, tied: bool) -> CausalLM:
     """Make a model with new weights."""
-    config = TransformerConfig(
+    config = modern_config(
         vocab_size=vocab_size,
         max_len=length,
         d_model=options.pick(128, 16),
@@ -82,14 +82,7 @@ def build(options: Options, vocab_size: int, length: int, tied: bool) -> CausalL
         n_layers=options.pick(3, 1),
         d_ff=options.pick(344, 32),
         dropout=0.3,
-        position="rope",
-        norm="rms",
-        norm_position="pre",
-        activation="swiglu",
-        bias=False,
-        scale_embeddings=False,
         tie_embeddings=tied,
-        init="gpt2",
     )
     return CausalLM(config)
 

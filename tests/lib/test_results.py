@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from experiments import digits, surfaces
-from experiments.common import ROOT, accuracy, card_text, predictions
+from experiments.common import ROOT, accuracy, card_text, modern_config, predictions
 from experiments.numbers import mistakes
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
@@ -58,6 +58,15 @@ def test_the_data_and_the_model_are_those_of_the_card(name):
     model = load_model(RESULTS / name)
     assert type(model).__name__ == card["model"]["class"]
     assert sum(parameter.numel() for parameter in model.parameters()) == card["parameters"]
+
+
+@pytest.mark.parametrize("name", ["shakespeare", "drafts"])
+def test_the_parts_of_today_are_those_of_the_shipped_models(name):
+    config = CARDS[name]["model"]["arguments"]["config"]
+    sizes = ("vocab_size", "max_len", "d_model", "n_heads", "n_layers", "d_ff", "dropout")
+    assert (
+        modern_config(**{size: config[size] for size in sizes}) == load_model(RESULTS / name).config
+    )
 
 
 def test_digits_gets_as_many_right_as_its_card_says():
