@@ -1,8 +1,9 @@
-"""Run all experiments side by side, each as a process with a log of its own.
+"""Run all experiments, each as a process with a log of its own.
 
     python -m experiments.run_all
 
-Meant for one large GPU with 16 CPU cores. Prints one line for each experiment, and
+Meant for one large GPU with 16 CPU cores. Those that measure times, or need the whole machine, come
+first and one by one; all others run side by side. Prints one line for each experiment, and
 ends with an error if one of them failed. Arguments it does not know go to every experiment.
 """
 
@@ -48,13 +49,15 @@ EXPERIMENTS = (
     "paragraphs",
     "scaling",
 )
+ALONE = {"cache_costs", "attention_costs", "hardware", "scaling"}
 
 
 def start(name: str, folder: Path, log: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start one experiment; what it prints goes to its log."""
     command = [sys.executable, "-m", f"experiments.{name}", "--out", str(folder / name), *options]
-    # One thread each: they would only be in each other's way.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    if name not in ALONE:
+        environment["OMP_NUM_THREADS"] = "1"  # more would only be in each other's way
     with log.open("wb") as file:
         return subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, env=environment
@@ -91,16 +94,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, default=built / "logs", help="a folder for the logs")
     parser.add_argument("--tiny", action="store_true", help="only check that everything runs")
     parser.add_argument("--only", nargs="+", default=EXPERIMENTS, choices=EXPERIMENTS)
-    parser.add_argument("--limit", type=float, default=540, help="seconds, then they are ended")
+    parser.add_argument(
+        "--limit", type=float, default=540, help="seconds for each group, then it is ended"
+    )
     known, options = parser.parse_known_args(arguments)
     options += ["--tiny"] if known.tiny else []
     # As with a single experiment: a tiny run must not replace the results that the book shows.
     folder = (known.out or (built if known.tiny else ROOT / "book" / "results")).resolve()
     known.logs.mkdir(parents=True, exist_ok=True)
     logs = {name: known.logs.resolve() / f"{name}.log" for name in known.only}
-    deadline = time.monotonic() + known.limit
-    running = {name: start(name, folder, log, options) for name, log in logs.items()}
-    well = [finish(name, running[name], log, deadline) for name, log in logs.items()]
+    alone = [[name] for name in known.only if name in ALONE]
+    together = [name for name in known.only if name not in ALONE]
+    well = []
+    for group in [*alone, together]:
+        deadline = time.monotonic() + known.limit
+        running = {name: start(name, folder, logs[name], options) for name in group}
+        well += [finish(name, running[name], logs[name], deadline) for name in group]
     return well.count(False)
 
 

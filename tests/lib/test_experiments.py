@@ -659,6 +659,30 @@ def test_run_all_tiny_leaves_the_book_alone(tiny, place, tmp_path, monkeypatch):
     assert files == [tmp_path / "_build" / "experiments" / "logs" / "digits.log"]
 
 
+def test_run_all_lets_experiments_that_measure_times_run_alone(tmp_path, monkeypatch):
+    class Process:
+        returncode = 0
+
+        def __init__(self, command, env, **_):
+            self.name = command[2].removeprefix("experiments.")
+            events.append(("start", self.name, env.get("OMP_NUM_THREADS")))
+
+        def wait(self, seconds):
+            events.append(("end", self.name))
+
+    events = []
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    chosen = ["--only", "digits", "hardware", "languages", "cache_costs"]
+    assert run_all.main(["--out", str(tmp_path), "--logs", str(tmp_path), *chosen]) == 0
+    assert events == [
+        *(("start", "hardware", None), ("end", "hardware")),
+        *(("start", "cache_costs", None), ("end", "cache_costs")),
+        *(("start", "digits", "1"), ("start", "languages", "1")),
+        *(("end", "digits"), ("end", "languages")),
+    ]
+
+
 def test_run_all_runs_an_experiment(tmp_path, capsys):
     places = ["--out", str(tmp_path), "--logs", str(tmp_path / "logs")]
     assert run_all.main([*places, "--only", "digits", "--tiny", "--device", "cpu"]) == 0
