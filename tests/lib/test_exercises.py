@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from transformer_book.exercises import EXERCISES, check
+from transformer_book.exercises import EXERCISES, check, pick
 
 MISTAKES = [
     pytest.param(name, hint, id=f"{name}: {hint[:30]}")
@@ -73,3 +73,28 @@ def test_answers_rounded_by_hand_are_told_so(capsys):
     rounded = [[0, 0], [2.21, -2.21]]
     assert "Nearly right" in said(capsys, "attention.second_token", lambda: rounded)
     assert "correct" in said(capsys, "attention.second_token", lambda: [[0, 0], [2.2118, -2.2118]])
+
+
+def test_a_lab_goes_on_with_a_right_answer(capsys):
+    ours = EXERCISES["heads.merge"].reference
+
+    def yours(heads):
+        return heads.transpose(1, 2).flatten(start_dim=2)
+
+    assert pick("heads.merge", yours, ours) is yours
+    assert capsys.readouterr().out == "heads.merge: correct. Going on with your answer.\n"
+
+
+def test_a_lab_goes_on_with_the_solution_after_a_wrong_answer(capsys):
+    ours = EXERCISES["heads.merge"].reference
+    hint, wrong = next(iter(EXERCISES["heads.merge"].mistakes.items()))
+    assert pick("heads.merge", wrong, ours) is ours
+    out = capsys.readouterr().out
+    assert hint in out
+    assert out.endswith("Going on with the solution.\n")
+
+
+def test_a_wrong_solution_is_refused():
+    wrong = next(iter(EXERCISES["heads.merge"].mistakes.values()))
+    with pytest.raises(ValueError, match=r"does not solve heads.merge"):
+        pick("heads.merge", lambda heads: ..., wrong)

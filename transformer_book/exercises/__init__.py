@@ -30,7 +30,7 @@ from transformer_book.exercises import (
     training,
     transformer,
 )
-from transformer_book.exercises.checking import Answer, Exercise, diagnose
+from transformer_book.exercises.checking import CORRECT, Answer, Exercise, diagnose
 
 EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,
@@ -183,6 +183,44 @@ def check(name: str, answer: Answer) -> None:
         >>> check("attention.soft_lookup", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
         attention.soft_lookup: not yet. This is the plain mean: the weights must depend on ...
     """
+    print(f"{name}: {diagnose(_exercise(name), answer)}")
+
+
+def pick(name: str, yours: Answer, ours: Answer) -> Answer:
+    """Go on with the reader's answer if it is right, and with the solution if it is not.
+
+    The steps of a lab build on each other; nobody should be stuck at the first.
+
+    Args:
+        name: the exercise, such as ``"attention.soft_lookup"``.
+        yours: the reader's function.
+        ours: the solution.
+
+    Returns:
+        One of the two functions.
+
+    Raises:
+        ValueError: if there is no exercise of this name, or if the solution does not pass it.
+
+    Example:
+        >>> solution = EXERCISES["attention.soft_lookup"].reference
+        >>> chosen = pick("attention.soft_lookup", lambda query, keys, values: ..., solution)
+        attention.soft_lookup: not attempted yet (nothing was returned). Going on with the solution.
+        >>> chosen is solution
+        True
+    """
+    verdict = diagnose(_exercise(name), yours)
+    if verdict == CORRECT:
+        print(f"{name}: {verdict} Going on with your answer.")
+        return yours
+    of_ours = diagnose(_exercise(name), ours)
+    if of_ours != CORRECT:
+        raise ValueError(f"ours={ours!r} does not solve {name}: {of_ours}")
+    print(f"{name}: {verdict} Going on with the solution.")
+    return ours
+
+
+def _exercise(name: str) -> Exercise:
     if name not in EXERCISES:
         raise ValueError(f"name={name!r} is not an exercise; expected one of {sorted(EXERCISES)}")
-    print(f"{name}: {diagnose(EXERCISES[name], answer)}")
+    return EXERCISES[name]

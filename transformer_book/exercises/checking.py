@@ -8,6 +8,7 @@ from torch import Tensor
 
 Answer = Callable[..., object]
 TOLERANCE = 1e-4
+CORRECT = "correct."
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def diagnose(exercise: Exercise, answer: Answer) -> str:
         if returned[-1] is None or returned[-1] is ...:
             return "not attempted yet (nothing was returned)."
     complaint = _find_mistake(exercise, returned) or crash
-    return f"not yet. {complaint}" if complaint else "correct."
+    return f"not yet. {complaint}" if complaint else CORRECT
 
 
 def _find_mistake(exercise: Exercise, returned: Sequence[object]) -> str:
