@@ -17,6 +17,7 @@ from transformer_book.exercises import (
     hardware,
     heads,
     interpretation,
+    lab3,
     masks,
     modern,
     norms,
@@ -164,6 +165,11 @@ EXERCISES: dict[str, Exercise] = {
     "interpretation.continue": interpretation.CONTINUE,
     "interpretation.lens": interpretation.LENS,
     "interpretation.carry": interpretation.CARRY,
+    "lab3.moved": lab3.MOVED,
+    "lab3.tasks": lab3.TASKS,
+    "lab3.arrow": lab3.ARROW,
+    "lab3.probe": lab3.PROBE,
+    "lab3.spans": lab3.SPANS,
 }
 
 
