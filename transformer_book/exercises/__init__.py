@@ -17,6 +17,7 @@ from transformer_book.exercises import (
     hardware,
     heads,
     interpretation,
+    lab1,
     lab3,
     masks,
     modern,
@@ -170,6 +171,12 @@ EXERCISES: dict[str, Exercise] = {
     "lab3.arrow": lab3.ARROW,
     "lab3.probe": lab3.PROBE,
     "lab3.spans": lab3.SPANS,
+    "lab1.listen": lab1.LISTEN,
+    "lab1.weights": lab1.WEIGHTS,
+    "lab1.scores": lab1.SCORES,
+    "lab1.pattern": lab1.PATTERN,
+    "lab1.silence": lab1.SILENCE,
+    "lab1.chance": lab1.CHANCE,
 }
 
 

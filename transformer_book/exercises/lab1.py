@@ -1,0 +1,287 @@
+"""Exercises of lab 1, Look inside the heads."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_lib.attention import MultiHeadAttention
+
+Run = Callable[[], object]
+
+
+def _attend() -> tuple[MultiHeadAttention, Run]:
+    """A layer with seeded weights, and a function that runs it on seeded inputs."""
+    with torch.device("meta"):  # draws nothing: other random numbers stay as they are
+        empty = MultiHeadAttention(4, 2)
+    attend = empty.double().to_empty(device="cpu")
+    drawn = random_inputs((1, 3, 4), *(tuple(part.shape) for part in attend.parameters()))
+    for part, values in zip(attend.parameters(), drawn[1:], strict=True):
+        part.data.copy_(values)
+    return attend, partial(attend, drawn[0])
+
+
+def _listen(attend: nn.Module, run: Run, *, names: tuple[str, ...] = ("query", "key")) -> Tensor:
+    """What the named projections of a layer return while it runs, (n, B, T, D)."""
+    heard: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
+        heard.append(output.detach())
+
+    handles = [getattr(attend, name).register_forward_hook(keep) for name in names]
+    run()
+    for handle in handles:
+        handle.remove()
+    return torch.stack(heard)
+
+
+def _listen_to_inputs(attend: nn.Module, run: Run) -> Tensor:
+    heard: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        heard.append(inputs[0])
+
+    handles = [getattr(attend, name).register_forward_hook(keep) for name in ("query", "key")]
+    run()
+    for handle in handles:
+        handle.remove()
+    return torch.stack(heard)
+
+
+LISTEN = Exercise(
+    reference=_listen,
+    inputs=[_attend()],
+    mistakes={
+        "That is what goes into the projections; a forward hook gets what comes out as its third "
+        "argument.": _listen_to_inputs,
+        "The keys come first; return the queries, then the keys.": (
+            lambda attend, run: _listen(attend, run).flip(0)
+        ),
+        "Those are queries and values; weights are made from queries and keys.": (
+            lambda attend, run: _listen(attend, run, names=("query", "value"))
+        ),
+    },
+)
+
+
+def _split(x: Tensor, n_heads: int) -> Tensor:
+    heads: Tensor = x.unflatten(-1, (n_heads, -1))
+    return heads.transpose(1, 2)
+
+
+def _scores(q: Tensor, k: Tensor, n_heads: int, width: int | None = None) -> Tensor:
+    q, k = _split(q, n_heads), _split(k, n_heads)
+    return q @ k.mT / math.sqrt(width or q.shape[-1])
+
+
+def _hidden(scores: Tensor) -> Tensor:
+    future = torch.ones(scores.shape[-2:], device=scores.device).triu(1).bool()
+    return scores.masked_fill(future, -math.inf)
+
+
+def _weights(q: Tensor, k: Tensor, n_heads: int) -> Tensor:
+    return _hidden(_scores(q, k, n_heads)).softmax(dim=-1)
+
+
+def _weights_reshaped(q: Tensor, k: Tensor, n_heads: int) -> Tensor:
+    q, k = (x.reshape(x.shape[0], n_heads, x.shape[1], -1) for x in (q, k))
+    return _hidden(q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
+
+
+WEIGHTS = Exercise(
+    reference=_weights,
+    inputs=[
+        (*random_inputs((2, 4, 8), (2, 4, 8)), 4),
+        (*random_inputs((1, 5, 6), (1, 5, 6)), 2),
+    ],
+    mistakes={
+        "The future is not hidden: every query sees every key.": (
+            lambda q, k, h: _scores(q, k, h).softmax(dim=-1)
+        ),
+        "The future is set to zero after the softmax, so the rows no longer sum to 1. Set the "
+        "scores to -inf before it.": lambda q, k, h: _scores(q, k, h).softmax(dim=-1).tril(),
+        "The future's scores are set to 0, but exp(0) is 1: hide them with -inf.": (
+            lambda q, k, h: _scores(q, k, h).tril().softmax(dim=-1)
+        ),
+        "The softmax runs over the queries; each query divides its weight among keys.": (
+            lambda q, k, h: _hidden(_scores(q, k, h)).softmax(dim=-2)
+        ),
+        "The scale counts D, the width of all heads; it must be K, the width of one.": (
+            lambda q, k, h: _hidden(_scores(q, k, h, q.shape[-1])).softmax(dim=-1)
+        ),
+        "The scores are not divided by the square root of K.": (
+            lambda q, k, h: _hidden(_scores(q, k, h, 1)).softmax(dim=-1)
+        ),
+        "The heads are cut by a reshape alone: cut the features, then swap positions and heads.": (
+            _weights_reshaped
+        ),
+    },
+)
+
+
+def _entropy(weights: Tensor) -> Tensor:
+    return -torch.xlogy(weights, weights).sum(dim=-1)
+
+
+def _distance(weights: Tensor, *, signed: bool = False) -> Tensor:
+    places = torch.arange(weights.shape[-1], device=weights.device)
+    gaps = places - places[:, None]
+    return (weights * (gaps if signed else gaps.abs())).sum(dim=-1).mean(dim=(0, 2))
+
+
+def _previous(weights: Tensor, offset: int = -1) -> Tensor:
+    return weights.diagonal(offset, dim1=-2, dim2=-1).mean(dim=(0, 2))
+
+
+def _head_scores(weights: Tensor) -> Tensor:
+    places = _entropy(weights).exp().mean(dim=(0, 2))
+    return torch.stack([places, _distance(weights), _previous(weights)])
+
+
+def _with_row(weights: Tensor, row: int, values: Tensor) -> Tensor:
+    """The right scores but for one row."""
+    found = _head_scores(weights)
+    found[row] = values
+    return found
+
+
+SCORES = Exercise(
+    reference=_head_scores,
+    inputs=[
+        (_hidden(scores).softmax(dim=-1),)
+        for scores in (*random_inputs((2, 3, 4, 4)), *random_inputs((1, 2, 6, 6)))
+    ],
+    mistakes={
+        "Zero times the logarithm of zero became NaN: torch.xlogy(w, w) gives 0 there.": (
+            lambda w: _with_row(w, 0, (-(w * w.log()).sum(dim=-1)).exp().mean(dim=(0, 2)))
+        ),
+        "The first row is the entropy itself; take its exponential.": (
+            lambda w: _with_row(w, 0, _entropy(w).mean(dim=(0, 2)))
+        ),
+        "Exponential and mean are in the wrong order: count the places of each query, then take "
+        "the mean.": lambda w: _with_row(w, 0, _entropy(w).mean(dim=(0, 2)).exp()),
+        "The distances have a sign; take their size.": (
+            lambda w: _with_row(w, 1, _distance(w, signed=True))
+        ),
+        "The first query has nothing before it and does not count: divide by T - 1, not by T.": (
+            lambda w: _with_row(w, 2, _previous(w) * (w.shape[-1] - 1) / w.shape[-1])
+        ),
+        "That is the diagonal above the main one: the place after, which a causal mask hides.": (
+            lambda w: _with_row(w, 2, _previous(w, 1))
+        ),
+        "That is the main diagonal, each place itself; the place before is one below it.": (
+            lambda w: _with_row(w, 2, _previous(w, 0))
+        ),
+    },
+)
+
+
+def _pattern(weights: Tensor, wanted: Tensor) -> Tensor:
+    has_one = wanted.any(dim=-1)  # (B, T)
+    hits = (weights * wanted[:, None]).sum(dim=-1)  # (B, H, T)
+    return (hits * has_one[:, None]).sum(dim=(0, 2)) / has_one.sum()
+
+
+def _wanted(*shape: int) -> Tensor:
+    """Keys that are wanted, none in the future; the first queries have none, the last one does."""
+    (drawn,) = random_inputs(shape)
+    chosen = (drawn > 0).tril()
+    chosen[:, :2] = False
+    chosen[-1, :4] = False  # another number of queries than in the other sequences
+    chosen[:, -1, 1:3] = True
+    return chosen
+
+
+PATTERN = Exercise(
+    reference=_pattern,
+    inputs=[
+        (_hidden(*random_inputs((2, 3, 5, 5))).softmax(dim=-1), _wanted(2, 5, 5)),
+        (_hidden(*random_inputs((1, 2, 6, 6))).softmax(dim=-1), _wanted(1, 6, 6)),
+    ],
+    mistakes={
+        "Queries without a wanted key count as misses: leave them out of the mean.": (
+            lambda w, wanted: (w * wanted[:, None]).sum(dim=-1).mean(dim=(0, 2))
+        ),
+        "That is the mean over wanted pairs: add up the weight of each query first.": (
+            lambda w, wanted: (w * wanted[:, None]).sum(dim=(0, 2, 3)) / wanted.sum()
+        ),
+        "That is the largest wanted weight of each query; add them up.": (
+            lambda w, wanted: (
+                (w * wanted[:, None]).amax(dim=-1).sum(dim=(0, 2)) / wanted.any(dim=-1).sum()
+            )
+        ),
+        "Each sequence counts the same; let each query that has a wanted key count the same.": (
+            lambda w, wanted: (
+                (w * wanted[:, None]).sum(dim=(2, 3)) / wanted.any(dim=-1).sum(dim=-1)[:, None]
+            ).mean(dim=0)
+        ),
+    },
+)
+
+
+def _silence(x: Tensor, n_heads: int, head: int, *, over: tuple[int, ...] = (0, 1)) -> Tensor:
+    changed = x.clone()
+    width = x.shape[-1] // n_heads
+    part = changed[..., head * width : (head + 1) * width]
+    part.copy_(part.mean(dim=over, keepdim=True).expand_as(part))
+    return changed
+
+
+def _zeroed(x: Tensor, n_heads: int, head: int) -> Tensor:
+    changed = x.clone()
+    width = x.shape[-1] // n_heads
+    changed[..., head * width : (head + 1) * width] = 0
+    return changed
+
+
+def _every_nth(x: Tensor, n_heads: int, head: int) -> Tensor:
+    changed = x.clone()
+    changed[..., head::n_heads] = x[..., head::n_heads].mean(dim=(0, 1))
+    return changed
+
+
+SILENCE = Exercise(
+    reference=_silence,
+    inputs=[(*random_inputs((2, 3, 8)), 4, 1), (*random_inputs((3, 4, 6)), 2, 1)],
+    mistakes={
+        "That is zero in place of what the head says; here its mean is wanted.": _zeroed,
+        "The mean is taken over positions alone: each sequence still has a value of its own. "
+        "Take it over the batch, too.": partial(_silence, over=(1,)),
+        "The mean is taken over the batch alone: each position still has a value of its own. "
+        "Take it over positions, too.": partial(_silence, over=(0,)),
+        "The mean is taken over features, too: each feature has a mean of its own.": (
+            partial(_silence, over=(0, 1, 2))
+        ),
+        "A head has K neighbouring features, not every H-th one.": _every_nth,
+    },
+)
+
+
+def _chance(effects: Tensor, layer: int, head: int) -> float:
+    return (effects >= effects[layer, head]).double().mean().item()
+
+
+_EFFECTS = torch.tensor([[0.4, 0.1, 0.1], [-0.5, 0.0, 0.2]], dtype=torch.float64, device="cpu")
+
+CHANCE = Exercise(
+    reference=_chance,
+    inputs=[(_EFFECTS, 0, 0), (_EFFECTS, 0, 1), (_EFFECTS, 1, 2), (_EFFECTS, 1, 0)],
+    mistakes={
+        "The head itself is left out, so that the best one gets 0. It is one of those that a "
+        "blind choice could have hit: count it, and ties.": (
+            lambda e, i, j: (e > e[i, j]).double().mean()
+        ),
+        "That counts the heads with at most this effect; count those with at least as much.": (
+            lambda e, i, j: (e <= e[i, j]).double().mean()
+        ),
+        "That is a number of heads; divide by how many there are.": (
+            lambda e, i, j: (e >= e[i, j]).sum()
+        ),
+        "The size of the effect is compared, without its sign: a head that harms is no rival.": (
+            lambda e, i, j: (e.abs() >= e[i, j].abs()).double().mean()
+        ),
+    },
+)
