@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ class Exercise:
         reference: the right answer.
         inputs: argument lists; on at least one of them each mistake differs from the answer.
         mistakes: for each hint the function that makes this mistake.
+        measure: what turns an answer that is no number, such as a model, into numbers.
 
     Example:
         >>> double = Exercise(lambda x: 2 * x, [(3.0,)], {"You squared it.": lambda x: x**2})
@@ -29,6 +32,7 @@ class Exercise:
     reference: Answer
     inputs: Sequence[tuple[object, ...]]
     mistakes: Mapping[str, Answer]
+    measure: Callable[[Any], object] = lambda returned: returned
 
 
 def diagnose(exercise: Exercise, answer: Answer) -> str:
@@ -50,13 +54,15 @@ def diagnose(exercise: Exercise, answer: Answer) -> str:
     crash = ""
     for arguments in exercise.inputs:
         try:
-            returned.append(answer(*arguments))
+            found = answer(*arguments)
+            nothing = found is None or found is ...
+            returned.append(None if nothing else exercise.measure(found))
         except NotImplementedError:
             return "not attempted yet."
         except Exception as error:  # whatever the reader's code raises is shown to the reader
             crash = f"It raised {type(error).__name__}: {error}"
             break
-        if returned[-1] is None or returned[-1] is ...:
+        if nothing:
             return "not attempted yet (nothing was returned)."
     complaint = _find_mistake(exercise, returned) or crash
     return f"not yet. {complaint}" if complaint else CORRECT
@@ -65,14 +71,18 @@ def diagnose(exercise: Exercise, answer: Answer) -> str:
 def _find_mistake(exercise: Exercise, returned: Sequence[object]) -> str:
     """The hint of the mistake that gives the same results, or what is wrong with them."""
     inputs = exercise.inputs[: len(returned)]  # fewer results if the answer crashed on the way
-    right = [exercise.reference(*arguments) for arguments in inputs]
+    right = [_measured(exercise, exercise.reference, *arguments) for arguments in inputs]
     complaints = [_complain(*pair) for pair in zip(returned, right, strict=True)]
     if not any(complaints):
         return ""
     for hint, mistake in exercise.mistakes.items():
-        if _gives_the_same(mistake, inputs, returned):
+        if _gives_the_same(partial(_measured, exercise, mistake), inputs, returned):
             return hint
     return next(filter(None, complaints))
+
+
+def _measured(exercise: Exercise, answer: Answer, *arguments: object) -> object:
+    return exercise.measure(answer(*arguments))
 
 
 def _gives_the_same(
