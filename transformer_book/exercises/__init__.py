@@ -245,7 +245,8 @@ def pick(name: str, yours: Answer, ours: Answer) -> Answer:
     Example:
         >>> solution = EXERCISES["attention.soft_lookup"].reference
         >>> chosen = pick("attention.soft_lookup", lambda query, keys, values: ..., solution)
-        attention.soft_lookup: not attempted yet (nothing was returned). Going on with the solution.
+        attention.soft_lookup: not attempted yet (nothing was returned).
+        Going on with the solution.
         >>> chosen is solution
         True
     """
@@ -256,7 +257,7 @@ def pick(name: str, yours: Answer, ours: Answer) -> Answer:
     of_ours = diagnose(_exercise(name), ours)
     if of_ours != CORRECT:
         raise ValueError(f"ours={ours!r} does not solve {name}: {of_ours}")
-    print(f"{name}: {verdict} Going on with the solution.")
+    print(f"{name}: {verdict}\nGoing on with the solution.")
     return ours
 
 
