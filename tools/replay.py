@@ -69,10 +69,10 @@ class DrawnOnCpu(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if not self.active or self.device.type == "cpu":
             return func(*args, **kwargs)
-        if func in FILLERS:
-            return self._fill(func, args, kwargs)
         if any(isinstance(value, Tensor) and value.is_meta for value in args):
             return func(*args, **kwargs)  # nothing is drawn for a tensor without numbers
+        if func in FILLERS:
+            return self._fill(func, args, kwargs)
         if func in DRAWERS and kwargs.get("device") is None:
             named = {name: _to_cpu(value) for name, value in kwargs.items()}
             return func(*map(_to_cpu, args), **named).to(self.device)
@@ -93,7 +93,7 @@ class DrawnOnCpu(TorchFunctionMode):
     def in_charge(self) -> Iterator[None]:
         """Also load files to the device, and check exercises on the CPU."""
         place = str(self.device)
-        load, build, check = safetensors.torch.load_file, saving.load_model, exercises.check
+        load, build = safetensors.torch.load_file, saving.load_model
 
         def load_to_device(path: Path, device: str = place) -> dict[str, Tensor]:
             return load(path, device)
@@ -101,18 +101,22 @@ class DrawnOnCpu(TorchFunctionMode):
         def build_on_device(folder: Path, device: str = place) -> Any:
             return build(folder, device)
 
-        def check_on_cpu(name: str, answer: Any) -> None:
-            self.active = False
-            try:
-                check(name, answer)
-            finally:
-                self.active = True
+        def on_cpu(judge: Callable[..., Any]) -> Callable[..., Any]:
+            def judge_on_cpu(*given: Any) -> Any:
+                self.active = False
+                try:
+                    return judge(*given)
+                finally:
+                    self.active = True
+
+            return judge_on_cpu
 
         with (
             mock.patch.object(safetensors.torch, "load_file", load_to_device),
             mock.patch.object(saving, "load_model", build_on_device),
             mock.patch.object(torch, "get_default_device", return_value=self.device),
-            mock.patch.object(exercises, "check", check_on_cpu),
+            mock.patch.object(exercises, "check", on_cpu(exercises.check)),
+            mock.patch.object(exercises, "pick", on_cpu(exercises.pick)),
             self,
         ):
             yield

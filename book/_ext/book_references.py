@@ -4,7 +4,8 @@ In JupyterLab and on Colab a chapter's references are plain words. In the book
 
 - ``[Figure](#fig-weights)`` and ``[equation](#eq-attention)`` become "Figure 2", "equation (1)";
 - ``[weights](term:weight)`` leads to the glossary;
-- ``[Vaswani et al., 2017](cite:vaswani2017attention)`` leads to the bibliography.
+- ``[Vaswani et al., 2017](cite:vaswani2017attention)`` leads to the bibliography;
+- ``[the mask](place:05_masks#by-hand-four-tokens)`` leads to a heading or a cell of a page.
 
 A reference that leads nowhere fails the build.
 """
@@ -21,7 +22,10 @@ from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
 from sphinx.util.nodes import make_refnode
 
+from book_places import PLACE
+
 CITATION = "book-citation"
+SCHEMES = {"term": ("std", "term"), "cite": ("", CITATION), "place": ("", PLACE)}
 _NUMBERED_WORD = re.compile(r"(?:figure|table|equation)", re.IGNORECASE)
 
 
@@ -37,10 +41,9 @@ def numbered_reference(word: str, target: str, document: str) -> list[nodes.Node
 
 
 def named_reference(scheme: str, target: str, document: str) -> addnodes.pending_xref:
-    """Return what stands for a ``term:`` or ``cite:`` link, still without its text."""
-    if scheme == "term":
-        return _pending("std", "term", target, document)
-    return _pending("", CITATION, target, document)
+    """Return what stands for a link with one of our schemes, still without its text."""
+    domain, kind = SCHEMES[scheme]
+    return _pending(domain, kind, target, document)
 
 
 def _pending(
@@ -71,7 +74,7 @@ class BookReferences(SphinxTransform):
                 link.replace_self(numbered_reference(word, target, self.env.docname))
         for link in list(self.document.findall(addnodes.pending_xref)):
             scheme, colon, target = str(link.get("reftarget", "")).partition(":")
-            if colon and scheme in ("term", "cite") and link.get("reftype") == "myst":
+            if colon and scheme in SCHEMES and link.get("reftype") == "myst":
                 reference = named_reference(scheme, target, self.env.docname)
                 reference += nodes.inline("", "", *link.children)
                 reference.source, reference.line = link.source, link.line

@@ -1,0 +1,109 @@
+"""From each name in the API to the chapter that explains it, and back: by ``symbols.yml``.
+
+Each documented class and function gets a line with the place that explains it; each chapter ends
+with a list of the names that it explains.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+from book_places import in_words
+
+FILE = Path(__file__).resolve().parents[1] / "symbols.yml"
+_KINDS = ("class", "function")
+
+
+@cache
+def places() -> dict[str, dict[str, str]]:
+    """Read the file: for each module the places of its names, and the one of all others."""
+    found: dict[str, dict[str, str]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def module_of(full_name: str) -> str:
+    """Name the module of the file to which a name belongs: two levels, whatever lies below."""
+    return ".".join(full_name.split(".")[:2])
+
+
+def place_of(full_name: str) -> str:
+    """Say where a documented name is explained.
+
+    Raises:
+        KeyError: if the file has no place for it.
+    """
+    of_module = places()[module_of(full_name)]
+    name = full_name.rpartition(".")[2]
+    return of_module[name] if name in of_module else of_module["default"]
+
+
+def _add_place(
+    app: Sphinx, what: str, name: str, _object: object, _options: object, lines: list[str]
+) -> None:
+    if what in _KINDS and module_of(name) in places():
+        target = place_of(name)
+        lines += ["", f"Explained in :place:`{in_words(target)} <{target}>`.", ""]
+        _explained(app).setdefault(target.partition("#")[0], {})[name] = what
+
+
+def _explained(app: Sphinx) -> dict[str, dict[str, str]]:
+    """For each page the names that it explains, filled while the API pages are read."""
+    if not hasattr(app.env, "book_explained"):
+        app.env.book_explained = {}  # type: ignore[attr-defined]
+    found: dict[str, dict[str, str]] = app.env.book_explained  # type: ignore[attr-defined]
+    return found
+
+
+def _list_names(app: Sphinx, doctree: nodes.document, document: str) -> None:
+    """Fill the list at the end of a chapter, now that the API pages are read."""
+    names = sorted(_explained(app).get(document.removeprefix("book/"), {}))
+    for paragraph in list(doctree.findall(nodes.paragraph)):
+        if "library-names" not in paragraph["classes"]:
+            continue
+        if not names:
+            paragraph.parent.remove(paragraph)
+            continue
+        paragraph += nodes.Text("In the library: ")
+        for position, name in enumerate(names):
+            paragraph += nodes.Text(", " if position else "")
+            paragraph += _api_link(app, document, name)
+        paragraph += nodes.Text(".")
+
+
+def _api_link(app: Sphinx, document: str, name: str) -> nodes.Node:
+    where = app.env.get_domain("py").objects[name]  # type: ignore[attr-defined]
+    address = app.builder.get_relative_uri(document, where.docname)
+    link = nodes.reference("", "", refuri=f"{address}#{where.node_id}", internal=True)
+    link += nodes.literal(text=name.rpartition(".")[2])
+    return link
+
+
+class RoomForNames(SphinxTransform):
+    """Leave a place for the list at the end of each notebook's page."""
+
+    default_priority = 990
+
+    def apply(self, **_kwargs: Any) -> None:
+        """Add an empty paragraph to the last section of one document."""
+        path = Path(str(self.env.doc2path(self.env.docname)))
+        sections = [s for s in self.document.children if isinstance(s, nodes.section)]
+        if path.suffix == ".ipynb" and sections:
+            last = [s for s in sections[-1].children if isinstance(s, nodes.section)]
+            (last[-1] if last else sections[-1]).append(
+                nodes.paragraph("", classes=["library-names"])
+            )
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("autodoc-process-docstring", _add_place)
+    app.add_transform(RoomForNames)
+    app.connect("doctree-resolved", _list_names)
+    return {"parallel_read_safe": False, "parallel_write_safe": True}

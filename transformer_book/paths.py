@@ -1,0 +1,297 @@
+"""Paths through the book, read from the pages' own words.
+
+Each page says in its first lines how long it takes and what it needs: "*35 minutes to read, ... You
+need: [chapter 3](03_attention.ipynb).*" Everything here is computed from those lines, so that no
+list of prerequisites can fall out of step with the chapters.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+
+from transformer_book.diagrams import Canvas
+from transformer_book.pictures import MUTED, Picture
+
+_MINUTES = re.compile(r"\*(\d+) minutes to read")
+_NEEDS = re.compile(r"You need: (.*?)\.(?=[\s*]|$)", re.DOTALL)
+_LINK = re.compile(r"\]\((\w+)\.ipynb(?:#[\w-]*)?\)")
+_BOX, _HIGH, _GAP, _LANE, _ROW = 126, 65, 12, 24, 108
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the book, as it describes itself.
+
+    Args:
+        name: its file, without the ending.
+        title: its title, without the number.
+        minutes: how long it takes to read.
+        needs: the pages that it names as prerequisites.
+
+    Example:
+        >>> Page("05b_masks_in_practice", "Masks in practice", 30, ("05_masks",)).number
+        '5b'
+    """
+
+    name: str
+    title: str
+    minutes: int
+    needs: tuple[str, ...]
+
+    @property
+    def number(self) -> str:
+        """The number in its title: 5b."""
+        return self.name.partition("_")[0].removeprefix("0") or "0"
+
+    @property
+    def chapter(self) -> str:
+        """The chapter that it belongs to: 5."""
+        return self.number.rstrip("bcd")
+
+
+def read_pages(folder: str | Path) -> dict[str, Page]:
+    """Read what every chapter's pages say about themselves, in reading order.
+
+    Args:
+        folder: the book's folder.
+
+    Returns:
+        The pages by name.
+
+    Raises:
+        ValueError: if there is no chapter, if a page does not say how long it takes, or if it needs
+            a page that comes later or does not exist.
+    """
+    pages: dict[str, Page] = {}
+    for path in sorted(Path(folder).glob("[0-9]*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        pages[path.stem] = read_page(path.stem, "".join(cells[0]["source"]), pages)
+    if not pages:
+        raise ValueError(
+            f"folder={str(folder)!r} holds no chapter; expected files like 05_masks.ipynb"
+        )
+    return pages
+
+
+def read_page(name: str, words: str, before: Mapping[str, Page]) -> Page:
+    """Read the first cell of one page.
+
+    Args:
+        name: of its file.
+        words: of the cell.
+        before: the pages that come before it.
+
+    Returns:
+        The page.
+
+    Raises:
+        ValueError: if it does not say how long it takes, or if it needs what does not come before.
+
+    Example:
+        >>> title = "# 9 · Norms"
+        >>> words = "*35 minutes to read. You need: [page 8](08_ffn.ipynb), and roots.*"
+        >>> before = {"08_ffn": Page("08_ffn", "The network", 35, ())}
+        >>> read_page("09_norms", title + chr(10) + words, before)
+        Page(name='09_norms', title='Norms', minutes=35, needs=('08_ffn',))
+    """
+    minutes = _MINUTES.search(words)
+    if minutes is None:
+        raise ValueError(f"{name} does not say how many minutes it takes to read")
+    said = _NEEDS.search(words)
+    needs = tuple(dict.fromkeys(_LINK.findall(said[1]))) if said else ()
+    late = [need for need in needs if need not in before]
+    if late:
+        raise ValueError(f"{name} needs {late}; expected pages that come before it")
+    title = words.splitlines()[0].partition("·")[2].strip()
+    return Page(name, title, int(minutes[1]), needs)
+
+
+def path_to(
+    pages: Mapping[str, Page], goals: Iterable[str], known: Iterable[str] = ()
+) -> list[Page]:
+    """List what to read for some goals: the pages and all that they need, in reading order.
+
+    Args:
+        pages: of the whole book.
+        goals: names of pages.
+        known: pages that need not be read, nor what only they need.
+
+    Returns:
+        The pages to read.
+
+    Raises:
+        ValueError: if a goal or a known page does not exist.
+
+    Example:
+        >>> pages = {"a": Page("a", "A", 10, ()), "b": Page("b", "B", 20, ("a",))}
+        >>> [page.name for page in path_to(pages, ["b"])]
+        ['a', 'b']
+        >>> [page.name for page in path_to(pages, ["b"], known=["a"])]
+        ['b']
+    """
+    goals, known = list(goals), set(known)
+    strange = [name for name in [*goals, *sorted(known)] if name not in pages]
+    if strange:
+        raise ValueError(f"{strange} are not pages; expected names such as {next(iter(pages))!r}")
+    wanted: set[str] = set()
+    while goals:
+        name = goals.pop()
+        if name not in wanted | known:
+            wanted.add(name)
+            goals += pages[name].needs
+    return [page for name, page in pages.items() if name in wanted]
+
+
+def total_minutes(path: Iterable[Page]) -> int:
+    """Add up the reading time of some pages.
+
+    Example:
+        >>> total_minutes([Page("a", "A", 10, ()), Page("b", "B", 20, ("a",))])
+        30
+    """
+    return sum(page.minutes for page in path)
+
+
+def split_into_days(path: Iterable[Page], minutes_a_day: int) -> list[list[Page]]:
+    """Cut a path into days, in order, each as full as it can be.
+
+    Args:
+        path: the pages.
+        minutes_a_day: how long a reader reads.
+
+    Returns:
+        For each day its pages.
+
+    Raises:
+        ValueError: if one page takes longer than a day.
+
+    Example:
+        >>> pages = [Page(name, name, 30, ()) for name in "abc"]
+        >>> [[page.name for page in day] for day in split_into_days(pages, 60)]
+        [['a', 'b'], ['c']]
+    """
+    days: list[list[Page]] = [[]]
+    for page in path:
+        if page.minutes > minutes_a_day:
+            raise ValueError(f"minutes_a_day={minutes_a_day} is less than {page.name} takes")
+        if total_minutes([*days[-1], page]) > minutes_a_day:
+            days.append([])
+        days[-1].append(page)
+    return days
+
+
+def chapter_needs(pages: Mapping[str, Page]) -> dict[str, set[str]]:
+    """Say which chapters each chapter needs, without those that its needs need already.
+
+    Args:
+        pages: of the whole book.
+
+    Returns:
+        For each chapter the numbers of the chapters right before it in the graph.
+
+    Example:
+        >>> names = {"01_a": (), "02_b": ("01_a",), "03_c": ("01_a", "02_b")}
+        >>> chapter_needs({name: Page(name, name, 10, needs) for name, needs in names.items()})
+        {'1': set(), '2': {'1'}, '3': {'2'}}
+    """
+    direct: dict[str, set[str]] = {}
+    for page in pages.values():
+        needs = {pages[need].chapter for need in page.needs} - {page.chapter}
+        direct[page.chapter] = direct.get(page.chapter, set()) | needs
+    every: dict[str, set[str]] = {}
+    for chapter, needs in direct.items():
+        every[chapter] = needs.union(*(every[need] for need in needs))
+    return {
+        chapter: needs - set().union(*(every[need] for need in needs))
+        for chapter, needs in direct.items()
+    }
+
+
+def prerequisite_graph(pages: Mapping[str, Page]) -> Picture:
+    """Draw which chapter needs which: each stands below all that it needs.
+
+    Args:
+        pages: of the whole book.
+
+    Returns:
+        The picture.
+
+    Example:
+        >>> names = {"01_a": (), "02_b": ("01_a",), "03_c": ("01_a", "02_b")}
+        >>> pages = {name: Page(name, name[3:], 10, needs) for name, needs in names.items()}
+        >>> prerequisite_graph(pages).summary
+        'Which chapter needs which. 1 needs none. 2 needs 1. 3 needs 2.'
+    """
+    needs = chapter_needs(pages)
+    rows, lines = _rows(needs)
+    canvas = Canvas()
+    spots = _spots(rows)
+    titles = {page.chapter: page.title for page in reversed(list(pages.values()))}
+    for (need, chapter), between in lines.items():
+        points = [(spots[need][0], spots[need][1] + _HIGH)]
+        for passing in between:  # straight down beside the boxes of that row
+            x, y = spots[passing]
+            points += [(x, y), (x, y + _HIGH)]
+        path = "L".join(f"{x} {y}" for x, y in [*points, spots[chapter]])
+        canvas.elements.append(f'<path d="M{path}" fill="none" stroke="{MUTED}"/>')
+    for chapter in needs:
+        x, y = spots[chapter]
+        canvas.box(x - _BOX / 2, y, _label(chapter, titles[chapter]), width=_BOX)
+    said = [f"{c} needs {', '.join(sorted(n, key=int)) or 'none'}." for c, n in needs.items()]
+    title = "Which chapter needs which"
+    return canvas.picture(title, " ".join([f"{title}.", *said]))
+
+
+def _label(chapter: str, title: str) -> list[str]:
+    """The number and two short lines of the title."""
+    lines = textwrap.wrap(title.partition(":")[0].partition(",")[0], 18)[:2]
+    return [chapter, *lines, *[""] * (2 - len(lines))]
+
+
+def _rows(
+    needs: Mapping[str, set[str]],
+) -> tuple[list[list[str]], dict[tuple[str, str], list[str]]]:
+    """Rows of chapters, each below its needs, and the lines between them.
+
+    A line that passes a row takes a place in it, named such as ``3>9 4``. Each row is sorted by the
+    mean place of what its entries hang on, which takes most crossings away.
+    """
+    depth: dict[str, int] = {}
+    for chapter, before in needs.items():
+        depth[chapter] = 1 + max((depth[need] for need in before), default=-1)
+    rows: list[list[str]] = [[] for _ in range(1 + max(depth.values()))]
+    lines: dict[tuple[str, str], list[str]] = {}
+    hangs_on: dict[str, list[str]] = {chapter: [] for chapter in needs}
+    for chapter, before in needs.items():
+        rows[depth[chapter]].append(chapter)
+        for need in sorted(before, key=int):
+            levels = range(depth[need] + 1, depth[chapter])
+            between = [f"{need}>{chapter} {level}" for level in levels]
+            for level, name in zip(levels, between, strict=True):
+                rows[level].append(name)
+            chain = [need, *between, chapter]
+            for upper, lower in pairwise(chain):
+                hangs_on.setdefault(lower, []).append(upper)
+            lines[need, chapter] = between
+    for upper_row, row in pairwise(rows):
+        places = {name: place / len(upper_row) for place, name in enumerate(upper_row)}
+        row.sort(key=lambda name: mean(places[upper] for upper in hangs_on[name]))
+    return rows, lines
+
+
+def _spots(rows: list[list[str]]) -> dict[str, tuple[float, float]]:
+    """For each entry of each row the middle of its upper edge; rows are centred."""
+    widths = [[_BOX + _GAP if name.isdigit() else _LANE for name in row] for row in rows]
+    widest = max(map(sum, widths))
+    spots: dict[str, tuple[float, float]] = {}
+    for depth, (row, sizes) in enumerate(zip(rows, widths, strict=True)):
+        x = 14 + (widest - sum(sizes)) / 2
+        for name, size in zip(row, sizes, strict=True):
+            spots[name] = (x + size / 2, 14 + depth * _ROW)
+            x += size
+    return spots
