@@ -77,7 +77,7 @@ ONE_ROW = Exercise(
     reference=_one_row,
     inputs=[(_PAIRS,), (_UNEVEN,)],
     mistakes={
-        "The source is asked for, too: IGNORE wherever the next token is not of the answer.": (
+        "The source is asked for too: it should be IGNORE.": (
             _asked_for_all
         ),
         "Padding is asked for: put IGNORE where a row has ended.": _padding_asked_for,
@@ -110,7 +110,7 @@ SLOTS = Exercise(
     reference=_slots,
     inputs=[(_PAIRS, 5), (_UNEVEN, 4)],
     mistakes={
-        "The answer stands in its own slots: a model that sees both ways would copy it.": partial(
+        "The answer stands in its own slots, to be copied.": partial(
             _slots, leak=True
         ),
         "The targets are shifted; here each slot is asked for its own letter, not the next.": (
