@@ -69,9 +69,7 @@ HEAD = Exercise(
         "Nothing is hidden: every place sees the places after it.": partial(
             _head, first_hidden=_NO_MASK
         ),
-        "The mask is a place too generous: each place sees the next letter, its own answer.": (
-            partial(_head, first_hidden=2)
-        ),
+        "The mask is a place too generous: answers are seen.": partial(_head, first_hidden=2),
         "The mask is the wrong way round: it hides the past.": _backwards,
         "The scores are not scaled: divide them by the root of K.": partial(_head, scale=False),
         "The future is hidden after the softmax, so the rows no longer sum to 1. Put -inf into "
