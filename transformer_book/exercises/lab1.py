@@ -101,8 +101,9 @@ WEIGHTS = Exercise(
         "The future is not hidden: every query sees every key.": (
             lambda q, k, h: _scores(q, k, h).softmax(dim=-1)
         ),
-        "The future is set to zero after the softmax, so the rows no longer sum to 1. Set the "
-        "scores to -inf before it.": lambda q, k, h: _scores(q, k, h).softmax(dim=-1).tril(),
+        "Mask before the softmax: rows must sum to 1.": (
+            lambda q, k, h: _scores(q, k, h).softmax(dim=-1).tril()
+        ),
         "The future's scores are set to 0, but exp(0) is 1: hide them with -inf.": (
             lambda q, k, h: _scores(q, k, h).tril().softmax(dim=-1)
         ),
