@@ -23,16 +23,17 @@ GLOSSARY = Path(__file__).resolve().parents[1] / "glossary.md"
 _QKV = r"\b(?:quer(?:y|ies)|keys|values)\b"
 # Everyday words, and what else the paragraph must say for the word to be the term.
 CONTEXT = {
+    "block": r"\bstacks?\b|\bsublayers?\b|\bfeed-forward\b|\battention\b|\b(?:en|de)coder",
     "head": r"\battention\b|\bheads\b",
     "key": _QKV,
-    "memory": r"\bdecoder|\bcross-attention\b",
+    "memory": r"\bencoder\b|\bcross-attention\b",
     "merge": r"\bpairs?\b|\bBPE\b|\bbyte-pair\b",
     "patch": r"\bimages?\b|\bpictures?\b|\bpixels?\b",
     "score": r"\bsoftmax\b|\bquer(?:y|ies)\b|\bkeys?\b|\battention\b",
     "tile": r"\bsoftmax\b|\battention\b|\bkeys\b",
     "unit": r"\bfeed-forward\b|\binner\b|\bneurons?\b|\bFFN\b",
     "value": _QKV,
-    "weight": r"\bsoftmax\b|\bscores?\b|\battention\b",
+    "weight": r"\bsoftmax\b|\bscores?\b|\battention weights?\b|\bsum to 1\b",
 }
 _SILENT = (  # no links inside these
     *(nodes.title, nodes.reference, addnodes.pending_xref, nodes.literal, nodes.literal_block),

@@ -1,16 +1,24 @@
-"""``book/sources.yml``: every item and every error of the five sources has its place."""
+"""``book/sources.yml``: every item is taught, every error is shown by the output of a cell."""
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
+from nbformat import NotebookNode
+
+from tools.notebooks.model import is_compared, load
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
+sys.path.insert(0, str(BOOK / "_ext"))
+
+import book_places  # noqa: E402
+import book_sources  # noqa: E402
+
 TEXT = (BOOK / "sources.yml").read_text(encoding="utf-8")
 CHAPTERS: dict[str, dict[str, dict[str, str]]] = yaml.safe_load(TEXT)
 ITEMS = {"A": 127, "B": 89, "C": 81, "D": 51, "E": 47}  # what the audit of the sources counted
@@ -22,34 +30,38 @@ OWNED = {
     **{"12": (27, 4), "13": (15, 5), "14": (13, 9), "15": (22, 6), "16": (7, 7), "17": (16, 9)},
     **{"18": (6, 2), "19": (11, 6), "20": (19, 4)},
 }
-ENTRIES = [
+KINDS = {
+    *("wrong number", "wrong claim", "misleading"),
+    *("code crashes", "code silently wrong", "typo"),
+}
+EVERY = [
     (chapter, name, entry)
     for chapter, entries in CHAPTERS.items()
     for name, entry in entries.items()
 ]
-PLACED = [(chapter, name, entry["at"]) for chapter, name, entry in ENTRIES if "at" in entry]
+ERRATA = {name: entry for _, name, entry in EVERY if name.startswith("X-")}
 
 
 def is_error(name: str) -> bool:
     return name.startswith("X-")
 
 
-def pages_of(chapter: str) -> list[Path]:
-    """The pages of a chapter: 06_heads.ipynb, 06b_trained_heads.ipynb."""
-    return sorted(path for path in BOOK.glob(f"{chapter}*.ipynb") if path.name[2] in "_bcd")
+def cells_of(page: str) -> dict[str, NotebookNode]:
+    return {cell.id: cell for cell in load(BOOK / f"{page}.ipynb").cells}
 
 
-def anchors(page: str) -> set[str]:
-    """The anchors of a page's headings, as Sphinx makes them of the words."""
-    cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    headings = [words for text in texts for words in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
-    return {re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") for words in headings}
+def output_of(cell: NotebookNode) -> str:
+    """All text that a cell has printed or returned, the sentences of its figures included."""
+    words = []
+    for output in cell.get("outputs", []):
+        words += [output.get("text", ""), f"{output.get('ename')}: {output.get('evalue')}"]
+        words += [v for k, v in output.get("data", {}).items() if k.startswith("text/")]
+    return "\n".join("".join(part) for part in words)
 
 
 def test_every_item_and_every_error_is_listed_once() -> None:
     names = re.findall(r"^  ([A-EX]-\S+):$", TEXT, re.MULTILINE)
-    assert len(names) == len(set(names)) == len(ENTRIES)
+    assert len(names) == len(set(names)) == len(EVERY) == 395 + 156
     assert Counter(name[0] for name in names if not is_error(name)) == ITEMS
     assert Counter(name[2] for name in names if is_error(name)) == ERRORS
 
@@ -63,21 +75,51 @@ def test_each_chapter_owns_what_the_audit_gave_it() -> None:
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_written_chapter_teaches_all_that_it_owns(chapter: str) -> None:
-    placed = [name for owner, name, _ in PLACED if owner == chapter]
-    assert placed == (list(CHAPTERS[chapter]) if pages_of(chapter) else [])
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_targets_are_headings_of_the_chapter(chapter: str) -> None:
-    pages = {path.stem: anchors(path.stem) for path in pages_of(chapter)}
-    for name, target in [(name, at) for owner, name, at in PLACED if owner == chapter]:
-        page, _, anchor = target.partition("#")
-        assert page in pages, f"{name} is said to be taught on {page}"
-        assert not anchor or anchor in pages[page], f"{name}: {page} has no heading {anchor!r}"
+def test_places_are_headings_of_the_chapter_or_of_a_lab(chapter: str) -> None:
+    for name, entry in CHAPTERS[chapter].items():
+        page, _, anchor = entry["at"].partition("#")
+        assert re.match(rf"{chapter}[bcd]?_|lab\d_", page), f"{name} is said to be taught on {page}"
+        assert anchor in book_places.outline(page).headings, f"{name}: {page} has no {anchor!r}"
 
 
 def test_entries_say_what_they_are() -> None:
-    for _, name, entry in ENTRIES:
-        assert entry.keys() - {"at"} == {"says" if is_error(name) else "item"}
-        assert all(value.strip() for value in entry.values())
+    of_errors = {"where", "kind", "says", "true", "at", "cell", "shows"}
+    for _, name, entry in EVERY:
+        if is_error(name):
+            assert entry.keys() - {"fair"} == of_errors, name
+            assert entry["kind"] in KINDS, name
+        else:
+            assert entry.keys() == {"item", "at"}, name
+        assert all(value.strip() for value in entry.values()), name
+
+
+@pytest.mark.parametrize("name", ERRATA)
+def test_an_error_is_shown_by_the_compared_output_of_a_cell(name: str) -> None:
+    entry = ERRATA[name]
+    cells = cells_of(entry["at"].partition("#")[0])
+    assert entry["cell"] in cells, f"the page has no cell {entry['cell']}"
+    cell = cells[entry["cell"]]
+    assert cell.execution_count, "the cell was not executed"
+    assert is_compared(cell), "the cell's output is not compared"
+    assert entry["shows"] in output_of(cell)
+    assert entry["shows"].strip() not in {"True", "False"}, "a bare verdict shows nothing"
+
+
+def test_the_pages_are_made_of_this_file() -> None:
+    assert len(book_sources.entries()) == 551
+    assert {s: len(book_sources.items_of(s)) for s in ITEMS} == ITEMS
+    assert {s: len(book_sources.errors_of(s)) for s in ERRORS} == ERRORS
+    for page, word in (("sources", "errata"), ("coverage", "taught")):
+        text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+        assert re.findall(rf"^:::\{{{word}\}} (\w)$", text, re.MULTILINE) == list(ITEMS)
+    table = re.findall(
+        r"^\| ([A-E]) \|.*\| (\d+) \| (\d+) \|$",
+        (BOOK / "sources.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert {s: (int(i), int(e)) for s, i, e in table} == {s: (ITEMS[s], ERRORS[s]) for s in ITEMS}
+
+
+def test_names_are_ordered_as_a_reader_counts() -> None:
+    names = ["X-A10", "X-A2", "A-10a", "A-2.1"]
+    assert sorted(names, key=book_sources.natural_key) == ["A-2.1", "A-10a", "X-A2", "X-A10"]

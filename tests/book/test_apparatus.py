@@ -1,0 +1,284 @@
+"""Glossary, questions, API places and paths: complete, real, and what they say of themselves."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from docutils import nodes
+
+import transformer_book
+import transformer_lib
+from transformer_book import paths
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+sys.path.insert(0, str(BOOK / "_ext"))
+
+import book_places  # noqa: E402
+import book_symbols  # noqa: E402
+import book_terms  # noqa: E402
+
+
+def words_of(page: str) -> str:
+    """All text of a page: prose, code, and what the cells printed."""
+    cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+    said = ["".join(cell["source"]) for cell in cells]
+    for output in (o for cell in cells for o in cell.get("outputs", [])):
+        said.append("".join(output.get("text", "")))
+        said += ["".join(v) for k, v in output.get("data", {}).items() if k.startswith("text/")]
+    return "\n".join(said)
+
+
+def is_place(target: str) -> bool:
+    """Whether a page has the heading or the code cell that a place names."""
+    page, _, anchor = target.partition("#")
+    if not (BOOK / f"{page}.ipynb").is_file():
+        return False
+    found = book_places.outline(page)
+    return anchor in {"", *found.headings, *(f"cell-{cell}" for cell in found.cells)}
+
+
+# --- places -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("05b_masks_in_practice", "chapter 5b"),
+        ("21_real_weights", "chapter 21"),
+        ("00_reading_this_book", "chapter 0"),
+        ("lab2_families", "lab 2"),
+        ("speed", "Speed"),
+    ],
+)
+def test_pages_have_short_names(page: str, name: str) -> None:
+    assert book_places.short_name(page) == name
+
+
+def test_a_place_is_named_by_page_and_heading() -> None:
+    assert book_places.in_words("05_masks#an-algebra-of-masks") == "chapter 5, An algebra of masks"
+    assert book_places.in_words("05_masks") == "chapter 5"
+
+
+def test_a_reference_to_a_place_waits_for_all_pages() -> None:
+    reference = book_places.place("05_masks#what-breaks", "book/sources", nodes.Text("here"))
+    assert (reference["reftype"], reference["reftarget"]) == (
+        book_places.PLACE,
+        "05_masks#what-breaks",
+    )
+    assert reference.astext() == "here"
+
+
+# --- terms --------------------------------------------------------------------------------------
+
+GLOSSARY = """# Glossary
+
+:::{glossary}
+attention head
+head
+  One copy of {term}`attention`, of width `d_head`.
+
+causal mask
+  The {term}`mask` for $t$.
+
+key
+  What a {term}`queries <query>` is compared with.
+
+mask
+  Who may look at whom.
+:::
+"""
+
+
+def test_the_glossary_is_read_with_its_synonyms() -> None:
+    found = book_terms.parse_glossary(GLOSSARY)
+    assert list(found) == ["attention head", "head", "causal mask", "key", "mask"]
+    assert found["head"].meaning == "One copy of attention, of width d_head."
+    assert found["key"].meaning == "What a queries is compared with."
+
+
+def uses(text: str, *words: str) -> list[str]:
+    found = book_terms.first_uses(text, text, {word: word for word in words})
+    return [text[start:end] for start, end, _ in sorted(found)]
+
+
+def test_the_longest_term_wins_and_only_the_first_use_counts() -> None:
+    text = "Causal masks hide. A mask hides; a causal mask hides the future, masks do."
+    assert uses(text, "mask", "causal mask") == ["Causal masks", "mask"]
+
+
+def test_parts_of_words_are_not_terms() -> None:
+    assert uses("unmasked, masked, mask-free, key_padding_mask", "mask", "key") == []
+
+
+def test_everyday_words_need_their_context() -> None:
+    assert uses("The key idea is old.", "key") == []
+    assert uses("A query meets a key.", "key") == ["key"]
+    assert uses("The values of x", "value") == []
+    assert uses("Queries and values", "value") == ["values"]
+
+
+def test_names_in_capitals_are_not_matched_in_small_letters() -> None:
+    assert uses("a relu, a ReLU", "ReLU") == ["ReLU"]
+    assert uses("a FLOP, two FLOPs", "FLOP") == ["FLOP"]
+
+
+def test_links_to_the_glossary_show_the_meaning() -> None:
+    body = book_terms.add_meanings('<a class="x" href="glossary.html#term-causal-mask">')
+    assert 'title="The mask that lets position t attend' in body
+    unknown = '<a href="glossary.html#term-no-such-term">'
+    assert book_terms.add_meanings(unknown) == unknown
+
+
+def test_the_glossary_is_in_order_and_names_nothing_twice() -> None:
+    text = (BOOK / "glossary.md").read_text(encoding="utf-8")
+    body = text.partition(":::{glossary}\n")[2]
+    blocks = [block.splitlines()[0].strip() for block in re.split(r"\n\n(?=\S)", body)]
+    firsts = [name.lower() for name in blocks if name and name != ":::"]
+    assert firsts == sorted(firsts)
+    names = re.findall(r"^(?![ :#])(\S.*)$", body, re.MULTILINE)
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_guarded_words_are_in_the_glossary() -> None:
+    assert set(book_terms.CONTEXT) <= set(book_terms.glossary())
+
+
+# --- the API and the chapters -------------------------------------------------------------------
+
+
+def public_names() -> list[str]:
+    found = []
+    for package in (transformer_lib, transformer_book):
+        for info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+            found += [
+                f"{module.__name__}.{name}"
+                for name, thing in vars(module).items()
+                if not name.startswith("_")
+                and (inspect.isclass(thing) or inspect.isfunction(thing))
+                and thing.__module__ == module.__name__
+                and info.name != "__main__"
+            ]
+    return found
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_is_explained_in_a_chapter(name: str) -> None:
+    target = book_symbols.place_of(name)
+    assert is_place(target), f"{name} is said to be explained at {target}"
+    page = words_of(target.partition("#")[0])
+    short = name.rpartition(".")[2]
+    own_line = short in book_symbols.places()[book_symbols.module_of(name)]
+    module = book_symbols.module_of(name).rpartition(".")[2]
+    wanted = short if own_line else rf"{module}|{short}"
+    assert re.search(rf"\b(?:{wanted})\b", page), f"{target} does not speak of {name}"
+
+
+def test_no_place_is_kept_for_a_name_that_is_gone() -> None:
+    names = set(public_names())
+    modules = {book_symbols.module_of(name) for name in names}
+    for module, places in book_symbols.places().items():
+        for name in places:
+            assert name == "default" or f"{module}.{name}" in names or module not in modules
+
+
+# --- questions ----------------------------------------------------------------------------------
+
+QUESTIONS = (BOOK / "questions.md").read_text(encoding="utf-8")
+ANSWERS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", QUESTIONS, re.MULTILINE | re.DOTALL))
+_CHAPTER = r"\b(?:chapters?|labs?)\s+\d+[a-d]?(?:(?:,| and| to)\s+\d+[a-d]?)*"
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_answer_leads_to_places_that_exist(question: str) -> None:
+    targets = re.findall(r"\]\(place:([^)]+)\)", ANSWERS[question])
+    assert targets, "the answer leads to no result"
+    assert [target for target in targets if not is_place(target)] == []
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_numbers_in_an_answer_stand_on_a_page_it_leads_to(question: str) -> None:
+    answer = ANSWERS[question]
+    linked = set(re.findall(r"\]\(place:(\w+)", answer)) | set(
+        re.findall(r"\]\((\w+)\.ipynb", answer)
+    )
+    said = "\n".join(words_of(page) for page in linked)
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", answer)
+    prose = re.sub(_CHAPTER, "", prose)
+    numbers = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", prose)
+    for number in (n.rstrip(",") for n in numbers):
+        year = re.fullmatch(r"(?:19|20)\d\d", number)
+        small = number in {"0", "1", "2", "3", "4"}
+        found = re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", said)
+        assert year or small or found, f"{number} stands on no page that is linked"
+
+
+def test_questions_are_asked_once() -> None:
+    asked = re.findall(r"^### (.+)$", QUESTIONS, re.MULTILINE)
+    assert len(asked) == len(set(asked)) == len(ANSWERS) >= 40
+
+
+# --- paths --------------------------------------------------------------------------------------
+
+
+def test_every_chapter_says_what_it_needs_and_how_long_it_takes() -> None:
+    pages = paths.read_pages(BOOK)
+    assert set(pages) == {path.stem for path in BOOK.glob("[0-9]*.ipynb")}
+    for page in list(pages.values())[1:]:
+        assert page.needs, f"{page.name} does not say which page it needs"
+        assert page.minutes % 5 == 0, f"{page.name}: {page.minutes} minutes"
+
+
+def test_a_page_without_minutes_is_refused(tmp_path: Path) -> None:
+    cell = {"cell_type": "markdown", "source": ["# 1 · Nothing"]}
+    (tmp_path / "01_x.ipynb").write_text(json.dumps({"cells": [cell]}))
+    with pytest.raises(ValueError, match="01_x does not say how many minutes"):
+        paths.read_pages(tmp_path)
+
+
+def test_a_page_that_needs_a_later_one_is_refused() -> None:
+    words = "# 1 · A\n*5 minutes to read. You need: [b](02_b.ipynb).*"
+    with pytest.raises(ValueError, match=r"01_a needs \['02_b'\]; expected pages that come before"):
+        paths.read_page("01_a", words, {})
+
+
+def test_a_folder_without_chapters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no chapter"):
+        paths.read_pages(tmp_path)
+
+
+def test_only_the_sentence_of_needs_is_read() -> None:
+    before = {name: paths.Page(name, name, 5, ()) for name in ("01_a", "02_b", "03_c")}
+    words = (
+        "# 4 · D\n*5 minutes to read, 3 seconds to run. You need: [a](01_a.ipynb#x), and [b]"
+        "(02_b.ipynb). What c is for: [c](03_c.ipynb).*"
+    )
+    assert paths.read_page("04_d", words, before).needs == ("01_a", "02_b")
+
+
+def test_strange_goals_are_refused() -> None:
+    pages = {"01_a": paths.Page("01_a", "A", 5, ())}
+    with pytest.raises(ValueError, match=r"\['99_z'\] are not pages"):
+        paths.path_to(pages, ["99_z"])
+
+
+def test_a_day_shorter_than_a_page_is_refused() -> None:
+    with pytest.raises(ValueError, match="minutes_a_day=4 is less than 01_a takes"):
+        paths.split_into_days([paths.Page("01_a", "A", 5, ())], 4)
+
+
+def test_chapters_stand_below_all_that_they_need() -> None:
+    pages = paths.read_pages(BOOK)
+    rows, lines = paths._rows(paths.chapter_needs(pages))
+    depth = {name: number for number, row in enumerate(rows) for name in row}
+    assert all(depth[need] < depth[chapter] for need, chapter in lines)
+    spots = paths._spots(rows)
+    assert len(set(spots.values())) == len(spots)

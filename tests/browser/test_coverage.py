@@ -1,0 +1,91 @@
+"""The apparatus in the built site: rows, errors, terms and names lead somewhere real."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+import yaml
+from built_site import ROOT, SITE
+from site_links import Anchors, parse
+
+ENTRIES = {
+    name: entry
+    for part in yaml.safe_load((ROOT / "book" / "sources.yml").read_text(encoding="utf-8")).values()
+    for name, entry in part.items()
+}
+ERRATA = {name: entry for name, entry in ENTRIES.items() if name.startswith("X-")}
+ITEMS = {name: entry for name, entry in ENTRIES.items() if name not in ERRATA}
+
+
+@cache
+def built(page: str) -> Anchors:
+    file = SITE / "book" / f"{page}.html"
+    if not file.is_file():
+        pytest.fail(f"{page} is not in the built site: run `make book` first", pytrace=False)
+    return parse(file)
+
+
+def missing(places: dict[str, str]) -> list[str]:
+    """The names whose page is not built or does not have the anchor."""
+    return [
+        f"{name}: {target}"
+        for name, target in places.items()
+        if target.partition("#")[2] not in built(target.partition("#")[0]).ids
+    ]
+
+
+def address(target: str) -> str:
+    page, _, anchor = target.partition("#")
+    return f"{page}.html#{anchor}"
+
+
+def test_all_395_items_lead_to_a_heading() -> None:
+    assert len(ITEMS) == 395
+    assert missing({name: entry["at"] for name, entry in ITEMS.items()}) == []
+    listed = set(built("coverage").references)
+    assert [name for name, entry in ITEMS.items() if address(entry["at"]) not in listed] == []
+    assert {name.lower().replace(".", "-") for name in ITEMS} <= set(built("coverage").ids)
+
+
+def test_all_156_errors_lead_to_a_heading_and_to_the_cell_that_shows_them() -> None:
+    assert len(ERRATA) == 156
+    headings = {name: entry["at"] for name, entry in ERRATA.items()}
+    cells = {
+        name: f"{entry['at'].partition('#')[0]}#cell-{entry['cell']}"
+        for name, entry in ERRATA.items()
+    }
+    listed = set(built("sources").references)
+    for places in (headings, cells):
+        assert missing(places) == []
+        assert [name for name, target in places.items() if address(target) not in listed] == []
+    assert {name.lower() for name in ERRATA} <= set(built("sources").ids)
+
+
+def test_every_chapter_links_its_terms() -> None:
+    chapters = sorted(path.stem for path in (ROOT / "book").glob("[0-9]*.ipynb"))
+    linked = {
+        page: {r for r in built(page).references if r.startswith("glossary.html#term-")}
+        for page in chapters
+    }
+    assert {page: len(terms) for page, terms in linked.items() if len(terms) < 8} == {}
+    terms = {name for name in built("glossary").ids if name.startswith("term-")}
+    used = {reference.partition("#")[2] for links in linked.values() for reference in links}
+    assert len(used) > 0.8 * len(terms)
+
+
+def test_names_of_the_library_and_chapters_lead_to_each_other() -> None:
+    pages = sorted((SITE / "book" / "api").glob("*.html"))
+    explained = set()
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        entries = re.findall(r'<dt class="sig sig-object py" id="(transformer_[\w.]+)"', text)
+        kinds = re.findall(r'<dl class="py (class|function)">', text)
+        places = re.findall(r'Explained in <a [^>]*href="\.\./(\w+)\.html', text)
+        assert len(places) == len(kinds), f"{page.name}: a name leads to no chapter"
+        explained |= {(place, page.stem) for place in places}
+        assert entries or page.stem in {"index"}, page.name
+    for chapter, page in explained:
+        back = [r for r in built(chapter).references if r.startswith(f"api/{page}.html#")]
+        assert back, f"{chapter} does not lead back to {page}"
