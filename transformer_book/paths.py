@@ -66,6 +66,11 @@ def read_pages(folder: str | Path) -> dict[str, Page]:
     Raises:
         ValueError: if there is no chapter, if a page does not say how long it takes, or if it needs
             a page that comes later or does not exist.
+
+    Example:
+        >>> read_pages("no/such/folder")
+        Traceback (most recent call last):
+        ValueError: folder='no/such/folder' holds no chapter; expected files like 05_masks.ipynb
     """
     pages: dict[str, Page] = {}
     for path in sorted(Path(folder).glob("[0-9]*.ipynb")):
@@ -149,6 +154,12 @@ def path_to(
 
 def total_minutes(path: Iterable[Page]) -> int:
     """Add up the reading time of some pages.
+
+    Args:
+        path: the pages.
+
+    Returns:
+        Minutes.
 
     Example:
         >>> total_minutes([Page("a", "A", 10, ()), Page("b", "B", 20, ("a",))])

@@ -77,9 +77,7 @@ ONE_ROW = Exercise(
     reference=_one_row,
     inputs=[(_PAIRS,), (_UNEVEN,)],
     mistakes={
-        "The source is asked for too: it should be IGNORE.": (
-            _asked_for_all
-        ),
+        "The source is asked for too: it should be IGNORE.": (_asked_for_all),
         "Padding is asked for: put IGNORE where a row has ended.": _padding_asked_for,
         "The separator is missing: how would the model know where the source ends?": (
             _without_separator
@@ -110,9 +108,7 @@ SLOTS = Exercise(
     reference=_slots,
     inputs=[(_PAIRS, 5), (_UNEVEN, 4)],
     mistakes={
-        "The answer stands in its own slots, to be copied.": partial(
-            _slots, leak=True
-        ),
+        "The answer stands in its own slots, to be copied.": partial(_slots, leak=True),
         "The targets are shifted; here each slot is asked for its own letter, not the next.": (
             partial(_slots, shift=1)
         ),
@@ -210,7 +206,7 @@ MASKS = Exercise(
 )
 
 
-class AtOnce(nn.Module):
+class _AtOnce(nn.Module):
     """An encoder with an output layer: a letter for each slot, all at once."""
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -224,7 +220,7 @@ class AtOnce(nn.Module):
         return logits
 
 
-class _OwnTable(AtOnce):
+class _OwnTable(_AtOnce):
     """The same with a second table of letters for the output."""
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -248,7 +244,7 @@ _SMALL = TransformerConfig(
     vocab_size=13, max_len=8, d_model=8, n_heads=2, n_layers=2, dropout=0.0, norm_position="pre"
 )
 AT_ONCE = Exercise(
-    reference=AtOnce,
+    reference=_AtOnce,
     inputs=[(_SMALL,)],
     mistakes={
         "It is causal: a slot must also see what comes after it.": CausalLM,
