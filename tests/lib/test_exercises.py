@@ -75,6 +75,18 @@ def test_answers_rounded_by_hand_are_told_so(capsys):
     assert "correct" in said(capsys, "attention.second_token", lambda: [[0, 0], [2.2118, -2.2118]])
 
 
+def test_a_hook_that_is_left_behind_is_noticed_and_forgotten(capsys):
+    def forgetful(attend, run):
+        heard = []
+        for part in (attend.query, attend.key):
+            part.register_forward_hook(lambda *given: heard.append(given[2]))
+        run()
+        return torch.stack(heard)
+
+    assert "remove() each handle" in said(capsys, "lab1.listen", forgetful)
+    assert "correct" in said(capsys, "lab1.listen", EXERCISES["lab1.listen"].reference)
+
+
 def test_a_lab_goes_on_with_a_right_answer(capsys):
     ours = EXERCISES["heads.merge"].reference
 

@@ -51,9 +51,32 @@ def _listen_to_inputs(attend: nn.Module, run: Run) -> Tensor:
     return torch.stack(heard)
 
 
+def _count_hooks(attend: nn.Module) -> int:
+    return sum(len(part._forward_hooks) for part in attend.modules())
+
+
+def _two_calls() -> list[tuple[MultiHeadAttention, Run]]:
+    """Two calls on one layer; the second run notices the hooks that the first call left."""
+    attend, run = _attend()
+    before: list[int] = []
+
+    def first() -> object:
+        before[:] = [_count_hooks(attend)]
+        return run()
+
+    def second() -> object:
+        if _count_hooks(attend) > before[0]:
+            for part in attend.modules():
+                part._forward_hooks.clear()
+            raise RuntimeError("a hook of the run before is still there: remove() each handle.")
+        return run()
+
+    return [(attend, first), (attend, second)]
+
+
 LISTEN = Exercise(
     reference=_listen,
-    inputs=[_attend()],
+    inputs=_two_calls(),
     mistakes={
         "That is what goes into the projections; a forward hook gets what comes out as its third "
         "argument.": _listen_to_inputs,

@@ -66,6 +66,11 @@ def _without_end(pairs: Pairs) -> tuple[Tensor, Tensor]:
     return batch["ids"], batch["targets"]
 
 
+def _end_not_read(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    ids, targets = _one_row(pairs)
+    return ids.masked_fill(ids == EOS, PAD), targets
+
+
 def _first_letter_not_asked(pairs: Pairs) -> tuple[Tensor, Tensor]:
     ids, targets = _one_row(pairs)
     for row, (source, _) in zip(targets, pairs, strict=True):
@@ -86,6 +91,8 @@ ONE_ROW = Exercise(
         "The answer's first letter is not asked for: the separator must predict it.": (
             _first_letter_not_asked
         ),
+        "Each row stops before its own end token. That trains the same, but here the rows are "
+        "padded first, and then the last column is left out.": _end_not_read,
     },
 )
 
@@ -184,6 +191,16 @@ def _inverted(source: Tensor, reads: Tensor) -> tuple[Tensor, ...]:
     return tuple(~mask for mask in _masks(source, reads))
 
 
+def _not_in_full(source: Tensor, reads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    encoder, own, cross = _masks(source, reads)
+    return encoder[:, :1], own[0], cross[:, :1]
+
+
+def _one_triangle(source: Tensor, reads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    encoder, own, cross = _masks(source, reads)
+    return encoder, own[0], cross
+
+
 def _ids(*rows: list[int]) -> Tensor:
     return torch.tensor(rows, device="cpu")
 
@@ -202,6 +219,10 @@ MASKS = Exercise(
         ),
         "The encoder is causal: it may look both ways.": _causal_encoder,
         "True and False are swapped: here True means may be seen.": _inverted,
+        "They would broadcast, but are not written in full: expand each to (B, queries, keys).": (
+            _not_in_full
+        ),
+        "The triangle is there once; write it for every sequence, (B, T, T).": _one_triangle,
     },
 )
 
