@@ -45,12 +45,12 @@ class Page:
 
     @property
     def number(self) -> str:
-        """The number in its title: 5b."""
+        """The number in its title, such as 5b."""
         return self.name.partition("_")[0].removeprefix("0") or "0"
 
     @property
     def chapter(self) -> str:
-        """The chapter that it belongs to: 5."""
+        """The number of its chapter, such as 5."""
         return self.number.rstrip("bcd")
 
 

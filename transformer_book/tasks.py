@@ -93,43 +93,6 @@ def recall_task(n_examples: int, n_symbols: int, distance: int, seed: int = 0) -
     return [([first, *rng.choices(fillers, k=distance)], [first]) for first in firsts]
 
 
-def associative_recall_task(
-    n_examples: int, n_symbols: int, n_pairs: int, distance: int = 0, seed: int = 0
-) -> list[Pair]:
-    """Make lists of keys and values that end with one of the keys; its value is the answer.
-
-    Args:
-        n_examples: how many.
-        n_symbols: how many different keys there are, from ``FIRST_SYMBOL`` on, as many values
-            after them, and as many fillers after these.
-        n_pairs: how many keys a list has, all different, each followed by its value.
-        distance: how many fillers stand between the list and the key that is asked for.
-        seed: another seed, other lists.
-
-    Returns:
-        Pairs of a sequence and the value; ids are less than ``FIRST_SYMBOL + 3 n_symbols``.
-
-    Raises:
-        ValueError: if a number is too small, or there are more pairs than keys.
-
-    Example:
-        >>> associative_recall_task(1, n_symbols=10, n_pairs=2, distance=1)
-        [([9, 13, 12, 22, 27, 12], [22])]
-    """
-    keys, values, fillers = _alphabets(3, n_symbols)
-    check_whole("n_pairs", n_pairs)
-    check_whole("n_symbols", n_symbols, least=n_pairs)
-    check_whole("distance", distance, least=0)
-    rng = random.Random(seed)
-    examples: list[Pair] = []
-    for _ in range(n_examples):
-        table = dict(zip(rng.sample(keys, n_pairs), rng.choices(values, k=n_pairs), strict=True))
-        listed = [token for entry in table.items() for token in entry]
-        asked = rng.choice(list(table))
-        examples.append(([*listed, *rng.choices(fillers, k=distance), asked], [table[asked]]))
-    return examples
-
-
 def answer_batch(pairs: Sequence[tuple[Ids, Ids]], pad_id: int = 0) -> Batch:
     """Make a batch for a decoder that reads a prompt and is to predict only the answer.
 

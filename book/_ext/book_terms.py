@@ -24,7 +24,7 @@ _QKV = r"\b(?:quer(?:y|ies)|keys|values)\b"
 # Everyday words, and what else the paragraph must say for the word to be the term.
 CONTEXT = {
     "block": r"\bstacks?\b|\bsublayers?\b|\bfeed-forward\b|\battention\b|\b(?:en|de)coder",
-    "head": r"\battention\b|\bheads\b",
+    "head": r"\battention\b|\bquer(?:y|ies)\b|\bkeys?\b",
     "key": _QKV,
     "memory": r"\bencoder\b|\bcross-attention\b",
     "merge": r"\bpairs?\b|\bBPE\b|\bbyte-pair\b",
@@ -104,7 +104,7 @@ def first_uses(
     """
     taken: list[tuple[int, int]] = []
     for word in sorted(words, key=len, reverse=True):
-        if word in CONTEXT and not re.search(CONTEXT[word], _without(word, paragraph)):
+        if word in CONTEXT and not _speaks_of(word, paragraph):
             continue
         for match in pattern(word).finditer(text):
             if all(match.end() <= start or end <= match.start() for start, end in taken):
@@ -113,9 +113,10 @@ def first_uses(
                 break
 
 
-def _without(word: str, paragraph: str) -> str:
-    """The paragraph without the word itself, which must not be its own context."""
-    return pattern(word).sub("", paragraph) if not word.endswith("s") else paragraph
+def _speaks_of(word: str, paragraph: str) -> bool:
+    """Whether a paragraph gives an everyday word the context in which it is a term."""
+    others = pattern(word).sub("", paragraph)  # a word must not be its own context
+    return re.search(CONTEXT[word], others, re.IGNORECASE) is not None
 
 
 class LinkTerms(SphinxTransform):

