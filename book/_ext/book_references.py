@@ -76,7 +76,7 @@ class BookReferences(SphinxTransform):
             scheme, colon, target = str(link.get("reftarget", "")).partition(":")
             if colon and scheme in SCHEMES and link.get("reftype") == "myst":
                 reference = named_reference(scheme, target, self.env.docname)
-                reference += nodes.inline("", "", *link.children)
+                reference += nodes.inline("", "", *link.children, classes=[scheme])
                 reference.source, reference.line = link.source, link.line
                 link.replace_self(reference)
 

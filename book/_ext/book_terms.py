@@ -154,7 +154,7 @@ class LinkTerms(SphinxTransform):
             refexplicit=True,
             refwarn=True,
         )
-        reference += nodes.inline(text=shown)
+        reference += nodes.inline(text=shown, classes=["term"])
         return reference
 
 
