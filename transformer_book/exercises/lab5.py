@@ -54,6 +54,16 @@ COST = Exercise(
         "Operations: that is the forward pass. The backward pass takes twice as many again.": (
             lambda d, n, v, t: (*_cost(d, n, v, t)[:2], _cost(d, n, v, t)[2] // 3)
         ),
+        "Operations: a multiplication and its addition are two.": (
+            lambda d, n, v, t: (*_cost(d, n, v, t)[:2], _cost(d, n, v, t)[2] // 2)
+        ),
+        "Operations: all pairs of tokens are counted, those behind the mask as well.": (
+            lambda d, n, v, t: _cost_plus(d, n, v, t, flops=-6 * n * t * d)
+        ),
+        "Operations: six times all parameters is the rule of thumb. Gains and positions multiply "
+        "no matrix, and attention has products of its own.": (
+            lambda d, n, v, t: (*_cost(d, n, v, t)[:2], 6 * _cost(d, n, v, t)[1])
+        ),
     },
 )
 
@@ -98,6 +108,9 @@ PLAN = Exercise(
         ),
         "That is the mean cost of a size; the budget pays for all of them.": (
             lambda f, s, t, b: _plan([sum(f) / len(f)], s, t, b)
+        ),
+        "A part of an update cannot be made: round down.": (
+            lambda f, s, t, b: b / (s * t * sum(f))
         ),
         "One more than the budget pays for: round down.": (
             lambda f, s, t, b: math.ceil(b / (s * t * sum(f)))
