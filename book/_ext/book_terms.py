@@ -23,11 +23,15 @@ GLOSSARY = Path(__file__).resolve().parents[1] / "glossary.md"
 _QKV = r"\b(?:quer(?:y|ies)|keys|values)\b"
 # Everyday words, and what else the paragraph must say for the word to be the term.
 CONTEXT = {
+    "bias": r"\bgains?\b|\blinear\b|\bprojections?\b|\bgates?\b|\bALiBi\b|\bmatri(?:x|ces)\b",
     "block": r"\bstacks?\b|\bsublayers?\b|\bfeed-forward\b|\battention\b|\b(?:en|de)coder",
     "head": r"\battention\b|\bquer(?:y|ies)\b|\bkeys?\b",
+    "kernel": r"\bGPUs?\b|\bfused\b|\blaunch|\bFlashAttention\b|\bbackward\b|\bPyTorch\b",
     "key": _QKV,
+    "loss": r"\btrain|\bmodels?\b|\bgradients?\b|\bnats?\b|\blearn",
     "memory": r"\bencoder\b|\bcross-attention\b",
     "merge": r"\bpairs?\b|\bBPE\b|\bbyte-pair\b",
+    "norm": r"\bsublayers?\b|\bresiduals?\b|\bgains?\b|\bblocks?\b|\bstream\b|\battention\b",
     "patch": r"\bimages?\b|\bpictures?\b|\bpixels?\b",
     "score": r"\bsoftmax\b|\bquer(?:y|ies)\b|\bkeys?\b|\battention\b",
     "tile": r"\bsoftmax\b|\battention\b|\bkeys\b",
@@ -77,6 +81,7 @@ def plain(markdown: str) -> str:
     return re.sub(r"[`*$]", "", text)
 
 
+@cache
 def pattern(word: str) -> re.Pattern[str]:
     """Match a term in running text: whole words, singular or plural, large or small first letter.
 
@@ -187,13 +192,18 @@ def _paragraph(node: nodes.Text) -> str:
 
 def add_meanings(body: str) -> str:
     """Let each link to the glossary show what its term means when the mouse rests on it."""
-    by_anchor = {nodes.make_id(f"term-{d.term}"): d.meaning for d in glossary().values()}
+    by_anchor = {_anchor(d.term): d.meaning for d in glossary().values()}
 
     def with_title(match: re.Match[str]) -> str:
-        meaning = by_anchor.get(match["anchor"].lower(), "")
+        meaning = by_anchor.get(_anchor(match["anchor"].removeprefix("term-")), "")
         return f'{match[0]} title="{html.escape(meaning)}"' if meaning else match[0]
 
     return re.sub(r'href="[^"]*glossary\.html#(?P<anchor>term-[\w-]+)"', with_title, body)
+
+
+def _anchor(term: str) -> str:
+    """One spelling for anchors: Sphinx keeps capitals and underscores, docutils does not."""
+    return nodes.make_id(term)
 
 
 def _finish(
