@@ -69,7 +69,9 @@ class DrawnOnCpu(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if not self.active or self.device.type == "cpu":
             return func(*args, **kwargs)
-        if any(isinstance(value, Tensor) and value.is_meta for value in args):
+        given = (*args, *kwargs.values())  # torch.nn.init hands its tensor over by name
+        hollow = any(isinstance(value, Tensor) and value.is_meta for value in given)
+        if hollow and self.device.type != "meta":
             return func(*args, **kwargs)  # nothing is drawn for a tensor without numbers
         if func in FILLERS:
             return self._fill(func, args, kwargs)

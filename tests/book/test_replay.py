@@ -129,3 +129,10 @@ def test_nothing_is_drawn_for_a_tensor_without_numbers() -> None:
     with DrawnOnCpu("meta"):
         dropped = torch.nn.functional.dropout(torch.empty(3, device="meta"), 0.5)
     assert dropped.is_meta
+
+
+def test_nothing_is_drawn_for_a_tensor_without_numbers() -> None:
+    """A model of a hundred billion parameters on the device `meta` must cost nothing."""
+    endless = torch.empty(10**7, 10**7, device="meta")
+    with DrawnOnCpu("cuda"):
+        assert torch.nn.init.normal_(endless).is_meta
