@@ -131,7 +131,7 @@ def test_nothing_is_drawn_for_a_tensor_without_numbers() -> None:
     assert dropped.is_meta
 
 
-def test_nothing_is_drawn_for_a_tensor_without_numbers() -> None:
+def test_a_model_without_numbers_costs_nothing() -> None:
     """A model of a hundred billion parameters on the device `meta` must cost nothing."""
     endless = torch.empty(10**7, 10**7, device="meta")
     with DrawnOnCpu("cuda"):
