@@ -179,7 +179,7 @@ SPANS = Exercise(
         (random_inputs((3, 9))[0] > -0.5, torch.arange(9) % 4 > 1, [0, 4, 6, 9]),
     ],
     mistakes={
-        "Places that have no answer are counted: leave out those where counted is False.": (
+        "Places that do not count are counted: leave out those where counted is False.": (
             _spans_everywhere
         ),
         "The sum is right, but it is divided by all places of the span, not by the counted ones.": (
