@@ -39,6 +39,12 @@ CONTEXT = {
     "value": _QKV,
     "weight": r"\bsoftmax\b|\bscores?\b|\battention weights?\b|\bsum to 1\b",
 }
+_SIGNS = {  # of formulas, as one types them
+    **{"dots": "…", "ldots": "…", "cdot": "·", "times": "×", "top": "T", "sqrt": "√", "sum": "Σ"},
+    **{"log": "log", "ln": "ln", "exp": "exp", "tanh": "tanh", "le": "≤", "ge": "≥", "tau": "τ"},
+    **{"alpha": "α", "beta": "β", "gamma": "γ", "epsilon": "ε", "lambda": "λ", "theta": "θ"},
+    **{"sigma": "σ", "mu": "μ", "pi": "π", "Phi": "Φ", "infty": "∞", "odot": "⊙"},
+}
 _SILENT = (  # no links inside these
     *(nodes.title, nodes.reference, addnodes.pending_xref, nodes.literal, nodes.literal_block),
     *(nodes.math, nodes.math_block, nodes.raw, nodes.caption, nodes.term, nodes.comment),
@@ -66,6 +72,7 @@ def parse_glossary(text: str) -> dict[str, Definition]:
         lines = block.strip("\n").splitlines()
         names = [line.strip() for line in lines if not line.startswith(" ")]
         meaning = plain(" ".join(line.strip() for line in lines if line.startswith(" ")))
+        meaning = meaning.partition(" Also: ")[0]  # the names that others use
         found |= {name: Definition(name, meaning) for name in names}
     return found
 
@@ -78,7 +85,20 @@ def plain(markdown: str) -> str:
     """
     text = re.sub(r"\{\w+(?::\w+)?\}`([^`<]*?)(?: <[^`]*>)?`", r"\1", markdown)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    return re.sub(r"[`*$]", "", text)
+    text = re.sub(r"\$([^$]*)\$", lambda formula: _typed(formula[1]), text)
+    return re.sub(r"[`*]", "", text)
+
+
+def _typed(formula: str) -> str:
+    r"""Write a small formula with the signs of a keyboard.
+
+    >>> _typed(r"0 \dots t, x\,\Phi(x), \sqrt{d_k}, \mathrm{norm}(x)")
+    '0 … t, x Φ(x), √d_k, norm(x)'
+    """
+    formula = re.sub(r"\\[,;! ]", " ", formula)
+    for command, sign in _SIGNS.items():
+        formula = re.sub(rf"\\{command}(?![a-zA-Z])", sign, formula)
+    return re.sub(r"\\[a-zA-Z]+ ?|[{}\\]", "", formula)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import inspect
 import json
@@ -11,6 +12,7 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from docutils import nodes
@@ -48,6 +50,13 @@ def is_place(target: str) -> bool:
         return False
     found = book_places.outline(page)
     return anchor in {"", *found.headings, *(f"cell-{cell}" for cell in found.cells)}
+
+
+@pytest.mark.parametrize("module", [book_places, book_sources, book_terms])
+def test_examples_of_the_extensions_hold(module: ModuleType) -> None:
+    outcome = doctest.testmod(module)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
 
 
 # --- places -------------------------------------------------------------------------------------
