@@ -1,4 +1,4 @@
-"""Last touches to each page: no leftover scripts, toggles that say what they show, line breaks."""
+"""Last touches to each page: no leftover scripts and marks, toggles that say what they show."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _TOGGLE = re.compile(
 _FORMULA_AND_SIGN = re.compile(
     r'(<span class="math notranslate nohighlight">[^<]*</span>[.,;:!?)\]’”]+)'
 )
+_FORMATTER_MARK = re.compile(r' *(?:<span class="w"> *</span>)?<span class="c1"># fmt: \w+</span>')
 _CELL = re.compile(r'(?=<div class="cell (?:tag_|docutils))')
 
 
@@ -57,6 +58,11 @@ def bind_signs(body: str) -> str:
     return _FORMULA_AND_SIGN.sub(r'<span class="formula-and-sign">\1</span>', body)
 
 
+def drop_formatter_marks(body: str) -> str:
+    """Leave out the comments that tell our formatter to keep a line as it is."""
+    return _FORMATTER_MARK.sub("", body)
+
+
 def mark_citations_as_items(body: str) -> str:
     """Make the entries of a bibliography the items of their list.
 
@@ -71,7 +77,7 @@ def _finish_page(
     for files in ("script_files", "css_files"):
         context[files] = [file for file in context.get(files, []) if not is_thebe_script(file)]
     if "body" in context:
-        body = bind_signs(name_toggles(context["body"]))
+        body = bind_signs(name_toggles(drop_formatter_marks(context["body"])))
         context["body"] = mark_citations_as_items(body)
 
 

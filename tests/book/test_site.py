@@ -286,6 +286,14 @@ def test_a_sign_stays_with_its_formula() -> None:
     assert book_pages.bind_signs(f"({formula}), and {formula} too") == f"({bound} and {formula} too"
 
 
+@pytest.mark.parametrize("gap", ["  ", '<span class="w">  </span>'])
+def test_marks_for_the_formatter_are_not_shown(gap: str) -> None:
+    line = f'<span class="p">)</span>{gap}<span class="c1"># fmt: skip</span>\n'
+    assert book_pages.drop_formatter_marks(line) == '<span class="p">)</span>\n'
+    comment = '<span class="c1"># format: (B, T)</span>'
+    assert book_pages.drop_formatter_marks(comment) == comment
+
+
 def test_entries_of_the_bibliography_are_items_of_their_list() -> None:
     entry = '<div class="citation" id="id1" role="doc-biblioentry">'
     assert 'role="listitem"' in book_pages.mark_citations_as_items(entry)
