@@ -34,16 +34,18 @@ KINDS = {
     *("wrong number", "wrong claim", "misleading"),
     *("code crashes", "code silently wrong", "typo"),
 }
+
+
+def is_error(name: str) -> bool:
+    return name.startswith("X-")
+
+
 EVERY = [
     (chapter, name, entry)
     for chapter, entries in CHAPTERS.items()
     for name, entry in entries.items()
 ]
-ERRATA = {name: entry for _, name, entry in EVERY if name.startswith("X-")}
-
-
-def is_error(name: str) -> bool:
-    return name.startswith("X-")
+ERRATA = {name: entry for _, name, entry in EVERY if is_error(name)}
 
 
 def cells_of(page: str) -> dict[str, NotebookNode]:
