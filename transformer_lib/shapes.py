@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as all_modules
 
 LETTERS = {
     "B": "batch: sequences processed together",
@@ -263,3 +264,34 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
+
+
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Say whether a layer does nothing but ``x @ weight.T + bias``, so that others may do it too.
+
+    Args:
+        layer: any module.
+
+    Returns:
+        ``False`` for a subclass, a parametrised or pruned layer, one whose ``forward`` was
+        replaced, and wherever somebody listens with a hook, also one for all modules.
+
+    Example:
+        >>> layer = nn.Linear(2, 3)
+        >>> is_plain_linear(layer)
+        True
+        >>> handle = layer.register_forward_pre_hook(lambda *_: None)
+        >>> is_plain_linear(layer)
+        False
+    """
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+        all_modules._global_forward_hooks,
+        all_modules._global_forward_pre_hooks,
+        all_modules._global_backward_hooks,
+        all_modules._global_backward_pre_hooks,
+    )
+    return type(layer) is nn.Linear and "forward" not in vars(layer) and not any(hooks)
