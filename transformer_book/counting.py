@@ -47,7 +47,7 @@ def parameter_count(
         The count of each part that the model has, summed over its blocks, and ``"total"``.
 
     Raises:
-        ValueError: if there is no such kind.
+        ValueError: if there is no such kind, or a number is too small.
 
     Example:
         >>> from transformer_lib.presets import PRESETS
@@ -201,12 +201,18 @@ def attention_matrix_bytes(
     Returns:
         The number of bytes.
 
+    Raises:
+        ValueError: if a number is too small.
+
     Example:
         >>> config = TransformerConfig(d_model=8192, n_heads=64)
         >>> f"{attention_matrix_bytes(config, 1, 8192) / 2**30} GiB"
         '8.0 GiB'
     """
     n_keys = n_queries if n_keys is None else n_keys
+    sizes = {"batch": batch, "n_queries": n_queries, "n_keys": n_keys}
+    for name, size in (sizes | {"bytes_per_number": bytes_per_number}).items():
+        check_whole(name, size)
     return batch * config.n_heads * n_queries * n_keys * bytes_per_number
 
 
@@ -230,6 +236,9 @@ def kv_cache_bytes(
     Returns:
         The number of bytes.
 
+    Raises:
+        ValueError: if a number is too small.
+
     Example:
         >>> config = TransformerConfig(d_model=8192, n_heads=64, n_kv_heads=8, n_layers=80)
         >>> kv_cache_bytes(config, batch=1, length=1)  # LLaMA-3 70B, for each token
@@ -237,6 +246,10 @@ def kv_cache_bytes(
         >>> f"{kv_cache_bytes(config, batch=1, length=8192) / 2**30} GiB"
         '2.5 GiB'
     """
+    for name, size in (("batch", batch), ("bytes_per_number", bytes_per_number)):
+        check_whole(name, size)
+    for name, size in (("length", length), ("source_length", source_length)):
+        check_whole(name, size, least=0)
     numbers = batch * (length + source_length) * config.kv_heads * config.d_head
     return 2 * config.n_layers * numbers * bytes_per_number
 
@@ -249,6 +262,8 @@ def _matrices(
     The sizes are the numbers of sequences, target vectors and source vectors, if they matter.
     """
     check_choice("kind", kind, get_args(Kind))
+    check_whole("n_classes", n_classes, least=0)
+    check_whole("patch_numbers", patch_numbers)
     batch, target, source = sizes or (0, 0, 0)
     d, f, kv = config.d_model, config.ffn_width, config.kv_heads * config.d_head
     bias, layers, cross = config.bias, config.n_layers, kind == "encoder-decoder"

@@ -10,6 +10,7 @@ from html import escape
 
 from transformer_book.pictures import INK, MUTED, ROLES, Picture, finish_svg
 from transformer_lib.config import TransformerConfig
+from transformer_lib.shapes import check_choice, check_whole
 
 BOX_WIDTH = 200.0
 LINE = 17.0  # height of a line of text
@@ -58,6 +59,7 @@ class Canvas:
         dashed: bool = False,
     ) -> "Box":
         """Draw a box with its top-left corner at ``(x, y)``; the first line is its name."""
+        check_choice("role", role, list(ROLES))
         height = LINE * len(lines) + 14
         stroke, fill = ROLES[role]
         dash = ' stroke-dasharray="5 4"' if dashed else ""
@@ -97,6 +99,8 @@ class Canvas:
 
     def arrow(self, *points: tuple[float, float], color: str = MUTED) -> None:
         """Draw a line through the points with a head at the last one."""
+        if len(points) < 2:
+            raise ValueError(f"points={points} must hold two points or more")
         (x0, y0), (x1, y1) = points[-2:]
         path = "L".join(f"{x} {y}" for x, y in points)
         self.elements.append(f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')
@@ -178,10 +182,16 @@ def attention_diagram(
     Returns:
         The picture.
 
+    Raises:
+        ValueError: if a size is no whole number of at least 1.
+
     Example:
         >>> attention_diagram(n_queries=3, n_keys=3, d_head=4, d_value=4).summary[:56]
         'Scaled dot-product attention, step by step: queries Q 3×'
     """
+    sizes = {"n_queries": n_queries, "n_keys": n_keys, "d_head": d_head, "d_value": d_value}
+    for name, size in sizes.items():
+        check_whole(name, size)
     shapes = {
         "queries Q": f"{n_queries}×{d_head}",
         "keys K": f"{n_keys}×{d_head}",
@@ -201,28 +211,34 @@ def attention_diagram(
             zip(shapes.items(), ("query", "key", "value"), strict=True)
         )
     ]
-    column_x, y = 14.0, inputs[0].y + inputs[0].height + GAP
-    previous: Box | None = None
-    for name, does, role in steps:
-        box = canvas.box(column_x, y, [name, does], role=role, width=258, dashed="optional" in name)
-        if previous is None:
-            for source in inputs[:2]:
-                canvas.arrow(source.bottom, (source.bottom[0], box.y))
-        else:
-            canvas.arrow(previous.bottom, box.top)
-        previous, y = box, y + box.height + GAP
-    assert previous is not None
-    value_x, middle = inputs[2].bottom[0], previous.y + previous.height / 2
+    last = _draw_steps(canvas, inputs[:2], steps)
+    value_x, middle = inputs[2].bottom[0], last.y + last.height / 2
     canvas.arrow(
         inputs[2].bottom,
         (value_x, middle),
-        (previous.x + previous.width, middle),
+        (last.x + last.width, middle),
         color=ROLES["value"][0],
     )
     title = "Scaled dot-product attention, step by step"
     parts = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     chain = "; then ".join(f"{name} ({does})" for name, does, _ in steps)
     return canvas.picture(title, f"{title}: {parts}. {chain}.")
+
+
+def _draw_steps(
+    canvas: Canvas, sources: Sequence[Box], steps: Sequence[tuple[str, str, str]]
+) -> Box:
+    """Draw steps below each other, the first one fed by all sources; return the last box."""
+    last, y = sources[0], sources[0].y + sources[0].height + GAP
+    for name, does, role in steps:
+        box = canvas.box(14.0, y, [name, does], role=role, width=258, dashed="optional" in name)
+        if last is sources[0]:
+            for source in sources:
+                canvas.arrow(source.bottom, (source.bottom[0], box.y))
+        else:
+            canvas.arrow(last.bottom, box.top)
+        last, y = box, y + box.height + GAP
+    return last
 
 
 def tensor_path(steps: Sequence[tuple[str, str, Sequence[int]]], *, title: str) -> Picture:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_lib.shapes import check_number, check_whole
+
 Array = NDArray[np.float64]
 STARTS = ((0.3, 0.3), (0.3, 0.6), (0.6, 0.3), (0.6, 0.6), (1.0, 0.5))
 
@@ -39,6 +41,7 @@ class Law(NamedTuple):
 
     def loss(self, parameters: float, tokens: float) -> float:
         """Return the loss of a model with so many parameters after so many tokens."""
+        _check_positive(parameters=parameters, tokens=tokens)
         model, data = self.A / parameters**self.alpha, self.B / tokens**self.beta
         return float(self.E + model + data)
 
@@ -49,6 +52,7 @@ class Law(NamedTuple):
             >>> Law(E=1.0, A=100.0, B=400.0, alpha=0.5, beta=0.5).best_size(6e8)
             2500.0
         """
+        _check_positive(flops=flops)
         ratio = self.alpha * self.A / (self.beta * self.B)
         both = self.alpha + self.beta
         return float(ratio ** (1 / both) * (flops / 6) ** (self.beta / both))
@@ -65,7 +69,8 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
         The slope, and the height at zero.
 
     Raises:
-        ValueError: if there are not as many of the one as of the other, or fewer than two.
+        ValueError: if there are not as many of the one as of the other, fewer than two, a number is
+            not finite, or all of x are the same.
 
     Example:
         >>> fit_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
@@ -73,7 +78,9 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     """
     if len(x) != len(y) or len(x) < 2:
         raise ValueError(f"x has {len(x)} values and y has {len(y)}; expected two or more of each")
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    xs, ys = _finite("x", x), _finite("y", y)
+    if (xs == xs[0]).all():
+        raise ValueError(f"x is {xs[0]:g} throughout; expected two different values or more")
     slope = float(((xs - xs.mean()) * (ys - ys.mean())).sum() / ((xs - xs.mean()) ** 2).sum())
     return slope, float(ys.mean() - slope * xs.mean())
 
@@ -100,8 +107,8 @@ def fit_law(
         The law.
 
     Raises:
-        ValueError: if the lengths differ, there are fewer than five runs, or a number is not
-            positive.
+        ValueError: if the lengths differ, there are fewer than five runs, a number is not positive
+            and finite, or all runs have the same N or the same D.
 
     Example:
         >>> true = Law(E=0.5, A=40.0, B=300.0, alpha=0.4, beta=0.5)
@@ -115,8 +122,14 @@ def fit_law(
         sizes = ", ".join(str(len(column)) for column in columns)
         names = "parameters, tokens and losses"
         raise ValueError(f"{names} have {sizes} values; expected five or more of each")
-    if any((column <= 0).any() for column in columns):
-        raise ValueError("parameters, tokens and losses must be greater than 0")
+    for name, column in zip(("parameters", "tokens", "losses"), columns, strict=True):
+        if not (_finite(name, column) > 0).all():
+            raise ValueError(f"{name} holds {column.min():g}; expected numbers greater than 0")
+        if start is None and name != "losses" and (column == column[0]).all():
+            found = f"{name} is {column[0]:g} throughout"
+            raise ValueError(f"{found}; expected runs with two different values or more")
+    if huber is not None:
+        _check_positive(huber=huber)
     x, y, z = (np.log(column) for column in columns)
     starts = _starts(x, y, z) if start is None else [_packed(start)]
     tried = [_descend(theta, x, y, z, huber) for theta in starts]
@@ -147,6 +160,9 @@ def resampled_laws(
     Returns:
         A law for each sample; how far they lie apart says how sure the law is.
 
+    Raises:
+        ValueError: as in :func:`fit_law`, or if there are no samples.
+
     Example:
         >>> true = Law(E=0.5, A=40.0, B=300.0, alpha=0.4, beta=0.5)
         >>> runs = [(n, d) for n in (1e4, 1e5, 1e6) for d in (1e5, 1e6, 1e7)]
@@ -154,6 +170,7 @@ def resampled_laws(
         >>> [round(law.alpha, 2) for law in laws]
         [0.4, 0.4, 0.4]
     """
+    check_whole("n", n)
     columns = [np.asarray(column, dtype=float) for column in (parameters, tokens, losses)]
     best = fit_law(*(column.tolist() for column in columns), huber=huber)
     drawn = np.random.default_rng(seed).integers(len(losses), size=(n, len(losses)))
@@ -173,12 +190,32 @@ def spread(values: Sequence[float], part: float = 0.9) -> tuple[float, float]:
     Returns:
         The lower and the upper end.
 
+    Raises:
+        ValueError: if there are no values, one is not finite, or the part is not from 0 to 1.
+
     Example:
         >>> spread([float(i) for i in range(101)])
         (5.0, 95.0)
     """
-    low, high = np.quantile(np.asarray(values, dtype=float), [(1 - part) / 2, (1 + part) / 2])
+    if not len(values):
+        raise ValueError("values is empty; expected at least one number")
+    check_number("part", part, lambda x: 0 <= x <= 1, "from 0 to 1")
+    low, high = np.quantile(_finite("values", values), [(1 - part) / 2, (1 + part) / 2])
     return round(float(low), 12), round(float(high), 12)
+
+
+def _finite(name: str, values: Sequence[float] | Array) -> Array:
+    numbers = np.asarray(values, dtype=float)
+    strange = numbers[~np.isfinite(numbers)]
+    if strange.size:
+        raise ValueError(f"{name} holds {strange[0]}; expected finite numbers")
+    return numbers
+
+
+def _check_positive(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value} must be greater than 0")
 
 
 def _packed(law: Law) -> Array:

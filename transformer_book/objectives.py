@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from transformer_lib.data import IGNORE, Ids
-from transformer_lib.shapes import check_number, check_probability, check_whole
+from transformer_lib.shapes import check_number, check_whole
 
 
 def mask_tokens(
@@ -41,7 +41,8 @@ def mask_tokens(
         tokens were chosen. All ``(B, T)``.
 
     Raises:
-        ValueError: if a number is no probability.
+        ValueError: if a number is no probability, or there are no symbols.
+        TypeError: if ``ids`` are no whole numbers.
 
     Example:
         >>> ids = torch.arange(3, 103)[None]
@@ -51,8 +52,13 @@ def mask_tokens(
         >>> int(chosen.sum()), int((inputs == 2).sum()), torch.equal(targets[chosen], ids[chosen])
         (14, 13, True)
     """
-    for name, value in (("rate", rate), ("sum(shares)", sum(shares))):
+    parts = {"shares[0]": shares[0], "shares[1]": shares[1], "sum(shares)": sum(shares)}
+    for name, value in ({"rate": rate} | parts).items():
         check_number(name, value, lambda x: 0 <= x <= 1, "from 0 to 1")
+    if not len(symbols):
+        raise ValueError("symbols is empty; expected at least one ordinary token")
+    if ids.is_floating_point():
+        raise TypeError(f"ids has dtype {ids.dtype}; expected whole numbers such as torch.long")
     allowed = torch.as_tensor(symbols, device=ids.device)
     chosen = torch.isin(ids, allowed) & (_uniform(ids, generator) < rate)
     targets = ids.masked_fill(~chosen, IGNORE)
@@ -92,7 +98,8 @@ def draw_spans(n: int, *, rate: float, mean_length: float, seed: int) -> list[tu
         [(6, 10), (16, 18)]
     """
     check_whole("n", n, least=2)
-    check_probability("rate", rate)
+    check_number("rate", rate, lambda x: 0 < x < 1, "greater than 0 and less than 1")
+    check_number("mean_length", mean_length, lambda x: x > 0, "greater than 0")
     n_cut = min(max(round(n * rate), 1), n - 1)
     n_spans = min(max(round(n_cut / mean_length), 1), n_cut, n - n_cut + 1)
     rng = random.Random(seed)
@@ -127,18 +134,23 @@ def corrupt_spans(
         What the encoder reads, and what the decoder should write.
 
     Raises:
-        ValueError: if there are too few sentinels, or the spans are out of order.
+        ValueError: if there is no span, a span is empty or out of order, or there are not enough
+            different sentinels.
 
     Example:
         >>> corrupt_spans([5, 6, 7, 8, 9], [(1, 3), (4, 5)], sentinels=[90, 91, 92])
         ([5, 90, 8, 91], [90, 6, 7, 91, 9, 92])
     """
-    if len(sentinels) <= len(spans):
-        raise ValueError(f"{len(spans)} spans need {len(spans) + 1} sentinels or more")
+    if not spans:
+        raise ValueError("spans is empty; expected at least one span to cut out")
+    if len(set(sentinels)) <= len(spans):
+        found = f"sentinels holds {len(set(sentinels))} different tokens"
+        raise ValueError(f"{found}; {len(spans)} spans need {len(spans) + 1} sentinels or more")
     tokens = [int(token) for token in ids]
-    edges = [edge for span in spans for edge in span]
-    if edges != sorted(edges) or not 0 <= edges[0] < edges[-1] <= len(tokens):
-        raise ValueError(f"spans={list(spans)} must be in order, within {len(tokens)} tokens")
+    edges = [0, *(edge for span in spans for edge in span), len(tokens)]
+    if edges != sorted(edges) or any(start == end for start, end in spans):
+        expected = f"in order, none of them empty, within {len(tokens)} tokens"
+        raise ValueError(f"spans={list(spans)} must be {expected}")
     source: list[int] = []
     target: list[int] = []
     place = 0

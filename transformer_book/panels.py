@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,14 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from transformer_book.pictures import GRID, MUTED, PAPER, Picture
-from transformer_book.plot_data import as_array, as_curve, as_matrix, describe_curve, written
+from transformer_book.plot_data import (
+    as_curve,
+    as_finite,
+    as_matrices,
+    check_filled,
+    describe_curve,
+    written,
+)
 from transformer_book.plot_style import (
     AMOUNT,
     ON_LIGHT,
@@ -25,8 +32,10 @@ from transformer_book.plot_style import (
     styled_axes,
 )
 from transformer_book.plots import MAX_INCHES
+from transformer_lib.shapes import check_whole
 
 FORBIDDEN_ALLOWED = ListedColormap([PAPER, "#e3bdd4"])
+Each = TypeVar("Each", str, bool)
 MAX_NAMES = 12  # more names than this cannot be read along a small panel
 
 
@@ -59,14 +68,16 @@ def heatmap_grid(
         The picture; all its panels share one range of colours.
 
     Raises:
-        ValueError: if there is no panel, or a matrix does not fit the names.
+        ValueError: if there is no panel, a matrix does not fit the names, or a value is not
+            finite, or negative without ``signed``.
 
     Example:
         >>> heads = {"one": [[1.0, 0.0]], "two": [[0.2, 0.8]]}
         >>> heatmap_grid(heads, rows=["sat"], columns=["cat", "sat"], title="Heads").summary
         'Heads: heat maps, query by key. one: most 1.00, sat to cat. two: most 0.80, sat to sat.'
     """
-    matrices = _matrices("panels", panels, rows, columns)
+    check_whole("n_columns", n_columns)
+    matrices = as_matrices("panels", panels, rows, columns, signed=signed)
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
     colours, low = (SIGNED, -top) if signed else (AMOUNT, 0.0)
     sentences = []
@@ -107,14 +118,19 @@ def mask_grid(
         The picture.
 
     Raises:
-        ValueError: if there is no mask, or a mask does not fit the names.
+        ValueError: if there is no mask, a mask does not fit the names, or holds anything but truth
+            values.
 
     Example:
         >>> masks = {"causal": [[True, False], [True, True]]}
         >>> mask_grid(masks, rows=["0", "1"], columns=["0", "1"], title="Masks").summary
         'Masks: query by key. causal: 0 sees 0; 1 sees 0 1.'
     """
-    matrices = _matrices("masks", masks, rows, columns)
+    matrices = as_matrices("masks", masks, rows, columns, signed=True)
+    for name, matrix in matrices.items():
+        strange = matrix[(matrix != 0) & (matrix != 1)]
+        if strange.size:
+            raise ValueError(f"{name!r} holds {strange[0]:g}; expected True or False, or 1 or 0")
     n_columns = max(1, min(4, int(MAX_INCHES / (0.26 * len(columns) + 0.35))))
     sentences = []
     axis_names = (row_axis, column_axis)
@@ -154,14 +170,14 @@ def line_panels(
         y_label: what y is; one for all panels or one for each.
         log_x: whether x has a logarithmic axis.
         log_y: whether y has a logarithmic axis; one for all panels or one for each.
-        y_from_zero: whether the y axes start at zero.
+        y_from_zero: whether the y axes start at zero; what lies below is cut off.
         decimals: decimals in the summary; with ``log_y`` significant digits instead.
 
     Returns:
         The picture.
 
     Raises:
-        ValueError: if there is no panel, a curve is damaged, or labels and panels differ in number.
+        ValueError: if a panel or a curve is missing or damaged, or the labels do not fit.
 
     Example:
         >>> panels = {"up": {"a": ([1, 2], [3, 5])}, "down": {"a": ([1, 2], [5, 3])}}
@@ -169,19 +185,19 @@ def line_panels(
         'Both. up, y against x: a: 2 points, 3 at 1, 5 at 2; lowest 3, highest 5. \
 down, y against x: a: 2 points, 5 at 1, 3 at 2; lowest 3, highest 5.'
     """
-    if not panels:
-        raise ValueError("panels is empty: a figure has at least one panel")
+    check_filled("panels", panels, "at least one panel")
     x_labels = _one_each("x_label", x_label, len(panels))
     y_labels = _one_each("y_label", y_label, len(panels))
-    logs = [log_y] * len(panels) if isinstance(log_y, bool) else list(log_y)
+    logs = _one_each("log_y", log_y, len(panels))
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     styles = dict(zip(names, itertools.cycle(SERIES_STYLES), strict=False))
     sentences = []
     with styled_axes(MAX_INCHES, 3.1, n_columns=len(panels)) as (figure, axes):
         for place, (panel, curves) in enumerate(panels.items()):
             axis = axes[place]
+            check_filled(f"panels[{panel!r}]", curves, "at least one curve")
             for name, (x, y) in curves.items():
-                xs, ys = as_curve(name, x, y)
+                xs, ys = as_curve(name, x, y, log_x=log_x, log_y=logs[place])
                 axis.plot(xs, ys, **styles[name])
                 drawn = f"{panel}, {y_labels[place]} against {x_labels[place]}: {name}"
                 sentences.append(f"{drawn}: {describe_curve(xs, ys, decimals, logs[place])}.")
@@ -217,14 +233,15 @@ def histograms(
         The picture; its y axis is the share of the values in a bin.
 
     Raises:
-        ValueError: if a sample is empty or the bins do not go upwards.
+        ValueError: if a sample is missing, empty or not finite, or the bins do not go upwards.
 
     Example:
         >>> histograms({"a": [0, 2]}, bins=(0, 4, 2), title="Two", x_label="x").summary
         'Two: shares of x in 2 bins from 0 to 4. a: 2 values, mean 1.00, standard deviation 1.00.'
     """
+    check_filled("samples", samples, "at least one sample")
     low, high, n_bins = bins
-    if not (low < high and n_bins > 0):
+    if not (-math.inf < low < high < math.inf and n_bins > 0):
         raise ValueError(f"bins={bins} must be (low, high, n) with low < high and n > 0")
     edges = np.linspace(low, high, n_bins + 1)
     sentences = []
@@ -233,9 +250,8 @@ def histograms(
         for (name, values), style in zip(
             samples.items(), itertools.cycle(SERIES_STYLES), strict=False
         ):
-            found = as_array(values).ravel()
-            if not found.size:
-                raise ValueError(f"{name!r} has no values")
+            found = as_finite(name, values).ravel()
+            check_filled(f"samples[{name!r}]", found, "at least one value")
             shares = np.histogram(found, edges)[0] / found.size
             axis.stairs(
                 shares,
@@ -256,14 +272,6 @@ def histograms(
             axis.legend()
         drawn = f"{title}: shares of {x_label} in {n_bins} bins from {low:g} to {high:g}. "
         return picture_of(figure, title, drawn + " ".join(sentences))
-
-
-def _matrices(
-    argument: str, panels: Mapping[str, ArrayLike], rows: Sequence[str], columns: Sequence[str]
-) -> dict[str, NDArray[np.float64]]:
-    if not panels:
-        raise ValueError(f"{argument} is empty: a figure has at least one panel")
-    return {name: as_matrix(name, values, rows, columns) for name, values in panels.items()}
 
 
 @contextmanager
@@ -318,8 +326,9 @@ def _legend_below(figure: Figure, axis: Axes, styles: Mapping[str, dict[str, Any
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
 
 
-def _one_each(name: str, labels: str | Sequence[str], n: int) -> list[str]:
-    found = [labels] * n if isinstance(labels, str) else list(labels)
+def _one_each(name: str, given: Each | Sequence[Each], n: int) -> list[Each]:
+    """Take one value for all panels, or one for each."""
+    found = [given] * n if isinstance(given, str | bool) else list(given)
     if len(found) != n:
-        raise ValueError(f"{name} has {len(found)} labels for {n} panels")
+        raise ValueError(f"{name} has {len(found)} values; expected one for each of {n} panels")
     return found

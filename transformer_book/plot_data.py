@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # so that the documentation shows ArrayLike by its name
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 
 import numpy as np
 import torch
@@ -30,6 +30,51 @@ def as_array(values: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(values, dtype=np.float64)
 
 
+def as_finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Take numbers to draw, none of them NaN or infinite: a figure would leave those out.
+
+    Args:
+        name: what to call them in an error.
+        values: as in :func:`as_array`.
+
+    Returns:
+        The same numbers as an array.
+
+    Raises:
+        ValueError: if a number is not finite.
+
+    Example:
+        >>> as_finite("loss", [2.0, float("nan")])
+        Traceback (most recent call last):
+        ValueError: 'loss' holds nan; expected finite numbers
+    """
+    numbers = as_array(values)
+    strange = numbers[~np.isfinite(numbers)]
+    if strange.size:
+        raise ValueError(f"{name!r} holds {strange[0]}; expected finite numbers")
+    return numbers
+
+
+def check_filled(name: str, values: Sized, expected: str) -> None:
+    """Raise an error if there is nothing to draw.
+
+    Args:
+        name: what the caller calls this argument, for the error message.
+        values: what was given.
+        expected: what there should be at least.
+
+    Raises:
+        ValueError: if nothing was given.
+
+    Example:
+        >>> check_filled("series", {}, "at least one curve")
+        Traceback (most recent call last):
+        ValueError: series is empty; expected at least one curve
+    """
+    if not len(values):
+        raise ValueError(f"{name} is empty; expected {expected}")
+
+
 def as_matrix(
     name: str, values: ArrayLike, rows: Sequence[str], columns: Sequence[str]
 ) -> NDArray[np.float64]:
@@ -45,25 +90,64 @@ def as_matrix(
         The matrix as an array.
 
     Raises:
-        ValueError: if it has another shape than the names, or values that are not finite.
+        ValueError: if there is no name, the matrix has another shape than the names, or a value is
+            not finite.
 
     Example:
         >>> as_matrix("weights", [[0.5, 0.5]], ["a"], ["b", "c"]).shape
         (1, 2)
     """
+    for names, given in (("rows", rows), ("columns", columns)):
+        check_filled(names, given, "at least one name")
     matrix = as_array(values)
     if matrix.shape != (len(rows), len(columns)):
         raise ValueError(
             f"{name!r} has shape {matrix.shape}; expected one value for each name: "
             f"{(len(rows), len(columns))}"
         )
-    if not np.isfinite(matrix).all():
-        raise ValueError(f"{name!r} holds values that are not finite")
-    return matrix
+    return as_finite(name, matrix)
+
+
+def as_matrices(
+    argument: str,
+    panels: Mapping[str, ArrayLike],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    signed: bool = False,
+) -> dict[str, NDArray[np.float64]]:
+    """Take the matrices of a figure with one panel or more.
+
+    Args:
+        argument: what the caller calls ``panels``, for the error message.
+        panels: a name and a matrix for each.
+        rows: a name for each row of all of them.
+        columns: a name for each column.
+        signed: whether values may be negative; if not, their colours begin at zero.
+
+    Returns:
+        The matrices as arrays.
+
+    Raises:
+        ValueError: if there is no matrix, one does not fit the names, or a value cannot be drawn.
+
+    Example:
+        >>> as_matrices("values", {"change": [[0.5, -0.5]]}, ["a"], ["b", "c"])
+        Traceback (most recent call last):
+        ValueError: 'change' holds -0.5; expected no negative values, or signed=True
+    """
+    check_filled(argument, panels, "at least one panel")
+    matrices = {name: as_matrix(name, values, rows, columns) for name, values in panels.items()}
+    for name, matrix in matrices.items():
+        # What is left of a rounding error looks like zero, and may.
+        if not signed and matrix.min() < -1e-6 * np.abs(matrix).max():
+            found = f"{name!r} holds {matrix.min():g}"
+            raise ValueError(f"{found}; expected no negative values, or signed=True")
+    return matrices
 
 
 def as_curve(
-    name: str, x: ArrayLike, y: ArrayLike
+    name: str, x: ArrayLike, y: ArrayLike, *, log_x: bool = False, log_y: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Take the points of a curve.
 
@@ -71,12 +155,15 @@ def as_curve(
         name: what to call it in an error.
         x: where the points are.
         y: how high they are.
+        log_x: whether x has a logarithmic axis, on which only numbers above 0 have a place.
+        log_y: the same for y.
 
     Returns:
         Both as arrays.
 
     Raises:
-        ValueError: if there is no point, or x and y differ in length.
+        ValueError: if there is no point, x and y differ in length, or a number has no place on its
+            axis.
 
     Example:
         >>> x, y = as_curve("loss", [0, 1], [2.0, 1.5])
@@ -89,6 +176,13 @@ def as_curve(
             f"{name!r} has x of shape {xs.shape} and y of shape {ys.shape}; "
             "expected two lists of the same length with at least one point"
         )
+    for axis, numbers, log in (("x", xs, log_x), ("y", ys, log_y)):
+        as_finite(name, numbers)
+        if log and numbers.min() <= 0:
+            raise ValueError(
+                f"{name!r} holds {axis}={numbers.min():g}; "
+                "expected numbers greater than 0 on a logarithmic axis"
+            )
     return xs, ys
 
 

@@ -18,7 +18,10 @@ from transformer_book.pictures import MUTED, PAPER, ROLES, Picture
 from transformer_book.plot_data import (
     as_array,
     as_curve,
+    as_finite,
+    as_matrices,
     as_matrix,
+    check_filled,
     describe_curve,
     describe_matrix,
     listed,
@@ -35,6 +38,7 @@ from transformer_book.plot_style import (
     picture_of,
     styled_axes,
 )
+from transformer_lib.shapes import check_choice
 
 MAX_INCHES = 6.9  # what a page has room for
 
@@ -66,14 +70,15 @@ def heatmap(
         The picture; all its panels share one range of colours.
 
     Raises:
-        ValueError: if a matrix has another shape than the names, or values that are not finite.
+        ValueError: if there is no matrix, one has another shape than the names, or a value is not
+            finite, or negative without ``signed``.
 
     Example:
         >>> heatmap([[0.7, 0.3]], rows=["cat"], columns=["the", "cat"], title="Weights").summary
         'Weights: heat map, query by key. cat: the 0.70, cat 0.30.'
     """
     panels = values if isinstance(values, Mapping) else {title: values}
-    matrices = {name: as_matrix(name, values, rows, columns) for name, values in panels.items()}
+    matrices = as_matrices("values", panels, rows, columns, signed=signed)
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
     names_width = 0.09 * max(len(name) for name in rows) + 0.45  # the rows' names, inches
     wanted = 0.62 if max(len(name) for name in columns) <= 5 else 0.82
@@ -117,26 +122,28 @@ def lines(
         log_x: whether x has a logarithmic axis.
         log_y: whether y has a logarithmic axis.
         markers: whether to mark the points.
-        y_from_zero: whether the y axis starts at zero.
+        y_from_zero: whether the y axis starts at zero; what lies below is cut off.
         decimals: decimals in the summary; with ``log_y`` significant digits instead.
 
     Returns:
         The picture.
 
     Raises:
-        ValueError: if a curve has no points, or x and y differ in length.
+        ValueError: if there is no curve, one has no points, its x and y differ in length, or a
+            number has no place on its axis.
 
     Example:
         >>> lines({"a": ([1, 2], [3, 5])}, title="Up", x_label="x", y_label="y").summary
         'Up: y against x. a: 2 points, 3.00 at 1, 5.00 at 2; lowest 3.00, highest 5.00.'
     """
+    check_filled("series", series, "at least one curve")
     with styled_axes(5.4, 3.4) as (figure, axes):
         axis = axes[0]
         sentences = []
         for (name, (x, y)), style in zip(
             series.items(), itertools.cycle(SERIES_STYLES), strict=False
         ):
-            xs, ys = as_curve(name, x, y)
+            xs, ys = as_curve(name, x, y, log_x=log_x, log_y=log_y)
             drawn = style if markers else {**style, "marker": ""}
             axis.plot(xs, ys, label=name, **drawn)
             sentences.append(f"{name}: {describe_curve(xs, ys, decimals, log_y)}.")
@@ -158,7 +165,7 @@ def bars(
     y_label: str,
     decimals: int = 2,
 ) -> Picture:
-    """Draw groups of bars side by side, one panel a group, with the value above each bar.
+    """Draw groups of bars side by side, one panel a group, with the value at the end of each bar.
 
     Args:
         groups: for each panel its name and one value for each of ``names``.
@@ -171,27 +178,32 @@ def bars(
         The picture.
 
     Raises:
-        ValueError: if a group has another number of values than there are names.
+        ValueError: if there is no group or no name, or a group has not one finite value for each
+            name.
 
     Example:
         >>> bars({"soft": [0.5, 0.5]}, names=["a", "b"], title="Choice", y_label="weight").summary
         'Choice: weight. soft: a 0.50, b 0.50.'
     """
+    check_filled("groups", groups, "at least one group of bars")
+    check_filled("names", names, "at least one bar")
     rows = {
         name: as_matrix(name, np.atleast_2d(as_array(values)), ["row"], names)[0]
         for name, values in groups.items()
     }
-    top = max(float(row.max()) for row in rows.values())
+    low = min(0.0, *(float(row.min()) for row in rows.values()))
+    top = max(0.0, *(float(row.max()) for row in rows.values()))
     width = min(max(0.62 * len(names) + 0.6, 1.7) * len(rows), MAX_INCHES)
-    with styled_axes(width, 2.7, n_columns=len(rows)) as (
-        figure,
-        axes,
-    ):
+    with styled_axes(width, 2.7, n_columns=len(rows)) as (figure, axes):
         for axis, (group, row) in zip(axes, rows.items(), strict=True):
-            drawn = axis.bar(names, row, color=WEIGHT, width=0.66)
+            # By number: two bars of one name would stand in each other's place.
+            drawn = axis.bar(range(len(names)), row, color=WEIGHT, width=0.66)
+            axis.set_xticks(range(len(names)), list(names))
             axis.bar_label(drawn, [written(value, decimals) for value in row], padding=2)
             axis.set_title(group)
-            axis.set_ylim(0, 1.18 * top)
+            axis.set_ylim(1.18 * low, 1.18 * top if top > low else 1.0)
+            if low < 0:
+                axis.axhline(0, color=MUTED, linewidth=0.8)
             axis.grid(axis="x", visible=False)
             axis.set_ylabel(y_label if axis is axes[0] else "")
             if axis is not axes[0]:
@@ -220,12 +232,15 @@ def plane(
     Returns:
         The picture.
 
+    Raises:
+        ValueError: if there is nothing to draw, a number is not finite, or there is no such role.
+
     Example:
         >>> plane({"k": (1.0, 0.0, "key")}, title="A key").summary
         'A key: arrows k (1.00, 0.00).'
     """
     points = points or {}
-    x_limits, y_limits = _limits([*arrows.values(), *points.values()])
+    x_limits, y_limits = _limits([*arrows.items(), *points.items()])
     height = 3.9 * (y_limits[1] - y_limits[0]) / (x_limits[1] - x_limits[0]) + 0.6
     with styled_axes(4.6, min(height, 4.6)) as (figure, axes):
         axis = axes[0]
@@ -233,7 +248,7 @@ def plane(
         axis.axhline(0, color=MUTED, linewidth=0.8)
         axis.axvline(0, color=MUTED, linewidth=0.8)
         if hull:
-            corners = np.asarray(hull)
+            corners = as_finite("hull", hull)
             axis.fill(*corners.T, facecolor=ROLES["value"][1], edgecolor=VALUE, linewidth=1)
         for name, (x, y, role) in arrows.items():
             color = ROLES[role][0]
@@ -316,10 +331,14 @@ def _label_point(axis: Axes, name: str, x: float, y: float, color: str) -> None:
 
 
 def _limits(
-    drawn: Sequence[tuple[float, float, str]],
+    drawn: Sequence[tuple[str, tuple[float, float, str]]],
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Limits of x and y that show the origin and everything drawn, with room for the names."""
-    xs = [0.0, *(x for x, _, _ in drawn)]
-    ys = [0.0, *(y for _, y, _ in drawn)]
-    room = 0.22 * max(max(xs) - min(xs), max(ys) - min(ys))
+    check_filled("arrows", drawn, "at least one arrow or point")
+    for name, (x, y, role) in drawn:
+        as_finite(name, [x, y])
+        check_choice("role", role, list(ROLES))
+    xs = [0.0, *(x for _, (x, _, _) in drawn)]
+    ys = [0.0, *(y for _, (_, y, _) in drawn)]
+    room = 0.22 * (max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0)  # all may be at the origin
     return (min(xs) - room, max(xs) + room), (min(ys) - room, max(ys) + room)

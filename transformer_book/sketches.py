@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from transformer_book.diagrams import Box, Canvas
 from transformer_book.pictures import INK, MUTED, PANEL, PAPER, ROLES, Picture
+from transformer_book.plot_data import check_filled
 
 LETTER = 8.2  # width of a letter of 13 px, about
 CELL = 30.0  # height of a token
@@ -27,9 +28,10 @@ def timeline(events: Sequence[tuple[int, str]], *, title: str) -> Picture:
         >>> timeline([(1997, "LSTM"), (2017, "Transformer")], title="Twenty years").summary
         'Twenty years: 1997 LSTM; 2017 Transformer.'
     """
+    check_filled("events", events, "at least one event")
     years = [year for year, _ in events]
-    if not events or years != sorted(years):
-        raise ValueError(f"events must be one or more in order of time; the years are {years}")
+    if years != sorted(years):
+        raise ValueError(f"events must be in order of time; the years are {years}")
     canvas = Canvas()
     y, previous = 22.0, years[0]
     places: list[float] = []
@@ -73,8 +75,9 @@ def token_rows(
         >>> token_rows({"ids": ["I", "am", "<pad>"]}, title="Batch").summary
         'Batch: ids: I | am | <pad> (3 tokens).'
     """
-    if not rows or not all(rows.values()):
-        raise ValueError("rows must hold at least one row, and each row at least one token")
+    check_filled("rows", rows, "at least one row")
+    for name, tokens in rows.items():
+        check_filled(f"rows[{name!r}]", tokens, "at least one token")
     canvas = Canvas()
     left = 22 + LETTER * max(len(name) for name in rows)
     y = 14.0
@@ -105,12 +108,13 @@ def two_stacks(reads: Sequence[int]) -> Picture:
         The picture.
 
     Raises:
-        ValueError: if a decoder layer reads an encoder layer that is not there.
+        ValueError: if there is no layer, or one reads an encoder layer that is not there.
 
     Example:
         >>> two_stacks([1, 1]).summary[:55]
         'Two stacks, unrolled: decoder layer 0 reads encoder lay'
     """
+    check_filled("reads", reads, "at least one layer")
     if not all(0 <= layer < len(reads) for layer in reads):
         raise ValueError(f"reads must name encoder layers 0 to {len(reads) - 1}; it is {reads}")
     canvas = Canvas()
@@ -149,14 +153,17 @@ def storyboard(
         The picture; weights of 0.20 or more are written into their cells.
 
     Raises:
-        ValueError: if there is no step, or a step has not one weight for each column.
+        ValueError: if there is no column or no step, or a step has not one weight from 0 to 1 for
+            each column.
 
     Example:
         >>> storyboard("ab", [("", "B", [0.1, 0.9]), ("B", "A", [0.8, 0.2])], title="Swap").summary
         'Swap, most weight at each step: nothing + B: b (1) 0.90; B + A: a (0) 0.80.'
     """
-    if not steps or any(len(weights) != len(columns) for *_, weights in steps):
-        raise ValueError("steps must hold at least one step, each with a weight for every column")
+    check_filled("columns", columns, "at least one token")
+    check_filled("steps", steps, "at least one step")
+    for number, (_, _, weights) in enumerate(steps):
+        _check_weights(f"steps[{number}]", weights, len(columns))
     canvas = Canvas()
     left, cell = 150.0, 36.0
     end = left + cell * len(columns) + 12
@@ -180,6 +187,14 @@ def storyboard(
     canvas.width = end + LETTER * max(len(added) + 2 for _, added, _ in steps)
     canvas.height = 36 + len(steps) * CELL
     return canvas.picture(title, f"{title}, most weight at each step: {'; '.join(sentences)}.")
+
+
+def _check_weights(name: str, weights: Sequence[float], n: int) -> None:
+    if len(weights) != n:
+        raise ValueError(f"{name} has {len(weights)} weights; expected one for each of {n} columns")
+    for weight in weights:
+        if not 0 <= weight <= 1 + 1e-6:  # a sum of float32 numbers may be a little more than 1
+            raise ValueError(f"{name} has the weight {weight:g}; expected numbers from 0 to 1")
 
 
 def _token(canvas: Canvas, x: float, y: float, width: float, words: str, *, pale: bool) -> None:

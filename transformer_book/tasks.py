@@ -37,6 +37,7 @@ def copy_task(n_examples: int, n_symbols: int, max_length: int, seed: int = 0) -
         >>> copy_task(2, n_symbols=10, max_length=3)
         [([10, 7], [10, 7]), ([12, 7], [12, 7])]
     """
+    check_whole("n_examples", n_examples)
     (symbols,) = _alphabets(1, n_symbols)
     check_whole("max_length", max_length)
     rng = random.Random(seed)
@@ -86,6 +87,7 @@ def recall_task(n_examples: int, n_symbols: int, distance: int, seed: int = 0) -
         >>> recall_task(2, n_symbols=4, distance=3)
         [([6, 8, 8, 9], [6]), ([6, 8, 10, 8], [6])]
     """
+    check_whole("n_examples", n_examples)
     symbols, fillers = _alphabets(2, n_symbols)
     check_whole("distance", distance, least=0)
     rng = random.Random(seed)
@@ -104,15 +106,19 @@ def answer_batch(pairs: Sequence[tuple[Ids, Ids]], pad_id: int = 0) -> Batch:
         ``ids`` and ``targets``, each ``(B, T)``.
 
     Raises:
-        ValueError: if a pair has fewer than two tokens.
+        ValueError: if there is no pair, or one has no answer or fewer than two tokens.
 
     Example:
         >>> answer_batch([([5, 6], [7, 8])])
         {'ids': tensor([[5, 6, 7]]), 'targets': tensor([[-100,    7,    8]])}
     """
-    whole = [
-        torch.cat([torch.as_tensor(part, dtype=torch.long) for part in pair]) for pair in pairs
-    ]
+    if not pairs:
+        raise ValueError("pairs is empty; expected at least one prompt with its answer")
+    for place, (prompt, answer) in enumerate(pairs):
+        if not len(answer) or len(prompt) + len(answer) < 2:
+            found = f"pairs[{place}] has {len(prompt)} tokens of prompt and {len(answer)} of answer"
+            raise ValueError(f"{found}; expected an answer, and two tokens or more in all")
+    whole = [torch.cat([torch.as_tensor(part) for part in pair if len(part)]) for pair in pairs]
     batch = next_token_batch(whole, pad_id)
     for row, (prompt, _) in zip(batch["targets"], pairs, strict=True):
         row[: max(len(prompt) - 1, 0)] = IGNORE

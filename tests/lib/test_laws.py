@@ -54,5 +54,5 @@ def test_a_line_is_fitted_and_misuse_named():
         fit_line([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="have 4, 4, 3 values"):
         fit_law([1] * 4, [1] * 4, [1] * 3)
-    with pytest.raises(ValueError, match="greater than 0"):
-        fit_law([1.0] * 5, [1.0] * 5, [1.0, 1.0, 1.0, 1.0, 0.0])
+    with pytest.raises(ValueError, match="losses holds 0; expected numbers greater than 0"):
+        fit_law(range(1, 6), range(1, 6), [1.0, 1.0, 1.0, 1.0, 0.0])

@@ -173,6 +173,41 @@ def test_minus_zero_is_never_written():
     assert ">0.00<" in svg
 
 
+def drawn_axes(monkeypatch, values, names):
+    """The axes of a figure of bars, as they were drawn."""
+    figures = []
+    picture_of = plots.picture_of
+    monkeypatch.setattr(
+        plots, "picture_of", lambda f, *a: (figures.append(f), picture_of(f, *a))[1]
+    )
+    plots.bars({"g": values}, names=names, title="Bars", y_label="w")
+    return figures[0].axes[0]
+
+
+@pytest.mark.parametrize("values", [[1.0, -2.0], [-1.0, -3.0], [0.0, 0.0], [2.0, 1.0]])
+def test_bars_are_drawn_whole_whatever_their_sign(monkeypatch, values):
+    low, high = drawn_axes(monkeypatch, values, NAMES).get_ylim()
+    assert low <= min(0, *values)
+    assert high >= max(0, *values)
+    assert (low < 0) == (min(values) < 0)
+
+
+def test_bars_of_one_name_stand_side_by_side(monkeypatch):
+    axis = drawn_axes(monkeypatch, [1.0, 2.0], ["the", "the"])
+    places = [bar.get_x() for bar in axis.patches]
+    assert places[1] - places[0] == pytest.approx(1)
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["the", "the"]
+
+
+def test_a_vector_of_zeros_can_be_drawn():
+    assert plots.plane({"k": (0.0, 0.0, "key")}, title="P").summary == "P: arrows k (0.00, 0.00)."
+
+
+def test_what_a_rounding_error_left_below_zero_is_drawn_as_zero():
+    picture = plots.heatmap([[1.0, -1e-9]], rows=["r"], columns=NAMES, title="W")
+    assert picture.summary == "W: heat map, query by key. r: the 1.00, cat 0.00."
+
+
 def test_block_diagram_follows_the_configuration():
     post = diagrams.block_diagram(TransformerConfig()).summary
     pre = diagrams.block_diagram(TransformerConfig(norm_position="pre")).summary
@@ -210,7 +245,7 @@ def test_architecture_diagram_follows_the_configuration():
         ),
         (
             lambda: plots.heatmap([[float("nan")]], rows=["a"], columns=["c"], title="W"),
-            "not finite",
+            "expected finite numbers",
         ),
         (
             lambda: plots.lines({"a": ([1, 2], [1])}, title="t", x_label="x", y_label="y"),
@@ -226,7 +261,7 @@ def test_architecture_diagram_follows_the_configuration():
             lambda: panels.line_panels(
                 {"a": {"b": ([1], [1])}}, title="t", x_label=["x", "y"], y_label="y"
             ),
-            "x_label has 2 labels for 1 panels",
+            "x_label has 2 values; expected one for each of 1 panels",
         ),
         (
             lambda: panels.histograms({"a": [1]}, bins=(1, 1, 3), title="t", x_label="x"),
@@ -234,7 +269,7 @@ def test_architecture_diagram_follows_the_configuration():
         ),
         (
             lambda: panels.histograms({"a": []}, bins=(0, 1, 3), title="t", x_label="x"),
-            "'a' has no values",
+            r"samples\['a'\] is empty",
         ),
         (
             lambda: landscapes.level_maps({"a": [[1, 2]]}, reach=1, levels=[1], title="t"),
