@@ -18,6 +18,7 @@ from transformer_lib import heads, models
 from transformer_lib.checkpoints import FAMILIES, LAYOUTS, TABLES, Family, Model, Transform
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
+from transformer_lib.files import whole_files, why_missing
 from transformer_lib.shapes import check_choice, check_whole
 
 Settings = dict[str, Any]  # the content of config.json
@@ -116,11 +117,10 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
             raise ValueError(f"{' and '.join(names)} differ; {architecture} has one {name}")
         full_name = name if name.startswith(_HEADS) else prefix + name
         tensors[full_name] = transform.write(parts, model).contiguous()
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    text = json.dumps(settings, indent=2, sort_keys=True)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    with whole_files(Path(folder), "model.safetensors", "config.json") as (weights, config):
+        save_file(tensors, weights, metadata={"format": "pt"})
+        config.write_bytes(text.encode())
 
 
 def _find_folder(name: str | Path) -> Path:
@@ -144,7 +144,7 @@ def _find_folder(name: str | Path) -> Path:
 
 def _read_json(path: Path) -> Settings:
     if not path.is_file():
-        raise ValueError(f"{path.parent} has no {path.name}")
+        raise ValueError(f"{path.parent} has no {path.name}{why_missing(path)}")
     try:
         content: Settings = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):

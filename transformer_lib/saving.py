@@ -1,25 +1,34 @@
-"""Models and checkpoints on disk: whole, or not at all."""
+"""Models and checkpoints on disk: whole, or not at all.
+
+The checksum of a checkpoint (CRC-32) tells damage by accident. It is no protection from people: who
+changes a file on purpose can change the checksum too.
+"""
 
 import json
-import os
+import re
 import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, save, save_file
 from torch import Tensor, nn
 
 from transformer_lib import heads
 from transformer_lib.config import TransformerConfig
+from transformer_lib.files import whole_files, why_missing, write_file
 from transformer_lib.shapes import check_choice
 
 Tensors = dict[str, Tensor]
 _HEADS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SequenceClassifier", "VisionTransformer")
 _CLASSES = {name: getattr(heads, name) for name in _HEADS}
+_CHECKPOINT = re.compile(r"step-\d{8,}-[0-9a-f]{8}\.safetensors")  # the step, and the checksum
+_UNFINISHED = re.compile(rf"\.{_CHECKPOINT.pattern}\.part")
 
 
 def save_model(
@@ -48,14 +57,19 @@ def save_model(
     """
     description = describe_model(model)
     check_choice("model", description["class"], tuple(_CLASSES))
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "model.safetensors", save(without_copies(model, model.state_dict())))
-    write_file(folder / "model.json", json.dumps(description, indent=2).encode())
+    tensors = without_copies(model, model.state_dict())
+    writers: dict[str, Callable[[Path], object]] = {
+        "model.safetensors": partial(save_file, tensors)
+    }
     if tokenizer is not None:
-        tokenizer.save(folder / "tokenizer.json")
+        writers["tokenizer.json"] = tokenizer.save
     if card is not None:
-        write_file(folder / "README.md", card.encode())
+        writers["README.md"] = partial(Path.write_bytes, data=card.encode())
+    text = json.dumps(description, indent=2)
+    writers["model.json"] = partial(Path.write_bytes, data=text.encode())  # load_model begins here
+    with whole_files(Path(folder), *writers) as parts:
+        for write, part in zip(writers.values(), parts, strict=True):
+            write(part)
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Module:
@@ -89,7 +103,7 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
         tensors = load(path.read_bytes())
         check_tensors(model, tensors)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        raise ValueError(f"{path} cannot be read: {error}{why_missing(path)}") from None
     model.load_state_dict(tensors, strict=False)  # those that are missing are tied
     return model.to(device).eval()
 
@@ -168,32 +182,6 @@ def check_tensors(model: nn.Module, tensors: Tensors) -> None:
             raise ValueError(f"the tensor {name} has shape {shapes[0]}; expected {shapes[1]}")
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file that gets its name only when all of it is on the disk.
-
-    Args:
-        path: the file; one that is there already is replaced.
-        content: what it shall hold.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_file(Path(folder) / "a.txt", b"whole")
-        ...     [path.name for path in Path(folder).iterdir()]
-        ['a.txt']
-    """
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    if os.name == "posix":  # the new name must last too; Windows has no call for that
-        handle = os.open(path.parent, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
-
-
 def write_checkpoint(
     folder: Path, step: int, tensors: Tensors, state: dict[str, Any], keep: int
 ) -> None:
@@ -222,9 +210,11 @@ def write_checkpoint(
     path = folder / f"step-{step:08d}-{zlib.crc32(content):08x}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     write_file(path, content)
-    earlier = [other for other in folder.glob("step-*") if other.name < path.name]
-    kept = {path, *sorted(earlier, reverse=True)[: keep - 1]}
-    for other in folder.glob("*step-*"):  # also parts that somebody left who was killed
+    earlier = [other for other in _checkpoints(folder) if _step(other) < step]
+    kept = {path, *earlier[: keep - 1]}
+    # Nothing else in the folder is ours. Unfinished ones were left by somebody who was killed.
+    unfinished = [part for part in folder.iterdir() if _UNFINISHED.fullmatch(part.name)]
+    for other in _checkpoints(folder) + unfinished:
         if other not in kept:
             other.unlink()
 
@@ -247,7 +237,7 @@ def read_checkpoint(folder: Path) -> tuple[Tensors, dict[str, Any]]:
         >>> read_checkpoint(Path("nowhere"))
         ({}, {})
     """
-    found = sorted(folder.glob("step-*"), reverse=True)
+    found = _checkpoints(folder)
     for path in found:
         content = path.read_bytes()
         if path.stem.endswith(f"{zlib.crc32(content):08x}"):
@@ -258,3 +248,14 @@ def read_checkpoint(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     if found:
         raise ValueError(f"all checkpoints in {folder} are damaged; remove them to start anew")
     return {}, {}
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Return the files that have such a name as :func:`write_checkpoint` gives; newest first."""
+    paths = folder.iterdir() if folder.is_dir() else []
+    ours = [path for path in paths if _CHECKPOINT.fullmatch(path.name) and path.is_file()]
+    return sorted(ours, key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.split("-")[1])

@@ -21,6 +21,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformer_lib.files import write_file
 from transformer_lib.shapes import check_whole
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")  # what every tokenizer must have
@@ -198,13 +199,14 @@ class Tokenizer:
         return content.decode("utf-8", errors="replace")
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to one JSON file.
+        """Write the tokenizer to one JSON file: whole, or not at all.
 
         Args:
             path: the file; an old one is replaced.
         """
         content = {"kind": type(self).__name__, "special": self.special, "learned": self.learned}
-        Path(path).write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(content, ensure_ascii=False) + "\n"
+        write_file(Path(path), text.encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":

@@ -27,6 +27,7 @@ from transformer_lib import saving
 from transformer_lib.blocks import Block
 from transformer_lib.data import IGNORE, Batch, Batches
 from transformer_lib.feedforward import MixtureOfExperts
+from transformer_lib.files import lock_folder, write_file
 from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.shapes import check_whole
@@ -72,6 +73,7 @@ def train(
         ``perplexity``, ``None`` in steps without validation.
 
     Raises:
+        BlockingIOError: if another process trains in the folder.
         FloatingPointError: if the loss or the gradient is not a number any more.
         ValueError: if the folder holds another run.
 
@@ -86,9 +88,12 @@ def train(
     """
     if recipe.patience is not None and validation is None:
         raise ValueError(f"patience={recipe.patience} needs a validation to judge by")
-    run = _Run(model, batches, recipe, validation, _device(device))
-    run.go(None if folder is None else Path(folder), resume, progress, on_step)
-    run.hand_back(model)
+    where = _device(device)
+    first = _rank_and_world()[0] == 0  # of the processes that share a run, this one writes
+    with lock_folder(folder if first else None):
+        run = _Run(model, batches, recipe, validation, where)
+        run.go(None if folder is None else Path(folder), resume, progress, on_step)
+        run.hand_back(model)
     return run.rows
 
 
@@ -350,7 +355,7 @@ class _Log:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             lines = [",".join(COLUMNS) + "\n", *map(_line, rows)]
-            saving.write_file(folder / "metrics.csv", "".join(lines).encode())
+            write_file(folder / "metrics.csv", "".join(lines).encode())
             with suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (optional)
 

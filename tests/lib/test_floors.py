@@ -13,6 +13,7 @@ FLOORS = {
     "config": 0,
     "masks": 0,
     "cache": 0,
+    "files": 0,
     "tokenizers": 0,
     "data": 0,
     "recipes": 0,

@@ -1,6 +1,7 @@
 """saving: what is read is what was written, and nothing that is damaged is ever read."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
-from transformer_lib import saving
+from transformer_lib.files import write_file
 from transformer_lib.heads import (
     CausalLM,
     MaskedLM,
@@ -21,7 +22,6 @@ from transformer_lib.saving import (
     read_checkpoint,
     save_model,
     write_checkpoint,
-    write_file,
 )
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 
@@ -163,7 +163,7 @@ def test_who_is_stopped_while_writing_leaves_the_old_file(call, tmp_path, monkey
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(saving.os, call, stop)
+    monkeypatch.setattr(os, call, stop)
     with pytest.raises(KeyboardInterrupt):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
@@ -172,9 +172,9 @@ def test_who_is_stopped_while_writing_leaves_the_old_file(call, tmp_path, monkey
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     calls = []
     for call in ("fsync", "replace"):
-        real = getattr(saving.os, call)
+        real = getattr(os, call)
         monkeypatch.setattr(
-            saving.os, call, lambda *a, call=call, real=real: calls.append(call) or real(*a)
+            os, call, lambda *a, call=call, real=real: calls.append(call) or real(*a)
         )
     write_file(tmp_path / "a.txt", b"new")
     assert calls == ["fsync", "replace", "fsync"]  # the file, its name, the folder
@@ -251,4 +251,36 @@ def test_a_damaged_checkpoint_never_displaces_a_sound_one(tmp_path):
 def test_half_a_checkpoint_is_no_checkpoint(tmp_path):
     _, state = write(tmp_path, 10)
     (tmp_path / ".step-00000020-00000000.safetensors.part").write_bytes(b"half")
+    assert read_checkpoint(tmp_path)[1] == state
+
+
+FOREIGN = (  # M3: names that only look a little like ours
+    "best-of-first-step-1.safetensors",
+    "why-step-2-was-bad.txt",
+    "step-00000001-best.safetensors",
+    "step-00000001-00000000.safetensors.bak",
+    "step-1.safetensors",
+    ".step-notes.part",
+)
+
+
+def test_files_and_folders_of_others_are_not_touched(tmp_path):
+    """Only what has exactly a name that write_checkpoint gives is removed or read."""
+    for name in FOREIGN:
+        (tmp_path / name).write_bytes(b"mine")
+    folders = ("old-step-runs", "step-00000000-00000000.safetensors")
+    for name in folders:
+        (tmp_path / name).mkdir()
+    assert read_checkpoint(tmp_path) == ({}, {})
+    for step in range(1, 5):
+        _, state = write(tmp_path, step, keep=1)
+    assert {path.name for path in tmp_path.iterdir()} > {*FOREIGN, *folders}
+    assert len(list(tmp_path.iterdir())) == len(FOREIGN) + len(folders) + 1
+    assert read_checkpoint(tmp_path)[1] == state
+
+
+def test_the_newest_is_the_one_with_the_most_steps(tmp_path):
+    for step in (99_999_998, 99_999_999, 100_000_000):
+        _, state = write(tmp_path, step, keep=2)
+    assert len(list(tmp_path.iterdir())) == 2
     assert read_checkpoint(tmp_path)[1] == state
