@@ -338,6 +338,20 @@ def make_plan(options: Options) -> list[tuple[Any, ...]]:
     return sorted(plan, key=lambda run: -run[2].steps)
 
 
+def summary(table: Sequence[Row]) -> dict[str, float | str]:
+    """Return the mean loss of each change at the middle rate, or that a run ended in none."""
+    found: dict[str, float | str] = {}
+    for task, name in dict.fromkeys((row["task"], row["change"]) for row in table):
+        losses = [
+            row["loss"]
+            for row in table
+            if (row["task"], row["change"], row["rate"]) == (task, name, MIDDLE)
+        ]
+        # In words: JSON has no NaN.
+        found[f"loss ({task}, {name})"] = "not a number" if "" in losses else mean(losses)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write three tables."""
     options = read_options("ablations", __doc__ or "", arguments)
@@ -354,20 +368,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tests = [(seed, options.pick(200, 4), sizes, options.device) for seed in seeds]
     found = side_by_side(range_test, tests, options)
     write_csv(options.folder / "range.csv", [row for each in found for row in each])
-    metrics = {}
-    for task, name in dict.fromkeys((row["task"], row["change"]) for row in table):
-        losses = [
-            row["loss"] for row in table
-            if (row["task"], row["change"], row["rate"]) == (task, name, MIDDLE)
-        ]  # fmt: skip
-        lost = "" in losses
-        metrics[f"loss ({task}, {name})"] = math.nan if lost else mean(losses)
     recipe = recipe_of("text", CHANGES["text"][BASE], options.n_steps(STEPS["text"]), None, 0)
     write_results(
         options,
         data="shakespeare.txt",
         about=ABOUT,
-        metrics=metrics,
+        metrics=summary(table),
         recipe=recipe,
         more={"updates": STEPS, "batch": BATCH, "rates": RATES},
     )

@@ -486,11 +486,12 @@ def fits_of(rows: Sequence[Row], n: int) -> list[Row]:
 
 def summary(rows: Sequence[Row], fits: Sequence[Row]) -> dict[str, Any]:
     """Put what the book leans on into the card."""
-    found: dict[str, Any] = {"lowest_loss": min(row["loss"] for row in rows), "runs": len(rows)}
+    known = [row for row in rows if math.isfinite(row["loss"])]  # some runs may have diverged
+    found: dict[str, Any] = {"lowest_loss": min(row["loss"] for row in known), "runs": len(rows)}
     found |= {row["name"]: row["value"] for row in fits if row["cut"] == "none"}
     found["models"] = len({row["parameters"] for row in rows})
     cells: dict[tuple[int, int], list[float]] = {}
-    for row in rows:
+    for row in known:
         cells.setdefault((row["parameters"], row["tokens"]), []).append(row["loss"])
     apart = [stdev(losses) for losses in cells.values() if len(losses) > 2]
     return found | ({"deviation_between_seeds": mean(apart)} if apart else {})

@@ -452,6 +452,25 @@ def make_groups(depths: Sequence[int]) -> list[tuple[str, int]]:
     ]
 
 
+def summary(
+    rows: Sequence[Row], depth: int, rate: float, warmups: Sequence[int]
+) -> dict[str, float | str]:
+    """Return the mean losses of one depth and rate; words where they are none, for JSON."""
+    found: dict[str, float | str] = {}
+    for kind, warmup in product(KINDS, warmups):
+        if kind == "no norm":  # deep, it always ends in numbers that are none
+            continue
+        here = (kind, depth, rate, warmup)
+        loss = mean(
+            row["loss"]
+            for row in rows
+            if (row["kind"], row["depth"], row["rate"], row["warmup"]) == here
+        )
+        name = f"loss_{kind}_{depth}_warmup_{warmup}".replace(",", "").replace(" ", "_")
+        found[name] = loss if math.isfinite(loss) else "not a number"
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train all groups side by side and write four tables."""
     options = read_options("warmup", __doc__ or "", arguments)
@@ -465,16 +484,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, rows in tables.items():
         write_csv(options.folder / name, rows)
     middle = plan.rates[-2] if len(plan.rates) > 1 else plan.rates[0]
-    metrics = {
-        f"loss_{kind}_{depths[0]}_warmup_{warmup}".replace(",", "").replace(" ", "_"): mean(
-            row["loss"]
-            for row in tables["results.csv"]
-            if (row["kind"], row["depth"], row["rate"], row["warmup"])
-            == (kind, depths[0], middle, warmup)
-        )
-        for kind, warmup in product(KINDS, plan.warmups)
-        if kind != "no norm"  # deep, it ends in numbers that are none, which JSON cannot hold
-    }
     recipe = Recipe(
         steps=plan.steps, learning_rate=middle, warmup=plan.warmups[-1], schedule="constant",
         optimizer="adam", betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, clip=None,
@@ -485,7 +494,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options,
         data="shakespeare.txt",
         about=ABOUT,
-        metrics=metrics,
+        metrics=summary(tables["results.csv"], depths[0], middle, plan.warmups),
         recipe=recipe,
         more=lengths | choices | {"batch_size": plan.batch_size},
     )

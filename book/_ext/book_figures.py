@@ -21,7 +21,7 @@ XLINK = "http://www.w3.org/1999/xlink"
 ET.register_namespace("", SVG)
 ET.register_namespace("xlink", XLINK)
 
-# The same values stand in transformer_lib's figures and, per mode, in book/_static/book.css.
+# The same values stand in transformer_book's figures and, per mode, in book/_static/book.css.
 THEME_COLOURS = {
     "#fdfcf9": "paper",
     "#1b2733": "ink",

@@ -553,6 +553,23 @@ def test_a_run_that_ends_in_nothing_has_an_empty_row(monkeypatch):
     assert (row["loss"], row["accuracy"], curve) == ("", "", [])
 
 
+def test_the_metrics_of_runs_that_ended_in_nothing_can_be_written_as_json():
+    run = {"task": "text", "change": "base", "rate": ablations.MIDDLE}
+    lost = [run | {"loss": 2.0}, run | {"loss": ""}]
+    assert ablations.summary(lost) == {"loss (text, base)": "not a number"}
+    assert ablations.summary(lost[:1]) == {"loss (text, base)": 2.0}
+    rows = [
+        {"kind": kind, "depth": 2, "rate": 0.1, "warmup": 0, "loss": loss}
+        for kind, loss in zip(warmup.KINDS, (math.nan, 2.0, 3.0, 4.0, 5.0, 6.0), strict=False)
+    ]
+    found = warmup.summary(rows, depth=2, rate=0.1, warmups=(0,))
+    assert next(iter(found.values())) == "not a number"
+    assert {type(value) for value in list(found.values())[1:]} == {float}
+    grid = [{"parameters": 1, "tokens": 1, "loss": loss} for loss in (math.nan, 3.0, 2.0, 4.0)]
+    found = scaling.summary(grid, [])
+    assert found == {"lowest_loss": 2.0, "runs": 4, "models": 1, "deviation_between_seeds": 1.0}
+
+
 def test_a_change_leaves_the_rest_of_the_recipe_as_it_was():
     base = {
         task: ablations.recipe_of(task, changes[ablations.BASE], 100, None, 0)
