@@ -6,6 +6,7 @@ large the batch is, and turns them into their gradient at once.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -13,10 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.data import IGNORE
-from transformer_lib.heads import CausalLM, Seq2SeqLM
-from transformer_lib.shapes import autocast_dtype, check_probability
+from transformer_lib.heads import CausalLM, OutputLayer, Seq2SeqLM
+from transformer_lib.shapes import autocast_dtype, check_probability, is_plain_linear
 
 LOGITS_AT_ONCE = 2**31  # 4 GiB in bfloat16: fewer and larger parts are faster
+
+# What these classes do when they are called, as long as nobody puts something else in its place.
+_KNOWN = {kind: kind.forward for kind in (CausalLM, Seq2SeqLM, OutputLayer)}
 
 
 class Objective(nn.Module):
@@ -59,9 +63,10 @@ class Objective(nn.Module):
         inputs, smoothing = dict(batch), self.label_smoothing
         targets = inputs.pop("targets")
         count = (targets != IGNORE).sum()
-        if isinstance(self.model, CausalLM | Seq2SeqLM):
-            body = self.model.decoder if isinstance(self.model, CausalLM) else self.model.body
-            x, layer = body(**inputs), self.model.output
+        if _ends_with_known_logits(self.model):
+            model: Any = self.model
+            body = model.decoder if type(model) is CausalLM else model.body
+            x, layer = body(**inputs), model.output
             x = x if layer.scale == 1 else x * layer.scale
             weight = layer.projection.weight
             _check_targets(x, targets)
@@ -94,7 +99,8 @@ def linear_cross_entropy(
         label_smoothing: how much of the target's probability is spread over all classes.
 
     Returns:
-        The summed loss, in float32 at least.
+        The summed loss, in float32 at least. It can be differentiated once: PyTorch is refused a
+        second derivative with a RuntimeError.
 
     Example:
         >>> x, weight = torch.zeros(5, 2), torch.ones(4, 2)
@@ -103,17 +109,65 @@ def linear_cross_entropy(
     """
     rows, classes = x.flatten(end_dim=-2), targets.flatten()
     rows = rows.to(autocast_dtype(x.device) or x.dtype)  # no layer asks on our behalf
-    needs_gradient = torch.is_grad_enabled()
-    with torch.no_grad():
-        total, grad_rows, grad_weight = _in_parts(
-            rows, weight, classes, label_smoothing, needs_gradient=needs_gradient
-        )
-    if needs_gradient:
-        # Adds zeros, and the gradients that are known already: x - x is 0, but its derivative is 1
-        # for as long as only one of the two counts.
-        total = total + ((rows - rows.detach()) * grad_rows).sum()
-        total = total + ((weight - weight.detach()) * grad_weight).sum()
+    if not torch.is_grad_enabled():
+        return _in_parts(rows, weight, classes, label_smoothing, (False, False))[0]
+    total: Tensor = _LinearCrossEntropy.apply(rows, weight, classes, label_smoothing)
     return total
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Makes the gradients in the forward pass, while the logits are there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        total, *gradients = _in_parts(x, weight, targets, smoothing, ctx.needs_input_grad[:2])
+        ctx.save_for_backward(*gradients)
+        ctx.weight_dtype = weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # The gradients are plain numbers by now: whoever differentiated them would get zeros.
+            raise RuntimeError(
+                "linear_cross_entropy can be differentiated once, but create_graph=True asks for "
+                "more; use F.cross_entropy(F.linear(x, weight), targets) for second derivatives"
+            )
+        grad_x, grad_weight = ctx.saved_tensors
+        return (
+            None if grad_x is None else grad * grad_x,
+            None if grad_weight is None else (grad * grad_weight).to(ctx.weight_dtype),
+            None,
+            None,
+        )
+
+
+def _ends_with_known_logits(model: nn.Module) -> bool:
+    """Say whether a language model surely returns ``projection(scale * x)`` and nothing else.
+
+    If so, nobody can tell that its last layer was not called. Whoever changed, wrapped, hooked or
+    compiled the model, its output layer or the projection wants that to act.
+    """
+    output = getattr(model, "output", None)
+    return (
+        type(model) in (CausalLM, Seq2SeqLM)
+        and _is_untouched(model)
+        and type(output) is OutputLayer
+        and _is_untouched(output)
+        and is_plain_linear(output.projection)
+        and output.projection.bias is None
+    )
+
+
+def _is_untouched(module: nn.Module) -> bool:
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    own = "forward" in vars(module) or module._compiled_call_impl is not None
+    return not own and not any(hooks) and type(module).forward is _KNOWN[type(module)]
 
 
 def _check_targets(x: Tensor, targets: Tensor) -> None:
@@ -122,22 +176,40 @@ def _check_targets(x: Tensor, targets: Tensor) -> None:
 
 
 def _in_parts(
-    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, *, needs_gradient: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The summed loss and its gradients: made of the logits while these are there."""
+    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, wanted: tuple[bool, bool]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The summed loss and those of its gradients, for x and for the weight, that are wanted."""
+    for_x, for_weight = wanted
     matrix = weight.to(x.dtype)
-    n_parts = math.ceil(len(x) * len(weight) / LOGITS_AT_ONCE)
+    n_parts = max(1, math.ceil(len(x) * len(weight) / LOGITS_AT_ONCE))
     total = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
-    grads_x, grad_weight = [], torch.zeros_like(weight)
+    # In float16 a sum over tokens could overflow; the mean that is made of it does not.
+    sums = torch.float32 if weight.dtype == torch.float16 else weight.dtype
+    grads_x, grad_weight = [], torch.zeros_like(weight, dtype=sums) if for_weight else None
     for part, part_targets in zip(x.chunk(n_parts), targets.chunk(n_parts), strict=True):
         logits = part @ matrix.mT  # (rows, V)
         loss, grad = _loss_and_gradient(logits, part_targets, smoothing)
         total = total + loss
-        if needs_gradient:
-            counted = (part_targets != IGNORE)[:, None]
+        counted = (part_targets != IGNORE)[:, None]
+        if for_x:
             grads_x.append((grad @ matrix) * counted)
-            grad_weight = grad_weight + grad.mT @ (part * counted)
-    return total, torch.cat(grads_x) if needs_gradient else x, grad_weight
+        if grad_weight is not None:
+            grad_weight = grad_weight + _sum_over_tokens(grad, part * counted)
+    return total, torch.cat(grads_x) if for_x else None, grad_weight
+
+
+def _sum_over_tokens(grad: Float[Tensor, "N V"], x: Float[Tensor, "N D"]) -> Float[Tensor, "V D"]:
+    """``grad.mT @ x``; in float16 with factors and in parts that cannot overflow.
+
+    No gradient is larger than 1, no scaled ``x`` either, so a sum over 32,768 tokens fits.
+    """
+    if grad.dtype != torch.float16 or len(x) == 0:
+        return grad.mT @ x
+    largest = x.abs().amax().clamp(min=torch.finfo(torch.float16).tiny)
+    total = x.new_zeros(grad.shape[1], x.shape[1], dtype=torch.float32)
+    for some, part in zip(grad.split(2**15), (x / largest).split(2**15), strict=True):
+        total = total + some.mT @ part
+    return total * largest
 
 
 def _loss_and_gradient(

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_lib import losses
 from transformer_lib.config import TransformerConfig
@@ -173,3 +174,114 @@ def test_compiled_in_one_graph_it_is_the_same():
 def test_targets_of_another_shape_are_refused(kind):
     with pytest.raises(ValueError, match=r"targets has shape \(4, 2\); wanted \(2, 4\)"):
         Objective(kind(CONFIG))({"ids": IDS, "targets": TARGETS.T})
+
+
+class CountProducts(TorchDispatchMode):
+    """Counts the matrix products that reach PyTorch's dispatcher."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.n += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return function(*arguments, **options or {})
+
+
+@pytest.mark.parametrize(
+    ("x_learns", "weight_learns", "products"),
+    [(False, False, 1), (True, False, 2), (False, True, 2), (True, True, 3)],
+)
+def test_only_products_that_somebody_needs_are_made(x_learns, weight_learns, products):
+    torch.manual_seed(0)
+    x = torch.randn(4, 8, requires_grad=x_learns)
+    weight = torch.randn(13, 8, requires_grad=weight_learns)
+    with CountProducts() as counted:
+        loss = linear_cross_entropy(x, weight, torch.arange(4))
+        if x_learns or weight_learns:
+            loss.backward()
+    assert counted.n == products
+    wanted = reference(x, weight, torch.arange(4), 0.0)
+    assert loss.requires_grad == wanted.requires_grad
+    torch.testing.assert_close(loss, wanted)
+    if x_learns or weight_learns:
+        learning = [tensor for tensor in (x, weight) if tensor.requires_grad]
+        for tensor, slope in zip(learning, torch.autograd.grad(wanted, learning), strict=True):
+            torch.testing.assert_close(tensor.grad, slope)
+    with CountProducts() as counted, torch.no_grad():
+        linear_cross_entropy(x, weight, torch.arange(4))
+    assert counted.n == 1
+
+
+def test_a_second_derivative_is_refused_and_not_wrong():
+    x, weight = torch.randn(4, 8, requires_grad=True), torch.randn(13, 8, requires_grad=True)
+    loss = linear_cross_entropy(x, weight, torch.arange(4))
+    with pytest.raises(
+        RuntimeError, match=r"^linear_cross_entropy can be differentiated once, but"
+    ):
+        torch.autograd.grad(loss, x, create_graph=True)
+
+
+def test_a_batch_without_rows_has_no_loss_and_no_gradient():
+    for dtype in (torch.float32, torch.float16):
+        x = torch.zeros(0, 8, dtype=dtype, requires_grad=True)
+        weight = torch.randn(13, 8, dtype=dtype, requires_grad=True)
+        loss = linear_cross_entropy(x, weight, torch.zeros(0, dtype=torch.long))
+        loss.backward()
+        assert float(loss.detach()) == 0
+        assert x.grad.shape == (0, 8)
+        assert not weight.grad.any()
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # an old CPU: slower, no different
+@pytest.mark.parametrize("size", [2.0, 300.0])
+def test_gradients_of_many_tokens_do_not_overflow_in_float16(size):
+    """Their sum is beyond 65,504; only their mean, which training wants, is an ordinary number."""
+    torch.manual_seed(0)
+    n = 2**17
+    x = (size * torch.rand(n, 2)).requires_grad_()
+    weight = (torch.randn(5, 2) / size).requires_grad_()
+    targets = torch.zeros(n, dtype=torch.long)
+    with torch.autocast("cpu", torch.float16):
+        loss = linear_cross_entropy(x, weight, targets) / n
+    wanted = reference(x, weight, targets, 0.0) / n
+    torch.testing.assert_close(loss, wanted, rtol=1e-2, atol=0)
+    scale = 2.0**16  # as of PyTorch's scaler at the start
+    ours = torch.autograd.grad(scale * loss, (x, weight))
+    theirs = torch.autograd.grad(scale * wanted, (x, weight))
+    assert theirs[1].abs().max() * n / scale > 65_504, "too easy"
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-2, atol=1e-3 * other.abs().max().item())
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_a_model_all_in_float16_gets_the_gradient_of_the_mean():
+    torch.manual_seed(0)
+    n = 2**17
+    x = (4 * torch.rand(n, 2, dtype=torch.float16)).requires_grad_()
+    weight = torch.randn(5, 2, dtype=torch.float16, requires_grad=True)
+    (linear_cross_entropy(x, weight, torch.zeros(n, dtype=torch.long)) / n).backward()
+    exact = weight.detach().float().requires_grad_()
+    (reference(x.detach().float(), exact, torch.zeros(n, dtype=torch.long), 0.0) / n).backward()
+    assert weight.grad.dtype == torch.float16
+    torch.testing.assert_close(weight.grad.float(), exact.grad, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by PyTorch
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("frozen", ["nothing", "x", "weight"])
+def test_compiled_with_a_frozen_side_it_is_the_same(frozen):
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 8, requires_grad=frozen != "x")
+    weight = torch.randn(13, 8, requires_grad=frozen != "weight")
+    targets = torch.randint(13, (2, 5))
+    learning = [tensor for tensor in (x, weight) if tensor.requires_grad]
+    compiled = torch.compile(linear_cross_entropy, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, weight, targets), reference(x, weight, targets, 0.0))
+    for ours, plain in zip(
+        torch.autograd.grad(compiled(x, weight, targets), learning),
+        torch.autograd.grad(reference(x, weight, targets, 0.0), learning),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, plain)
