@@ -88,6 +88,8 @@ class Family:
         activations: its names for activations, and ours.
         transforms: the last part of the names of tensors that are laid out differently.
         copies: tensors that some files have and that only repeat another one.
+        must_be: keys of ``config.json`` of which our models can follow only one value, and which.
+        known: all other keys that may be there.
 
     Example:
         >>> name, transform = FAMILIES["gpt2"].place("decoder.stack.blocks.3.attention_norm.gain")
@@ -103,6 +105,8 @@ class Family:
     activations: dict[str, str]
     transforms: dict[str, Transform]
     copies: dict[str, str]
+    must_be: dict[str, Any]
+    known: frozenset[str]
 
     @cached_property
     def settings(self) -> list[tuple[str, str]]:
@@ -154,12 +158,20 @@ def _read_column(table: str, column: str) -> list[tuple[str, str]]:
 
 
 def _read_family(
-    like: str, config: dict[str, Any], transforms: dict[str, str], **fields: Any
+    like: str,
+    config: dict[str, Any],
+    transforms: dict[str, str],
+    must_be: dict[str, Any],
+    known: str,
+    **fields: Any,
 ) -> Family:
     """Make a family of what ``checkpoints.toml`` says."""
     base = replace(PRESETS[like].config, **config)
     layouts = {name: LAYOUTS[layout] for name, layout in transforms.items()}
-    return Family(base=base, transforms=layouts, **fields)
+    only = dict.fromkeys(TABLES["must_be_absent"]) | TABLES["must_be"] | must_be
+    keys = [key for _, key in _read_column(TABLES["settings"], fields["column"])]
+    keys += known.split() + TABLES["harmless"].split()
+    return Family(base=base, transforms=layouts, must_be=only, known=frozenset(keys), **fields)
 
 
 FAMILIES = {kind: _read_family(**row) for kind, row in TABLES["families"].items()}

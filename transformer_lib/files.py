@@ -143,8 +143,8 @@ def _lock(path: Path) -> int:
             holder = os.pread(handle, 1000, 0).decode(errors="replace") or "unknown"
             os.close(handle)
             raise BlockingIOError(
-                f"folder={str(path.parent)!r} is in use by process {holder}; expected a folder that "
-                "nobody else writes to"
+                f"folder={str(path.parent)!r} is in use by process {holder}; "
+                "expected a folder that nobody else writes to"
             ) from None
         except OSError as error:
             warnings.warn(f"{path} cannot be locked: {error}; let no other write", stacklevel=4)

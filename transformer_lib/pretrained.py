@@ -1,6 +1,7 @@
 """Read Hugging Face checkpoints, and write ours as such."""
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -25,8 +26,11 @@ Settings = dict[str, Any]  # the content of config.json
 Tensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
 Places = dict[str, tuple[list[str], Transform]]  # our parameters that a tensor holds, and how
 
-# Settings of which our models can follow only one value.
-_ONLY = dict.fromkeys(TABLES["must_be_absent"]) | TABLES["must_be"]
+_LOGGER = logging.getLogger(__name__)
+# All that is downloaded: other files may hold the same weights in another precision.
+_DOWNLOADED = ("config.json", "model.safetensors", "model-*-of-*.safetensors")
+_INDEX = "model.safetensors.index.json"  # which shard holds a tensor
+_SAYS_NOTHING: tuple[object, ...] = (False, {}, [], "")  # as values of a key, and 0 too
 _T5_INNER = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}  # its dense_act_fn
 
 _IGNORED = re.compile("|".join(TABLES["ignored"]))  # tensors that no model needs
@@ -39,16 +43,21 @@ _FREE_WITHOUT_TEXT = {"vocab_size", "scale_embeddings", "norm_embeddings", "n_se
 _FREE_WITHOUT_OUTPUT = {"tie_embeddings", "logit_scale"}
 
 
-def load_pretrained(name: str | Path, *, dtype: torch.dtype = torch.float32) -> Model:
+def load_pretrained(
+    name: str | Path, *, dtype: torch.dtype = torch.float32, revision: str | None = None
+) -> Model:
     """Read a Hugging Face checkpoint of the BERT, GPT-2, LLaMA, T5 or ViT family.
 
-    Only safetensors files are read: a pickle can run any code when it is opened. Settings that our
-    models cannot follow, and tensors that are missing, unknown or of another shape are errors.
+    Only safetensors files are read: a pickle can run any code when it is opened. Settings that are
+    unknown or that our models cannot follow, and tensors that are missing, unknown or of another
+    shape are errors.
 
     Args:
         name: a folder with ``config.json`` and ``model.safetensors`` (or its shards), or else a
             name on the hub such as ``"openai-community/gpt2"``, which is downloaded.
         dtype: the floating-point type the weights are converted to.
+        revision: for a name on the hub the branch, tag or commit; the newest if left out, so what
+            is read may change. The commit that was read is logged as information.
 
     Returns:
         One of our models in evaluation mode. BERT becomes a ``MaskedLM``, a ``SequenceClassifier``
@@ -58,7 +67,8 @@ def load_pretrained(name: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     Raises:
         ImportError: if a name on the hub is given and ``huggingface_hub`` is not installed.
         OSError: if it cannot be downloaded.
-        ValueError: if the checkpoint is damaged or is not one of these.
+        ValueError: if the checkpoint is damaged or is not one of these, or if a folder is given and
+            a revision.
 
     Example:
         >>> import tempfile
@@ -74,7 +84,7 @@ def load_pretrained(name: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     """
     if not dtype.is_floating_point:
         raise ValueError(f"dtype={dtype} must be a floating-point type")
-    folder = _find_folder(name)
+    folder = _find_folder(name, revision)
     settings = _one_spelling(_read_json(folder / "config.json"))
     family = FAMILIES[settings["model_type"]]
     tensors = _open_tensors(folder, family)
@@ -123,9 +133,11 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
         config.write_bytes(text.encode())
 
 
-def _find_folder(name: str | Path) -> Path:
+def _find_folder(name: str | Path, revision: str | None) -> Path:
     """Return the folder of that name, or download it from the hub."""
     if Path(name).is_dir():
+        if revision is not None:
+            raise ValueError(f"{revision=} is for names on the hub; {str(name)!r} is a folder")
         return Path(name)
     try:
         from huggingface_hub import snapshot_download  # noqa: PLC0415  (an optional extra)
@@ -134,12 +146,14 @@ def _find_folder(name: str | Path) -> Path:
             f"there is no folder {str(name)!r}; to look for it on the hub, install huggingface_hub"
         ) from None
     try:
-        wanted = ["config.json", "model*.safetensors*"]
-        return Path(snapshot_download(str(name), allow_patterns=wanted))
+        wanted = [*_DOWNLOADED, _INDEX]
+        folder = Path(snapshot_download(str(name), revision=revision, allow_patterns=wanted))
     except (OSError, ValueError) as error:
         raise OSError(
             f"there is no folder {str(name)!r}, and the hub could not deliver it: {error}"
         ) from error
+    _LOGGER.info("%s was loaded with revision=%r", name, folder.name)  # the folder of a commit
+    return folder
 
 
 def _read_json(path: Path) -> Settings:
@@ -156,10 +170,9 @@ def _read_json(path: Path) -> Settings:
 
 def _open_tensors(folder: Path, family: Family) -> Tensors:
     """Open the files with the weights; the tensors go by the names of the tables."""
-    index = folder / "model.safetensors.index.json"
     files = ["model.safetensors"]
-    if not (folder / files[0]).is_file() and index.is_file():
-        files = sorted(set(_read_json(index).get("weight_map", {}).values()))
+    if not (folder / files[0]).is_file() and (folder / _INDEX).is_file():
+        files = _read_index(folder / _INDEX)
     elif not (folder / files[0]).is_file():
         pickles = ", ".join(sorted(path.name for path in folder.glob("*.bin")))
         only = f", only {pickles}: a pickle can run any code when it is opened" if pickles else ""
@@ -176,6 +189,23 @@ def _open_tensors(folder: Path, family: Family) -> Tensors:
                 raise ValueError(f"{folder} has the tensor {plain_name} twice")
             tensors[plain_name] = partial(opened.get_tensor, name)
     return tensors
+
+
+def _read_index(path: Path) -> list[str]:
+    """Return the names of the files that an index lists; they must lie beside it.
+
+    What a file in the folder links to is not looked at: the hub's own folders are full of links.
+    """
+    listed = _read_json(path).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise ValueError(f"{path} has no weight_map that says which file each tensor is in")
+    for file in listed.values():
+        plain = isinstance(file, str) and Path(file).name == file
+        if not plain or Path(file).suffix != ".safetensors":
+            raise ValueError(
+                f"{path} names {file!r}; expected the plain name of a .safetensors file beside it"
+            )
+    return sorted(set(listed.values()))
 
 
 def _one_spelling(settings: Settings) -> Settings:
@@ -205,9 +235,16 @@ def _one_spelling(settings: Settings) -> Settings:
 def _read_config(settings: Settings) -> TransformerConfig:
     """Turn the settings of ``config.json`` into ours; raise an error if one has no counterpart."""
     family, kind = FAMILIES[settings["model_type"]], settings["model_type"]
-    for key, only in _ONLY.items():
-        if settings.get(key) is not None:
-            _expect(key, settings[key], only)
+    for key, value in settings.items():
+        if value is None:  # as if it were not there
+            continue
+        if key in family.must_be:
+            _expect(key, value, family.must_be[key])
+        elif key not in family.known and value not in _SAYS_NOTHING:
+            raise ValueError(
+                f"config.json has {key}={value!r}, which is not known for {family.column}; "
+                "expected no such key, or null"
+            )
     given = []
     for ours, key in family.settings:
         value = settings.get(key)
@@ -223,6 +260,8 @@ def _read_config(settings: Settings) -> TransformerConfig:
     config = replace(family.base, **values)
     if kind == "t5":
         _expect("dense_act_fn", settings.get("dense_act_fn"), None, _T5_INNER[config.activation])
+        gated = ACTIVATIONS[config.activation][1]
+        _expect("is_gated_act", settings.get("is_gated_act"), None, gated)
         scaled = settings["scale_decoder_outputs"]
         config = replace(config, logit_scale=config.d_model**-0.5 if scaled else 1.0)
     for ours, key, value in given:  # two keys for one field, or for what follows from others

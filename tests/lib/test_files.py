@@ -142,9 +142,13 @@ def test_a_crash_while_writing_leaves_nothing_but_what_was_there(kind, tmp_path,
 
 
 def test_half_a_file_is_removed_when_its_writer_fails(tmp_path):
-    with pytest.raises(RuntimeError), whole_files(tmp_path, "a", "b") as (first, _):
-        first.write_bytes(b"half")
-        raise RuntimeError
+    def fail():
+        with whole_files(tmp_path, "a", "b") as (first, _):
+            first.write_bytes(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert list(tmp_path.iterdir()) == []
 
 

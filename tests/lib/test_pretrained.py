@@ -34,6 +34,7 @@ from transformer_lib.pretrained import (
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 import transformers
+from huggingface_hub.utils import filter_repo_objects
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -689,6 +690,8 @@ BAD_SETTINGS = [  # name, change, the message
             ("t5", "relative_attention_num_buckets", 16, "32"),
             ("t5", "relative_attention_max_distance", 64, "128"),
             ("t5", "dense_act_fn", "gelu", "'relu'"),
+            ("t5", "is_gated_act", True, "False"),
+            ("llama", "partial_rotary_factor", 0.5, "1.0"),
             ("vit", "qkv_bias", False, "True"),
         ]
     ),
@@ -711,6 +714,66 @@ def test_settings_that_our_models_cannot_follow(name, settings, message, saved, 
     folder = edited(saved(name)[1], tmp_path, settings)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         load_pretrained(folder)
+
+
+UNKNOWN_SETTINGS = [  # M9: name, key, value: what changes the model, or might
+    ("llama", "sliding_window", 4),
+    ("llama", "auto_map", {"AutoModelForCausalLM": "modeling.Other"}),
+    ("llama", "num_local_experts", 8),
+    ("llama", "rotary_pct", 0.25),
+    ("gpt2", "hidden_size", 48),  # transformers takes it for n_embd
+    ("gpt2", "head_dim", 12),
+    ("bert", "embedding_size", 12),
+    ("bert", "is_causal", True),
+    ("bert", "rope_theta", 1e4),
+    ("t5", "num_hidden_layers", 2),
+    ("t5", "use_rope", True),
+    ("vit", "head_dim", 4),
+    ("vit", "num_registers", 4),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), UNKNOWN_SETTINGS)
+def test_a_setting_that_is_not_known_is_refused_by_name(name, key, value, saved, tmp_path):
+    family = {"bert": "BERT", "gpt2": "GPT-2", "llama": "LLaMA", "t5": "T5", "vit": "ViT"}[name]
+    folder = edited(saved(name)[1], tmp_path, {key: value})
+    message = (
+        f"config.json has {key}={value!r}, which is not known for {family}; "
+        "expected no such key, or null"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("value", [None, False, {}, []])
+def test_a_setting_that_says_nothing_is_harmless(value, saved, tmp_path):
+    _, folder = saved("llama")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "no_such_thing": value}))
+    shutil.copy(folder / "model.safetensors", tmp_path)
+    assert load_pretrained(tmp_path).config == load_pretrained(folder).config
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+def test_a_model_that_transformers_would_not_make_causal_is_refused(name, saved, tmp_path):
+    """M9: transformers 5 lets such a model look ahead; ours would not."""
+    folder = edited(saved(name)[1], tmp_path, {"is_causal": False})
+    message = "config.json has is_causal=False; our models need True here"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        load_pretrained(folder)
+    assert load_pretrained(edited(saved(name)[1], tmp_path, {"is_causal": True}))
+
+
+def test_what_transformers_4_wrote_of_generation_and_bookkeeping_is_ignored(saved, tmp_path):
+    _, folder = saved("gpt2")
+    written = {
+        "torch_dtype": "float16", "max_length": 20, "do_sample": True, "temperature": 0.7,
+        "task_specific_params": {"text-generation": {"do_sample": True}}, "return_dict": True,
+        "tokenizer_class": "GPT2Tokenizer", "decoder_start_token_id": 1, "finetuning_task": "x",
+        "_attn_implementation_autoset": True, "label2id": {"A": 0}, "gradient_checkpointing": True,
+    }  # fmt: skip
+    ours = load_pretrained(edited(folder, tmp_path, written))
+    assert ours.config == load_pretrained(folder).config
 
 
 WORD = "embeddings.word_embeddings.weight"
@@ -810,6 +873,32 @@ def test_broken_folders(saved, tmp_path):
         load_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("file", ["../elsewhere.safetensors", "{}", "sub/a.safetensors", "..", 7])
+def test_an_index_leads_to_no_file_outside_its_folder(file, saved, tmp_path):
+    """Whoever writes an index must not choose what else of the disk is read."""
+    name = file.format(tmp_path / "elsewhere.safetensors") if isinstance(file, str) else file
+    folder = tmp_path / "checkpoint"
+    (folder / "sub").mkdir(parents=True)
+    for to in (tmp_path / "elsewhere.safetensors", folder / "sub" / "a.safetensors"):
+        shutil.copy(saved("bert")[1] / "model.safetensors", to)
+    shutil.copy(saved("bert")[1] / "config.json", folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    message = f"{index} names {name!r}; expected the plain name of a .safetensors file beside it"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("content", [{}, {"weight_map": {}}, {"weight_map": ["a"]}])
+def test_an_index_without_files_is_an_error(content, saved, tmp_path):
+    shutil.copy(saved("bert")[1] / "config.json", tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps(content))
+    message = f"{index} has no weight_map that says which file each tensor is in"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        load_pretrained(tmp_path)
+
+
 def test_pickles_are_not_opened(saved, tmp_path):
     class Evil:
         def __reduce__(self):
@@ -837,8 +926,36 @@ def test_a_name_on_the_hub(saved, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     ours = load_pretrained("openai-community/gpt2")
     check_same(ours.state_dict(), load_pretrained(folder).state_dict())
-    patterns = {"allow_patterns": ["config.json", "model*.safetensors*"]}
-    assert asked == [("openai-community/gpt2", patterns)]
+    load_pretrained("openai-community/gpt2", revision="v1.0")
+    (name, options), (_, pinned) = asked
+    assert name == "openai-community/gpt2"
+    assert options["revision"] is None
+    assert pinned["revision"] == "v1.0"
+    offered = [
+        "config.json", "model.safetensors", "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json", "model.fp16.safetensors", "model.bin", "tf_model.h5",
+        "model_quantized.safetensors", "model.fp16-00001-of-00002.safetensors", "modeling.py",
+    ]  # fmt: skip
+    wanted = list(filter_repo_objects(offered, allow_patterns=options["allow_patterns"]))
+    assert wanted == offered[:4]
+
+
+def test_the_commit_that_was_downloaded_is_said(saved, tmp_path, monkeypatch, caplog):
+    """With it, revision= gets the same weights again."""
+    commit = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+    snapshot = tmp_path / "models--openai-community--gpt2" / "snapshots" / commit
+    shutil.copytree(saved("gpt2")[1], snapshot)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
+    with caplog.at_level("INFO", logger="transformer_lib.pretrained"):
+        load_pretrained("openai-community/gpt2")
+    assert caplog.messages == [f"openai-community/gpt2 was loaded with revision='{commit}'"]
+
+
+def test_a_folder_has_no_revision(saved):
+    _, folder = saved("gpt2")
+    message = f"revision='main' is for names on the hub; {str(folder)!r} is a folder"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        load_pretrained(folder, revision="main")
 
 
 def test_no_hub():
