@@ -1,9 +1,16 @@
 """exercises: right answers pass, every known mistake is diagnosed, and nothing else passes."""
 
+import dataclasses
+import re
+
 import pytest
 import torch
+from exercise_survivors import SURVIVORS
+from mutants import count_mutants, mutants
+from torch import nn
 
-from transformer_book.exercises import EXERCISES, check, pick
+from transformer_book.exercises import EXERCISES, check, hint, pick
+from transformer_book.exercises.checking import judge
 
 MISTAKES = [
     pytest.param(name, hint, id=f"{name}: {hint[:30]}")
@@ -15,6 +22,108 @@ MISTAKES = [
 def said(capsys, name, answer):
     check(name, answer)
     return capsys.readouterr().out
+
+
+def tensors_of(value):
+    """All tensors in an argument, however deep."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, dict):
+        yield from tensors_of(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_of(item)
+
+
+def spoil(arguments):
+    with torch.no_grad():
+        for tensor in tensors_of(list(arguments)):
+            tensor.zero_()
+
+
+def copied(value):
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, tuple | list):
+        return type(value)(copied(item) for item in value)
+    return {k: copied(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def has_tensors(name):
+    exercise = EXERCISES[name]
+    return any(True for i in range(len(exercise.inputs)) for _ in tensors_of(exercise.arguments(i)))
+
+
+WITH_TENSORS = [name for name in EXERCISES if has_tensors(name)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def answers_that_spoil_their_arguments_came_first():
+    """Everything below is tested after such answers: they must have damaged nothing."""
+    for exercise in EXERCISES.values():
+
+        def zeroes_first(*arguments, exercise=exercise):
+            spoil(arguments)
+            return exercise.reference(*arguments)
+
+        judge(exercise, zeroes_first)
+
+
+@pytest.mark.parametrize("name", WITH_TENSORS)
+def test_an_answer_that_zeroes_its_arguments_first_is_wrong(name):
+    exercise = EXERCISES[name]
+
+    def zeroes_first(*arguments):
+        spoil(arguments)
+        return exercise.reference(*arguments)
+
+    assert not judge(exercise, zeroes_first).right
+
+
+@pytest.mark.parametrize("name", WITH_TENSORS)
+def test_an_answer_that_spoils_its_arguments_is_judged_by_what_it_returns_and_told(name):
+    exercise = EXERCISES[name]
+
+    def spoils(*arguments):
+        result = copied(exercise.reference(*arguments))
+        spoil(arguments)
+        return result
+
+    verdict = judge(exercise, spoils)
+    assert verdict.right is not exercise.leaves_arguments
+    assert "in place" in verdict.text
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_mistakes_made_by_machine_are_refused(name):
+    exercise = dataclasses.replace(EXERCISES[name], mistakes={})
+    found = mutants(EXERCISES[name])
+    accepted = {wrong.what for wrong in found if judge(exercise, wrong.answer).text == "correct."}
+    assert accepted == set(SURVIVORS.get(name, ()))
+
+
+def test_hardly_any_machine_made_mistake_survives():
+    counts = {name: count_mutants(exercise) for name, exercise in EXERCISES.items()}
+    assert [name for name, count in counts.items() if not count] == []
+    assert sum(map(len, SURVIVORS.values())) <= 0.05 * sum(counts.values())
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_two_or_three_hints_lead_from_a_nudge_to_the_call(capsys, name):
+    hints = EXERCISES[name].hints
+    assert len(hints) in (2, 3)
+    assert len(set(hints)) == len(hints)
+    assert re.search(r"`[^`]+`", hints[-1]), "the last one names what to write, in backquotes"
+    for step in range(1, len(hints) + 1):
+        hint(name, step)
+    assert capsys.readouterr().out.count(f"of {len(hints)}: ") == len(hints)
+
+
+def test_a_hint_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match=r"step=4 must be a whole number from 1 to [23]"):
+        hint("attention.soft_lookup", 4)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -50,7 +159,7 @@ def divides_by_zero(*_):
         (lambda *_: (torch.ones(2), torch.ones(3)), "return the one that is asked for"),
         (lambda *_: torch.ones(9, 9), r"The shape is (9, 9); expected (2,)"),
         (lambda *_: torch.full((2,), 7.0), "The shape is right; the largest error is"),
-        (lambda *_: torch.full((2,), torch.nan), "There are NaNs in it"),
+        (lambda *_: torch.full((2,), torch.nan), "There are NaNs in it at index 0"),
     ],
 )
 def test_other_answers_get_a_useful_sentence(capsys, answer, message):
@@ -84,6 +193,17 @@ def test_a_hook_that_is_left_behind_is_noticed_and_forgotten(capsys):
         return torch.stack(heard)
 
     assert "remove() each handle" in said(capsys, "lab1.listen", forgetful)
+
+    def careless(attend, run):
+        heard = []
+        parts = (attend.query, attend.key)
+        handles = [p.register_forward_hook(lambda *given: heard.append(given[2])) for p in parts]
+        run()
+        for handle in handles:
+            handle.remove()
+        return torch.stack(heard)
+
+    assert "in a finally" in said(capsys, "lab1.listen", careless)
     assert "correct" in said(capsys, "lab1.listen", EXERCISES["lab1.listen"].reference)
 
 

@@ -2,7 +2,7 @@
 
 Each exercise has a reference answer, a few inputs, and a list of mistakes that people really make.
 An answer that is wrong is compared with each mistake; if it makes the same numbers, the reader is
-told which one it is.
+told which one it is. :func:`hint` helps step by step.
 """
 
 from transformer_book.exercises import (
@@ -35,7 +35,7 @@ from transformer_book.exercises import (
     training,
     transformer,
 )
-from transformer_book.exercises.checking import CORRECT, Answer, Exercise, diagnose
+from transformer_book.exercises.checking import Answer, Exercise, judge
 
 EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,
@@ -222,8 +222,34 @@ def check(name: str, answer: Answer) -> None:
         attention.soft_lookup: not attempted yet (nothing was returned).
         >>> check("attention.soft_lookup", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
         attention.soft_lookup: not yet. This is the plain mean: the weights must depend on ...
+        Stuck? hint("attention.soft_lookup") helps.
     """
-    print(f"{name}: {diagnose(_exercise(name), answer)}")
+    verdict = judge(_exercise(name), answer)
+    print(f"{name}: {verdict.text}")
+    if verdict.text.startswith("not yet"):
+        print(f'Stuck? hint("{name}") helps.')
+
+
+def hint(name: str, step: int = 1) -> None:
+    """Help with an exercise, in steps from a nudge to the call to use.
+
+    Args:
+        name: the exercise, such as ``"attention.soft_lookup"``.
+        step: which step; the first if left out.
+
+    Raises:
+        ValueError: if there is no exercise of this name, or no such step.
+
+    Example:
+        >>> hint("attention.soft_lookup")  # doctest: +ELLIPSIS
+        attention.soft_lookup, hint 1 of 3: ...
+    """
+    hints = _exercise(name).hints
+    if step not in range(1, len(hints) + 1):
+        raise ValueError(f"step={step!r} must be a whole number from 1 to {len(hints)} for {name}")
+    print(f"{name}, hint {step} of {len(hints)}: {hints[step - 1]}")
+    if step < len(hints):
+        print(f'More: hint("{name}", {step + 1})')
 
 
 def pick(name: str, yours: Answer, ours: Answer) -> Answer:
@@ -250,14 +276,14 @@ def pick(name: str, yours: Answer, ours: Answer) -> Answer:
         >>> chosen is solution
         True
     """
-    verdict = diagnose(_exercise(name), yours)
-    if verdict == CORRECT:
-        print(f"{name}: {verdict} Going on with your answer.")
+    verdict = judge(_exercise(name), yours)
+    if verdict.right:
+        print(f"{name}: {verdict.text} Going on with your answer.")
         return yours
-    of_ours = diagnose(_exercise(name), ours)
-    if of_ours != CORRECT:
-        raise ValueError(f"ours={ours!r} does not solve {name}: {of_ours}")
-    print(f"{name}: {verdict}\nGoing on with the solution.")
+    of_ours = judge(_exercise(name), ours)
+    if not of_ours.right:
+        raise ValueError(f"ours={ours!r} does not solve {name}: {of_ours.text}")
+    print(f"{name}: {verdict.text}\nGoing on with the solution.")
     return ours
 
 

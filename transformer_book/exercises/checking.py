@@ -1,21 +1,38 @@
 """How an answer is diagnosed: by comparing it with mistakes that people really make."""
 
+import copy
+import inspect
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from transformer_book.exercises.comparing import compare
+from transformer_book.exercises.relations import relate
 
 Answer = Callable[..., object]
-TOLERANCE = 1e-4
+Arguments = tuple[object, ...]
 CORRECT = "correct."
+# An error is shown where the reader's own code has it, not where it surfaces in a library.
+_NOT_THE_READERS = tuple(
+    str(folder)
+    for folder in (Path(__file__).parent, *map(sysconfig.get_path, ("stdlib", "purelib")))
+)
 
 
 def _as_it_is(returned: object) -> object:
     """Measure nothing: the answer is a number already."""
     return returned
+
+
+def _nothing_to_say(*_: object) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -24,111 +41,269 @@ class Exercise:
 
     Args:
         reference: the right answer.
-        inputs: argument lists; on at least one of them each mistake differs from the answer.
+        inputs: argument lists, or functions that make one; on at least one of them each mistake
+            differs from the answer. Every call gets a copy of its own; what cannot be copied, such
+            as a function that holds a layer, needs a function that makes it.
         mistakes: for each hint the function that makes this mistake.
-        measure: what turns an answer that is no number, such as a model, into numbers.
+        hints: two or three steps from a nudge to the call to use.
+        returns: what the parts of the result are called, if there are several.
+        measure: what turns an answer that is no number, such as a model, into numbers, best as a
+            mapping with a name for each.
+        inspect: gets the arguments after the answer had them and says what is wrong with them.
+        leaves_arguments: whether an answer that changes an argument is wrong.
+        raises: an error that the reference raises in some test, and an answer has to raise, too.
 
     Example:
         >>> double = Exercise(lambda x: 2 * x, [(3.0,)], {"You squared it.": lambda x: x**2})
-        >>> diagnose(double, lambda x: x * x)
+        >>> judge(double, lambda x: x * x).text
         'not yet. You squared it.'
     """
 
     reference: Answer
-    inputs: Sequence[tuple[object, ...]]
+    inputs: Sequence[Arguments | Callable[[], Arguments]]
     mistakes: Mapping[str, Answer]
+    hints: Sequence[str] = ()
+    returns: Sequence[str] = ()
     measure: Callable[[Any], object] = _as_it_is
+    inspect: Callable[..., str] = _nothing_to_say
+    leaves_arguments: bool = False
+    raises: type[Exception] | None = None
+
+    def arguments(self, i: int) -> Arguments:
+        """Make the arguments of a test anew, so that no call can spoil those of another.
+
+        Args:
+            i: which test.
+
+        Returns:
+            Arguments that belong to the caller.
+        """
+        given = self.inputs[i]
+        return given() if callable(given) else copy.deepcopy(given)
 
 
-def diagnose(exercise: Exercise, answer: Answer) -> str:
-    """Say in one sentence what an answer gets wrong, or that it is right.
+@dataclass(frozen=True)
+class Verdict:
+    """What an answer is told.
+
+    Args:
+        right: whether it solves the exercise.
+        text: one sentence or a few.
+    """
+
+    right: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What one call of a function led to."""
+
+    arguments: Arguments  # as the call left them
+    value: object = None
+    error: Exception | None = None
+    nothing: bool = False
+
+
+@dataclass
+class _Tests:
+    """All calls of one answer, until it crashes or returns nothing."""
+
+    outcomes: list[_Outcome] = field(default_factory=list)
+
+    @property
+    def last(self) -> _Outcome:
+        return self.outcomes[-1]
+
+    @property
+    def values(self) -> list[object]:
+        return [outcome.value for outcome in self.outcomes if outcome.error is None]
+
+
+def judge(exercise: Exercise, answer: Answer) -> Verdict:
+    """Say what an answer gets wrong, or that it is right.
+
+    Random numbers that are drawn on the way are given back: nothing after a check depends on it.
 
     Args:
         exercise: the question.
         answer: the reader's function.
 
     Returns:
-        A hint, what went wrong, or ``"correct."``.
+        A hint, what went wrong, or that it is correct; and whether it changes its arguments.
 
     Example:
         >>> double = Exercise(lambda x: 2 * x, [(3.0,)], {})
-        >>> diagnose(double, lambda x: x + x)
-        'correct.'
+        >>> judge(double, lambda x: x + x)
+        Verdict(right=True, text='correct.')
     """
-    returned: list[object] = []
-    crash = ""
-    for arguments in exercise.inputs:
-        try:
-            found = answer(*arguments)
-            nothing = found is None or found is ...
-            returned.append(None if nothing else exercise.measure(found))
-        except NotImplementedError:
-            return "not attempted yet."
-        except Exception as error:  # whatever the reader's code raises is shown to the reader
-            crash = f"It raised {type(error).__name__}: {error}"
+    with torch.random.fork_rng(devices=[]):
+        return _judge(exercise, answer)
+
+
+def _judge(exercise: Exercise, answer: Answer) -> Verdict:
+    expected = [_expect(exercise, i) for i in range(len(exercise.inputs))]
+    tests = _Tests()
+    for i, right in enumerate(expected):
+        tests.outcomes.append(_call(exercise, answer, i))
+        if tests.last.nothing:
+            return Verdict(False, "not attempted yet (nothing was returned).")
+        if _is_a_stub(tests.last.error):
+            return Verdict(False, "not attempted yet.")
+        if tests.last.error is not None and type(tests.last.error) is not type(right.error):
             break
-        if nothing:
-            return "not attempted yet (nothing was returned)."
-    complaint = _find_mistake(exercise, returned) or crash
-    return f"not yet. {complaint}" if complaint else CORRECT
+    complaint = _find_mistake(exercise, answer, tests, expected)
+    if complaint:
+        return Verdict(False, f"not yet. {complaint}")
+    changed = _changed_arguments(exercise, answer, tests)
+    if changed and exercise.leaves_arguments:
+        return Verdict(False, f"not yet. {changed} Return a changed copy.")
+    return Verdict(True, " ".join(filter(None, (CORRECT, changed))))
 
 
-def _find_mistake(exercise: Exercise, returned: Sequence[object]) -> str:
+def _expect(exercise: Exercise, i: int) -> _Outcome:
+    right = _call(exercise, exercise.reference, i)
+    if right.error is not None and type(right.error) is not exercise.raises:
+        raise right.error
+    return right
+
+
+def _call(exercise: Exercise, answer: Answer, i: int) -> _Outcome:
+    arguments = exercise.arguments(i)
+    try:
+        found = answer(*arguments)
+        if found is None or found is ...:
+            return _Outcome(arguments, nothing=True)
+        return _Outcome(arguments, exercise.measure(found))
+    except Exception as error:  # whatever the reader's code raises is shown to the reader
+        return _Outcome(arguments, error=error)
+
+
+def _is_a_stub(error: Exception | None) -> bool:
+    """Whether the reader left ``raise NotImplementedError`` as it stood."""
+    return isinstance(error, NotImplementedError) and not str(error)
+
+
+def _find_mistake(
+    exercise: Exercise, answer: Answer, tests: _Tests, expected: Sequence[_Outcome]
+) -> str:
     """The hint of the mistake that gives the same results, or what is wrong with them."""
-    inputs = exercise.inputs[: len(returned)]  # fewer results if the answer crashed on the way
-    right = [_measured(exercise, exercise.reference, *arguments) for arguments in inputs]
-    complaints = [_complain(*pair) for pair in zip(returned, right, strict=True)]
+    complaints = []
+    for outcome, right in zip(tests.outcomes, expected, strict=False):
+        complaints.append(
+            _complain(exercise, outcome, right) or exercise.inspect(*outcome.arguments)
+        )
     if not any(complaints):
         return ""
     for hint, mistake in exercise.mistakes.items():
-        if _gives_the_same(partial(_measured, exercise, mistake), inputs, returned):
+        if _gives_the_same(exercise, mistake, tests):
             return hint
-    return next(filter(None, complaints))
+    if tests.last.error is not None and complaints[-1] == _CRASHED:
+        return _describe_crash(answer, tests.last)
+    n = len(tests.values)
+    general = relate(tests.values, [right.value for right in expected[:n]], exercise.returns)
+    return general or next(filter(None, complaints))
 
 
-def _measured(exercise: Exercise, answer: Answer, *arguments: object) -> object:
-    return exercise.measure(answer(*arguments))
+_CRASHED = "It raised an error."
 
 
-def _gives_the_same(
-    mistake: Answer, inputs: Sequence[tuple[object, ...]], returned: Sequence[object]
-) -> bool:
+def _complain(exercise: Exercise, outcome: _Outcome, right: _Outcome) -> str:
+    if outcome.error is not None:
+        return "" if type(outcome.error) is type(right.error) else _CRASHED
+    if right.error is not None:
+        return f"It should raise {type(right.error).__name__}: {right.error}"
+    reveal = bool(outcome.arguments)  # a question without arguments has one answer
+    return compare(outcome.value, right.value, exercise.returns, reveal=reveal)
+
+
+def _gives_the_same(exercise: Exercise, mistake: Answer, tests: _Tests) -> bool:
+    """Whether a mistake returns what the answer returned, in all tests that came to an end."""
+    matched = 0
+    for i, outcome in enumerate(tests.outcomes):
+        if outcome.error is not None:
+            continue
+        wrong = _call(exercise, mistake, i)  # an error: it cannot be made with these sizes
+        if wrong.error is not None or compare(outcome.value, wrong.value, exercise.returns):
+            return False
+        matched += 1
+    return matched > 0
+
+
+def _describe_crash(answer: Answer, outcome: _Outcome) -> str:
+    """The error with the reader's line and the arguments that led to it."""
+    error = outcome.error
+    if 'missing the required "forward"' in str(error):
+        return "The class has no forward method: is its name misspelt, or is it indented too far?"
+    lines = [f"It raised {type(error).__name__}: {error}"]
+    frames = traceback.extract_tb(error.__traceback__ if error else None)
+    own = [frame for frame in frames if _is_the_readers(frame.filename)]
+    if own and own[-1].line:
+        lines.append(f"  in your line: {own[-1].line.strip()}")
+    if outcome.arguments:
+        names = _parameter_names(answer, len(outcome.arguments))
+        given = zip(names, outcome.arguments, strict=True)
+        told = ", ".join(f"{name} {_describe(value)}" for name, value in given)
+        lines.append(f"  called with {told}")
+    return "\n".join(lines)
+
+
+def _is_the_readers(filename: str) -> bool:
+    return not filename.startswith(_NOT_THE_READERS)
+
+
+def _parameter_names(answer: Answer, n: int) -> list[str]:
     try:
-        wrong = [mistake(*arguments) for arguments in inputs]
-    except RuntimeError:  # this mistake cannot be made with these sizes
+        names = [
+            name
+            for name, parameter in inspect.signature(answer).parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        names = []
+    return [*names[:n], *(f"argument {i}" for i in range(len(names) + 1, n + 1))]
+
+
+def _describe(value: object) -> str:
+    """An argument in a few words: its shape, its value, or what it is."""
+    if isinstance(value, Tensor | np.ndarray):
+        return f"of shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple | dict | str) and len(value) > 4:
+        return f"({type(value).__name__} of {len(value)})"
+    if isinstance(value, bool | int | float | str | list | tuple):
+        return f"= {value!r}"
+    return f"({type(value).__name__})"
+
+
+def _changed_arguments(exercise: Exercise, answer: Answer, tests: _Tests) -> str:
+    """Which arguments an answer has changed, in a sentence."""
+    for i, outcome in enumerate(tests.outcomes):
+        names = _parameter_names(answer, len(outcome.arguments))
+        before = exercise.arguments(i)
+        rows = zip(names, outcome.arguments, before, strict=True)
+        changed = [name for name, now, then in rows if not _is_unchanged(now, then)]
+        if changed:
+            which = ", ".join(f"`{name}`" for name in changed)
+            return f"It changes its argument {which} in place, which surprises whoever calls it."
+    return ""
+
+
+def _is_unchanged(now: Any, then: Any) -> bool:
+    """Whether a value that can be looked into is what it was; others count as unchanged."""
+    if type(now) is not type(then):
         return False
-    return not any(_complain(*pair) for pair in zip(returned, wrong, strict=True))
-
-
-def _complain(returned: object, expected: object) -> str:
-    """What is wrong with one returned value; empty if nothing is."""
-    right = _as_tensor(expected)
-    several = isinstance(returned, tuple | list) and any(isinstance(r, Tensor) for r in returned)
-    if several and isinstance(expected, Tensor):
-        return "It returned several tensors; return the one that is asked for."
-    try:
-        got = _as_tensor(returned)
-    except (TypeError, ValueError, RuntimeError):
-        return f"It returned a {type(returned).__name__}; expected numbers."
-    if got.shape != right.shape:
-        return f"The shape is {tuple(got.shape)}; expected {tuple(right.shape)}."
-    if got.isnan().any() and not right.isnan().any():
-        return "There are NaNs in it: is a row of -inf alone going through the softmax?"
-    if torch.allclose(got, right, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
-        return ""
-    error = (got - right).abs().max()
-    if error < 0.006:
-        return f"Nearly right: the largest error is {error:.2g}. Give four decimals."
-    return f"The shape is right; the largest error is {error:.3g}."
-
-
-def _as_tensor(value: object) -> Tensor:
-    """One tensor of doubles; several tensors become one long row."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", torch.float64)
-    if isinstance(value, tuple | list) and all(isinstance(item, Tensor) for item in value):
-        return torch.cat([_as_tensor(item).flatten() for item in value])
-    return torch.as_tensor(value, dtype=torch.float64)
+    if isinstance(then, Tensor):
+        same = now.shape == then.shape and now.dtype == then.dtype
+        return same and torch.equal(now.nan_to_num(), then.nan_to_num())
+    if isinstance(then, np.ndarray):
+        return np.array_equal(now, then, equal_nan=then.dtype.kind == "f")
+    if isinstance(then, nn.Module):
+        return _is_unchanged(list(now.state_dict().values()), list(then.state_dict().values()))
+    if isinstance(then, Mapping):
+        return list(now) == list(then) and all(_is_unchanged(now[key], then[key]) for key in then)
+    if isinstance(then, list | tuple):
+        return len(now) == len(then) and all(map(_is_unchanged, now, then))
+    return not isinstance(then, set | bytearray) or bool(now == then)
 
 
 def random_inputs(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:

@@ -13,15 +13,25 @@ from transformer_lib.attention import MultiHeadAttention
 Run = Callable[[], object]
 
 
-def _attend() -> tuple[MultiHeadAttention, Run]:
+class Interrupted(Exception):
+    """What a run may raise: hooks have to go even then."""
+
+
+def _attend(*, fails: bool = False) -> tuple[MultiHeadAttention, Run]:
     """A layer with seeded weights, and a function that runs it on seeded inputs."""
     with torch.device("meta"):  # draws nothing: other random numbers stay as they are
-        empty = MultiHeadAttention(4, 2)
+        empty = MultiHeadAttention(6, 2)
     attend = empty.double().to_empty(device="cpu")
-    drawn = random_inputs((1, 3, 4), *(tuple(part.shape) for part in attend.parameters()))
+    drawn = random_inputs((1, 3, 6), *(tuple(part.shape) for part in attend.parameters()))
     for part, values in zip(attend.parameters(), drawn[1:], strict=True):
         part.data.copy_(values)
-    return attend, partial(attend, drawn[0])
+
+    def run() -> object:
+        if fails:
+            raise Interrupted("the run was interrupted")
+        return attend(drawn[0])
+
+    return attend, run
 
 
 def _listen(attend: nn.Module, run: Run, *, names: tuple[str, ...] = ("query", "key")) -> Tensor:
@@ -32,9 +42,11 @@ def _listen(attend: nn.Module, run: Run, *, names: tuple[str, ...] = ("query", "
         heard.append(output.detach())
 
     handles = [getattr(attend, name).register_forward_hook(keep) for name in names]
-    run()
-    for handle in handles:
-        handle.remove()
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
     return torch.stack(heard)
 
 
@@ -51,32 +63,22 @@ def _listen_to_inputs(attend: nn.Module, run: Run) -> Tensor:
     return torch.stack(heard)
 
 
-def _count_hooks(attend: nn.Module) -> int:
-    return sum(len(part._forward_hooks) for part in attend.modules())
-
-
-def _two_calls() -> list[tuple[MultiHeadAttention, Run]]:
-    """Two calls on one layer; the second run notices the hooks that the first call left."""
-    attend, run = _attend()
-    before: list[int] = []
-
-    def first() -> object:
-        before[:] = [_count_hooks(attend)]
-        return run()
-
-    def second() -> object:
-        if _count_hooks(attend) > before[0]:
-            for part in attend.modules():
-                part._forward_hooks.clear()
-            raise RuntimeError("a hook of the run before is still there: remove() each handle.")
-        return run()
-
-    return [(attend, first), (attend, second)]
+def _hooks_left(attend: nn.Module, run: Run) -> str:
+    """What to say if a call left a hook behind, also one that was interrupted."""
+    if not any(part._forward_hooks or part._forward_pre_hooks for part in attend.modules()):
+        return ""
+    try:
+        run()
+    except Interrupted:
+        return "A hook is still there when the run raises an error: remove() it in a finally."
+    return "A hook is still there after the run: remove() each handle."
 
 
 LISTEN = Exercise(
     reference=_listen,
-    inputs=_two_calls(),
+    inputs=[_attend, partial(_attend, fails=True)],
+    inspect=_hooks_left,
+    raises=Interrupted,
     mistakes={
         "That is what goes into the projections; a forward hook gets what comes out as its third "
         "argument.": _listen_to_inputs,
