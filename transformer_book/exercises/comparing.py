@@ -192,7 +192,8 @@ def _label(name: str, sentence: str) -> str:
 def _too_many(excess: float, name: str) -> str:
     size = show(abs(excess))
     if name:
-        return f"{size} {name} {'more' if excess > 0 else 'fewer'} than expected."
+        unit = name.removesuffix("s") if abs(excess) == 1 else name
+        return f"{size} {unit} {'more' if excess > 0 else 'fewer'} than expected."
     return f"It is {size} too {'large' if excess > 0 else 'small'}."
 
 
