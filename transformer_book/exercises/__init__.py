@@ -222,12 +222,12 @@ def check(name: str, answer: Answer) -> None:
         attention.soft_lookup: not attempted yet (nothing was returned).
         >>> check("attention.soft_lookup", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
         attention.soft_lookup: not yet. This is the plain mean: the weights must depend on ...
-        Stuck? hint("attention.soft_lookup") helps.
+        Stuck? from transformer_book.exercises import hint; hint("attention.soft_lookup")
     """
     verdict = judge(_exercise(name), answer)
     print(f"{name}: {verdict.text}")
     if verdict.text.startswith("not yet"):
-        print(f'Stuck? hint("{name}") helps.')
+        print(f'Stuck? from transformer_book.exercises import hint; hint("{name}")')
 
 
 def hint(name: str, step: int = 1) -> None:
