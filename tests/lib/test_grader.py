@@ -34,6 +34,7 @@ DOUBLE = Exercise(lambda x: 2 * x, [(X,), (X[:1],)], {})
         ({"parameters": 99}, {"parameters": 100}, (), "1 parameter fewer than expected."),
         (1_000_001, 1_000_000, (), "It is 1 too large."),
         (1_000_000 - 512, 1_000_000, (), "It is 512 too small."),
+        (True, False, (), "It is True; expected False in one of the tests."),
         ((7, 5), (7, 6), ("size", "cost"), "1 cost fewer than expected."),
         ("words", X, (), "It returned a str; expected numbers."),
         (("words", X), (X, X), ("a", "b"), "a: a str; expected numbers."),
@@ -83,6 +84,7 @@ def test_what_is_wrong_is_said_exactly(returned, expected, names, sentence):
         (torch.tensor([torch.nan, torch.inf]), torch.tensor([torch.nan, torch.inf])),
         (torch.tensor([1, 0]), [True, False]),
         (1.00001, 1.0),
+        ([torch.tensor(3), 4, torch.tensor(1)], [3, 4, 1]),  # ids as argmax returns them
     ],
 )
 def test_what_is_right_in_another_form_is_right(returned, expected):
@@ -156,6 +158,16 @@ def test_parts_in_another_order_and_a_slip_in_one_part_are_named():
 def test_a_slip_counts_only_if_all_tests_show_it():
     assert relate([-X, X + 1], [X, X]) == ""
     assert relate([-X, X], [X, X]) == "The sign is turned round."  # the second test is right
+
+
+def test_one_wrong_yes_or_no_is_no_slip():
+    assert relate([True, True], [False, True]) == ""
+    assert relate([False, True], [True, True]) == ""
+
+
+def test_a_factor_is_seen_when_each_test_has_one_number():
+    assert relate([2.0, 6.0, 3.0], [1.0, 3.0, 1.5]).startswith("Right but for a constant factor, 2")
+    assert relate([2.0, 6.0, 3.0], [1.0, 3.0, 1.4]) == ""
 
 
 def test_an_error_shows_the_readers_line_and_what_it_was_given():

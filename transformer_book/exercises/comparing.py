@@ -146,9 +146,14 @@ def _has_tensors(items: Sequence[object]) -> bool:
     return any(isinstance(item, Tensor | np.ndarray) for item in items)
 
 
+def _are_tensors(items: Sequence[object]) -> bool:
+    """Whether these are several tensors, not one list of numbers such as ``argmax`` returns."""
+    return any(isinstance(item, Tensor | np.ndarray) and item.ndim for item in items)
+
+
 def _compare_one(returned: object, expected: object, name: str, *, reveal: bool) -> str:
     """What is wrong with one part; empty if nothing is."""
-    if isinstance(returned, tuple | list) and _has_tensors(returned) and not name:
+    if isinstance(returned, tuple | list) and _are_tensors(returned) and not name:
         return "It returned several tensors; return the one that is asked for."
     try:
         got = as_tensor(returned)
@@ -168,6 +173,8 @@ def _compare_one(returned: object, expected: object, name: str, *, reveal: bool)
     close = is_close(got, right, exactly=whole)
     if close.all():
         return ""
+    if isinstance(expected, bool):
+        return _label(name, f"It is {bool(got)}; expected {expected} in one of the tests.")
     if whole and right.ndim == 0:
         return _too_many(float(got - right), name)
     typed = not isinstance(returned, Tensor | np.ndarray)

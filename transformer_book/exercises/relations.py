@@ -68,7 +68,16 @@ def _same_everywhere(tests: Sequence[tuple[Tensor, Tensor] | None]) -> str:
         said = [relation(*test) if test is not None else "" for test in wrong]
         if said and all(said):
             return said[0]
-    return ""
+    return _factor_of_all(tests)
+
+
+def _factor_of_all(tests: Sequence[tuple[Tensor, Tensor] | None]) -> str:
+    """Whether numbers, one from each test, are wrong by the same factor."""
+    pairs = [test for test in tests if test is not None and not test[0].ndim + test[1].ndim]
+    if not pairs or len(pairs) < len(tests):
+        return ""
+    got, right = (torch.stack(numbers) for numbers in zip(*pairs, strict=True))
+    return _factor(got, right)
 
 
 def _equal(got: Tensor, right: Tensor) -> bool:
@@ -144,6 +153,8 @@ def _complement(got: Tensor, right: Tensor) -> str:
     if got.shape != right.shape or not _equal(1 - got, right):
         return ""
     truth = ((got == 0) | (got == 1)).all()
+    if truth and not got.ndim:
+        return ""  # a wrong yes or no always is
     return "True and False are swapped." if truth else "It is one minus what is asked for."
 
 
@@ -189,7 +200,7 @@ _FUNCTIONS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
 
 
 def _one_function_away(got: Tensor, right: Tensor) -> str:
-    if got.shape != right.shape or (not got.ndim and not got):
+    if got.shape != right.shape or (not got.ndim and got in (0, 1)):
         return ""
     for sentence, function in _FUNCTIONS:
         if (got.ndim or "softmax" not in sentence) and _equal(function(got), right):
