@@ -104,6 +104,33 @@ def test_mistakes_made_by_machine_are_refused(name):
     assert accepted == set(SURVIVORS.get(name, ()))
 
 
+# counts, and what must not be taken for rounding
+COUNTS = [
+    ("encoder.parameters", 1),
+    ("decoder.block_parameters", 1),
+    ("feedforward.gated_width", 1),
+    ("families.pairs", 1),
+    ("costs.traffic", 1),
+    ("counting.block", 1),
+    ("counting.flops_per_token", 1),
+    ("counting.training_bytes", 1),
+    ("counting.training_bytes", -512),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), COUNTS)
+def test_a_count_is_compared_exactly_also_if_it_comes_as_a_float(name, change):
+    exercise = EXERCISES[name]
+
+    def as_floats(*arguments):
+        return torch.as_tensor(exercise.reference(*arguments)).double()
+
+    for i in range(len(exercise.inputs)):
+        one = dataclasses.replace(exercise, inputs=[exercise.inputs[i]])
+        assert judge(one, as_floats).text == "correct."
+        assert not judge(one, lambda *arguments: as_floats(*arguments) + change).right
+
+
 def test_hardly_any_machine_made_mistake_survives():
     counts = {name: count_mutants(exercise) for name, exercise in EXERCISES.items()}
     assert [name for name, count in counts.items() if not count] == []
