@@ -1,8 +1,8 @@
 """Wrong versions of a reference answer, made by machine from its source.
 
 One small change at a time: another axis, a missing scale, off by one, a missing clone, the other
-comparison, a missing call. Only expressions that a test really evaluates are changed, in the
-reference and in the functions of its module that it calls.
+comparison, `or` for `and`, a missing `~`, a missing call. Only expressions that a test really
+evaluates are changed, in the reference and in the functions of its module that it calls.
 """
 
 import ast
@@ -20,6 +20,7 @@ OTHER_COMPARISON = {
     ast.NotEq: ast.Eq,
 }  # fmt: skip
 OTHER_OPERATOR = {ast.Add: ast.Sub, ast.Sub: ast.Add}
+OTHER_LOGIC = {ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,10 @@ def _changes(node):
         yield "missing scale", lambda n: n.left
     if isinstance(node, ast.BinOp) and type(node.op) in OTHER_OPERATOR:
         yield "wrong sign", lambda n: ast.BinOp(n.left, OTHER_OPERATOR[type(n.op)](), n.right)
+    if isinstance(node, ast.BinOp) and type(node.op) in OTHER_LOGIC:
+        yield "other logic", lambda n: ast.BinOp(n.left, OTHER_LOGIC[type(n.op)](), n.right)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        yield "missing ~", lambda n: n.operand
     if isinstance(node, ast.Compare) and type(node.ops[0]) in OTHER_COMPARISON:
         yield (
             "other comparison",
