@@ -59,8 +59,6 @@ def scale_slips(parts: Parts, finish: Answer = lambda found, *_: found) -> dict[
         "The scale counts the keys; the width of a key is what matters.": by(
             lambda q, k, v: 1 / math.sqrt(k.shape[-2])
         ),
-        "The scale is the root of len(), the first size of a tensor; the width of a query is its "
-        "last size, q.shape[-1].": by(lambda q, k, v: 1 / math.sqrt(len(q))),
         "The scale counts the features of a value; the width of a query is what matters.": by(
             lambda q, k, v: 1 / math.sqrt(v.shape[-1])
         ),
