@@ -201,8 +201,9 @@ def bars(
             axis.set_xticks(range(len(names)), list(names))
             axis.bar_label(drawn, [written(value, decimals) for value in row], padding=2)
             axis.set_title(group)
-            axis.set_ylim(1.18 * low, 1.18 * top if top > low else 1.0)
+            axis.set_ylim(0, (1.18 * top - 0.18 * low) or 1.0)  # with room for the values
             if low < 0:
+                axis.set_ylim(bottom=1.18 * low - 0.18 * top)
                 axis.axhline(0, color=MUTED, linewidth=0.8)
             axis.grid(axis="x", visible=False)
             axis.set_ylabel(y_label if axis is axes[0] else "")
