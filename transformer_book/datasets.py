@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_lib.data import Batch
+from transformer_lib.files import book_folder
 
 FOLDER_VARIABLE = "EXECUTABLE_TRANSFORMER_DATA"
 LANGUAGES = {  # the classes of `languages()`, in the order of their labels
@@ -251,6 +252,5 @@ def _read(filename: str) -> str:
 
 
 def _folder() -> Path:
-    """The folder named by the environment, or the one in the checkout this file belongs to."""
-    default = Path(__file__).resolve().parents[1] / "book" / "data"
-    return Path(os.environ.get(FOLDER_VARIABLE) or default)
+    """The folder named by the environment, or the book's own."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or book_folder() / "data")

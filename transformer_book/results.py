@@ -3,10 +3,11 @@
 import csv
 from pathlib import Path
 
+from transformer_lib.files import book_folder
 from transformer_lib.shapes import check_choice
 
 Cell = int | float | str
-FOLDER = Path(__file__).resolve().parents[1] / "book" / "results"
+FOLDER = book_folder() / "results"
 
 
 def table(experiment: str, filename: str = "results.csv") -> list[dict[str, Cell]]:
@@ -20,6 +21,7 @@ def table(experiment: str, filename: str = "results.csv") -> list[dict[str, Cell
         A dictionary for each row; what looks like a number is one.
 
     Raises:
+        FileNotFoundError: if the results are not there.
         ValueError: if there is no such experiment or table.
 
     Example:
@@ -27,6 +29,11 @@ def table(experiment: str, filename: str = "results.csv") -> list[dict[str, Cell
         >>> rows[0]["model"], rows[0]["distance"]
         ('rnn', 5)
     """
+    if not FOLDER.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {FOLDER}: the tables are in book/results of the book's "
+            "repository; run this in a clone of it, or install it from there with: pip install ."
+        )
     check_choice("experiment", experiment, _names(FOLDER, "*/card.json", parent=True))
     folder = FOLDER / experiment
     check_choice("filename", filename, _names(folder, "*.csv"))

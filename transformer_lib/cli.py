@@ -18,6 +18,7 @@ import torch
 
 from transformer_lib.data import Batches, TextWindows, translation_batch
 from transformer_lib.decoding import CompiledDecoder
+from transformer_lib.files import book_folder
 from transformer_lib.generation import Sampling, beam_search, stream
 from transformer_lib.heads import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
@@ -28,7 +29,7 @@ from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import trace
 from transformer_lib.training import train
 
-BOOK = Path(__file__).parents[1] / "book"  # only in a clone of the repository
+BOOK = book_folder()
 KINDS = {k.__name__.removesuffix("Tokenizer").lower(): k for k in Tokenizer.__subclasses__()}
 GPUS = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
 TIMES = {"log": 100, "checkpoint": 20, "validate": 5}  # how often in a run

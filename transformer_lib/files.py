@@ -14,6 +14,21 @@ if sys.platform != "win32":
 LOCK = ".lock"  # the file that is locked in a folder
 
 
+def book_folder() -> Path:
+    """Find the data and results of the book.
+
+    Returns:
+        The folder: in the package if that is installed, else in the clone that it belongs to.
+
+    Example:
+        >>> (book_folder() / "data" / "shakespeare.txt").is_file()
+        True
+    """
+    package = Path(__file__).resolve().parent
+    installed = package / "book"
+    return installed if installed.is_dir() else package.parent / "book"
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write a file that gets its name only when all of it is on the disk.
 

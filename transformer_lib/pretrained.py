@@ -53,8 +53,9 @@ def load_pretrained(
     shape are errors.
 
     Args:
-        name: a folder with ``config.json`` and ``model.safetensors`` (or its shards), or else a
-            name on the hub such as ``"openai-community/gpt2"``, which is downloaded.
+        name: a folder with ``config.json`` and ``model.safetensors`` (or its shards), or else, if
+            there is no folder of that name, a name on the hub such as ``"openai-community/gpt2"``,
+            which is downloaded.
         dtype: the floating-point type the weights are converted to.
         revision: for a name on the hub the branch, tag or commit; the newest if left out, so what
             is read may change. The commit that was read is logged as information.

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import re
 import shlex
 import signal
@@ -15,6 +16,7 @@ import torch
 
 from transformer_lib import cli
 from transformer_lib.config import TransformerConfig
+from transformer_lib.files import lock_folder
 from transformer_lib.heads import CausalLM
 from transformer_lib.presets import PRESETS
 from transformer_lib.saving import load_model, save_model
@@ -470,6 +472,11 @@ class TestMistakes:
         run(capsys, "train", *options)
         message = fail(capsys, "train", *options, "--seed", "1")
         assert f"seed=1, but {tmp_path / 'run'} holds a run with 0; take another folder" in message
+
+    def test_a_folder_in_which_somebody_trains(self, text, tmp_path, capsys):
+        with lock_folder(tmp_path / "run"):
+            message = fail(capsys, "train", "--data", text, "--out", tmp_path / "run", *TINY)
+        assert f"folder='{tmp_path / 'run'}' is in use by process {os.getpid()} on " in message
 
     def test_models_of_the_wrong_kind(self, writer, translator, capsys):
         message = fail(capsys, "translate", "--model", writer, "one")

@@ -25,3 +25,9 @@ def test_an_unknown_experiment_is_answered_with_those_there_are():
 def test_an_unknown_table_is_answered_with_those_there_are():
     with pytest.raises(ValueError, match=r"filename='one\.csv'.*'greedy\.csv'.*'single\.csv'"):
         results.table("heads", "one.csv")
+
+
+def test_without_the_results_the_error_says_where_they_are(monkeypatch, tmp_path):
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
+    with pytest.raises(FileNotFoundError, match=r"in book/results of the book's repository; run"):
+        results.table("recall")
