@@ -32,12 +32,15 @@ def attend(
     return (scale * (q @ k.mT)).softmax(dim=axis) @ v
 
 
-def scale_slips(parts: Parts, finish: Answer = lambda found, *_: found) -> dict[str, Answer]:
+def scale_slips(
+    parts: Parts, finish: Answer = lambda found, *_: found, *, equal_widths: bool = False
+) -> dict[str, Answer]:
     """Make the mistakes of scaling.
 
     Args:
         parts: makes queries, keys and values from the arguments of the exercise.
         finish: makes the result from what attention finds and these arguments.
+        equal_widths: whether values are as wide as queries: then neither can be mixed up.
 
     Returns:
         For each hint the function that makes this mistake.
@@ -59,13 +62,13 @@ def scale_slips(parts: Parts, finish: Answer = lambda found, *_: found) -> dict[
         "The scale counts the keys; the width of a key is what matters.": by(
             lambda q, k, v: 1 / math.sqrt(k.shape[-2])
         ),
-        "The scale counts the features of a value; the width of a query is what matters.": by(
-            lambda q, k, v: 1 / math.sqrt(v.shape[-1])
-        ),
         "The scale is applied after the softmax; it belongs before it.": (
             lambda q, k, v: attend(q, k, v, scale=1.0) / math.sqrt(q.shape[-1])
         ),
     }
+    if not equal_widths:
+        sentence = "The scale counts the features of a value; the width of a query is what matters."
+        slips[sentence] = by(lambda q, k, v: 1 / math.sqrt(v.shape[-1]))
     return _finished(slips, parts, finish)
 
 
