@@ -158,6 +158,8 @@ def _compare_one(returned: object, expected: object, name: str, *, reveal: bool)
     try:
         got = as_tensor(returned)
     except (TypeError, ValueError, RuntimeError):
+        if _is_ragged(returned):
+            return _label(name, "Its rows have different lengths.")
         kind = type(returned).__name__
         return f"{name}: a {kind}; expected numbers." if name else _no_numbers(kind)
     right = as_tensor(expected)
@@ -179,6 +181,12 @@ def _compare_one(returned: object, expected: object, name: str, *, reveal: bool)
         return _too_many(float(got - right), name)
     typed = not isinstance(returned, Tensor | np.ndarray)
     return _label(name, _first_difference(got, right, close, reveal=reveal, typed=typed))
+
+
+def _is_ragged(value: object) -> bool:
+    if not isinstance(value, tuple | list):
+        return False
+    return len({len(row) for row in value if isinstance(row, tuple | list)}) > 1
 
 
 def _no_numbers(kind: str) -> str:
