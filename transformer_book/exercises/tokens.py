@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -15,11 +15,14 @@ Symbols = Sequence[int]
 Merges = Sequence[tuple[int, int, int]]
 
 
-def _pair_counts(words: Sequence[Symbols], counts: Sequence[int]) -> Counter[tuple[int, int]]:
-    pairs: Counter[tuple[int, int]] = Counter()
+Pairs = dict[tuple[int, int], int]
+
+
+def _pair_counts(words: Sequence[Symbols], counts: Sequence[int]) -> Pairs:
+    pairs: Pairs = {}
     for word, n in zip(words, counts, strict=True):
         for pair in pairwise(word):
-            pairs[pair] += n
+            pairs[pair] = pairs.get(pair, 0) + n
     return pairs
 
 
@@ -44,11 +47,29 @@ def _best_pair(words: Sequence[Symbols], counts: Sequence[int]) -> int:
     return max(_pair_counts(words, counts).values())
 
 
+def _most_frequent_pair(words: Sequence[Symbols], counts: Sequence[int]) -> tuple[int, int]:
+    pairs = _pair_counts(words, counts)
+    return max(pairs, key=lambda pair: pairs[pair])
+
+
+def _across_words(words: Sequence[Symbols], counts: Sequence[int]) -> int:
+    text = [word for word, n in zip(words, counts, strict=True) for _ in range(n)]
+    return max(Counter(pairwise(chain.from_iterable(text))).values())
+
+
+def _unordered(words: Sequence[Symbols], counts: Sequence[int]) -> int:
+    both: Counter[tuple[int, ...]] = Counter()
+    for pair, n in _pair_counts(words, counts).items():
+        both[tuple(sorted(pair))] += n
+    return max(both.values())
+
+
 BEST_PAIR = Exercise(
     reference=_best_pair,
     inputs=[
         ([[1, 2, 3, 1, 2], [2, 3], [3, 1, 4]], [2, 5, 3]),
         ([[7, 8, 7, 8, 7, 8], [8, 8, 9]], [4, 1]),
+        ([[9], [1, 2], [6, 1, 2]], [7, 2, 3]),  # a word of one symbol has no pair
     ],
     mistakes={
         "Every word was counted once; a word that occurs 5 times brings its pairs 5 times.": (
@@ -59,18 +80,23 @@ BEST_PAIR = Exercise(
         "That is the number of all pairs; return the count of the most frequent one.": (
             lambda words, counts: sum(_pair_counts(words, counts).values())
         ),
-        "The order matters: (a, b) and (b, a) are different pairs.": (
-            lambda words, counts: _unordered(_pair_counts(words, counts))
+        "That is the number of different pairs; return the count of the most frequent one.": (
+            lambda words, counts: len(_pair_counts(words, counts))
+        ),
+        "The order matters: (a, b) and (b, a) are different pairs.": _unordered,
+        "That is the pair itself; return how often it occurs.": _most_frequent_pair,
+        "The end of a word and the beginning of the next are no pair: count in each word alone.": (
+            _across_words
         ),
     },
+    hints=(
+        "Count every pair of neighbours in every word, then look for the largest count.",
+        "Each word brings its pairs as often as it occurs. Keep the sums in a `Counter`, with the "
+        "pair `(a, b)` as key.",
+        "The neighbours of a word are `pairwise(word)`, or `zip(word, word[1:])`. Add n to each of "
+        "them and return `max(pairs.values())`.",
+    ),
 )
-
-
-def _unordered(pairs: Counter[tuple[int, int]]) -> int:
-    both: Counter[tuple[int, ...]] = Counter()
-    for pair, n in pairs.items():
-        both[tuple(sorted(pair))] += n
-    return max(both.values())
 
 
 def _cut(symbols: Symbols, merges: Merges) -> list[int]:
@@ -115,12 +141,30 @@ def _from_the_left(symbols: Symbols, merges: Merges) -> list[int]:
     return word
 
 
+def _from_the_right(symbols: Symbols, merges: Merges) -> list[int]:
+    turned = _cut(list(reversed(symbols)), [(b, a, new) for a, b, new in merges])
+    return list(reversed(turned))
+
+
+def _keeps_both(symbols: Symbols, merges: Merges) -> list[int]:
+    word = list(symbols)
+    for first, second, new in merges:
+        merged: list[int] = []
+        for symbol in word:
+            known = bool(merged) and (merged[-1], symbol) == (first, second)
+            merged.extend([new, symbol] if known else [symbol])
+        word = merged
+    return word
+
+
 CUT = Exercise(
     reference=_cut,
     inputs=[
         ([1, 2, 3, 2, 3], [(2, 3, 10), (1, 2, 11), (1, 10, 12)]),
         ([5, 5, 5, 6], [(5, 6, 20), (5, 5, 21)]),
         ([1, 2, 1, 2, 4], [(1, 2, 30), (30, 30, 31), (31, 4, 32)]),
+        ([8, 8, 8, 8, 8], [(8, 8, 40), (40, 8, 41), (8, 40, 42)]),
+        ([6, 7, 6, 9], [(6, 9, 50), (7, 6, 51), (6, 7, 52)]),
     ],
     mistakes={
         "The merges were applied in the order of the places in the word; the order in which they "
@@ -134,17 +178,38 @@ CUT = Exercise(
         "Nothing was merged: these are the symbols as they came.": (
             lambda symbols, merges: list(symbols)
         ),
+        "The order within a pair matters: `a` stands on the left of `b`.": (
+            lambda symbols, merges: _cut(symbols, [(b, a, new) for a, b, new in merges])
+        ),
+        "Only the first merge was applied; go on with the others.": (
+            lambda symbols, merges: _cut(symbols, merges[:1])
+        ),
+        "Where a symbol could belong to two pairs, the left pair takes it: go from left to "
+        "right.": _from_the_right,
+        "Both symbols are still there: `new` takes the place of `a` and of `b`.": _keeps_both,
     },
+    hints=(
+        "Two loops: one over the merges, in their order, and inside it one over the word.",
+        "Build a new list from left to right. Whenever its last symbol and the next one are the "
+        "pair `a, b`, the last symbol becomes `new`; otherwise the next one is added.",
+        "The test inside is `if merged and (merged[-1], symbol) == (a, b):`, then "
+        "`merged[-1] = new`. The result of one merge is the word for the next.",
+    ),
 )
 
 
-def _pad(sequences: Sequence[Symbols], pad_id: int, *, left: bool = False, more: int = 0) -> Tensor:
-    longest = max(len(sequence) for sequence in sequences) + more
-    rows = []
-    for sequence in sequences:
-        filling = [pad_id] * (longest - len(sequence))
-        rows.append([*filling, *sequence] if left else [*sequence, *filling])
-    return torch.tensor(rows)
+def _pad(sequences: Sequence[Symbols], pad_id: int) -> Tensor:
+    longest = max(len(sequence) for sequence in sequences)
+    return torch.tensor([[*row, *[pad_id] * (longest - len(row))] for row in sequences])
+
+
+def _pad_left(sequences: Sequence[Symbols], pad_id: int) -> Tensor:
+    return _pad([row[::-1] for row in sequences], pad_id).flip(1)
+
+
+def _pad_further(sequences: Sequence[Symbols], pad_id: int) -> Tensor:
+    padded = _pad(sequences, pad_id)
+    return torch.cat([padded, torch.full_like(padded[:, :1], pad_id)], dim=1)
 
 
 def _cut_to_the_shortest(sequences: Sequence[Symbols], pad_id: int) -> Tensor:
@@ -154,20 +219,22 @@ def _cut_to_the_shortest(sequences: Sequence[Symbols], pad_id: int) -> Tensor:
 
 PAD = Exercise(
     reference=_pad,
-    inputs=[([[5, 6, 7], [8], [9, 9]], 0), ([[3], [4, 5]], 9)],
+    inputs=[([[5, 6, 7], [8], [9, 9]], 0), ([[3], [4, 5]], 9), ([[1], [2, 3, 4, 5, 6]], 7)],
     mistakes={
-        "The filling is on the left; put it on the right.": (
-            lambda sequences, pad_id: _pad(sequences, pad_id, left=True)
-        ),
+        "The filling is on the left; put it on the right.": (_pad_left),
         "The filling is 0; use pad_id, whatever it is.": lambda sequences, _: _pad(sequences, 0),
         "The rows were cut to the shortest; nothing may be lost.": _cut_to_the_shortest,
-        "The rows are one place too long: the longest row needs no filling.": (
-            lambda sequences, pad_id: _pad(sequences, pad_id, more=1)
-        ),
+        "The rows are one place too long: the longest row needs no filling.": (_pad_further),
         "That is the mask, which says where the filling is; the ids themselves are asked for.": (
             lambda sequences, _: _pad([[1] * len(s) for s in sequences], 0)
         ),
     },
+    hints=(
+        "How long must every row be? And how many places are missing in a row of length n?",
+        "Take the length of the longest row. Behind each row put `pad_id` as often as the row is "
+        "shorter than that.",
+        "A row becomes `s + [pad_id] * (longest - len(s))`; `torch.tensor(rows)` makes the table.",
+    ),
 )
 
 
@@ -190,8 +257,8 @@ def _mean_of_uses(ids: Tensor, gradient: Tensor, n_rows: int) -> Tensor:
 TABLE_GRADIENT = Exercise(
     reference=_table_gradient,
     inputs=[
+        (torch.tensor([2, 2, 2, 1, 0, 5], device="cpu"), *random_inputs((6, 3)), 6),  # T = V
         (torch.tensor([3, 1, 3, 0], device="cpu"), *random_inputs((4, 2)), 5),
-        (torch.tensor([2, 2, 2, 1, 0, 5], device="cpu"), *random_inputs((6, 3)), 6),
     ],
     mistakes={
         "A token that stands twice gets only its last gradient; both must be added.": (
@@ -209,7 +276,22 @@ TABLE_GRADIENT = Exercise(
         "Every row got a gradient; rows that were not looked up get none.": (
             lambda ids, gradient, n: gradient.sum(dim=0).expand(n, -1)
         ),
+        "The one-hot matrix is not transposed: token 2 gets the gradient of place 2.": (
+            lambda ids, gradient, n: F.one_hot(ids, n).to(gradient.dtype) @ gradient
+        ),
+        "That is how often each token stands there; add up its gradients.": (
+            lambda ids, gradient, n: ids.bincount(minlength=n)[:, None].expand(n, gradient.shape[1])
+        ),
     },
+    hints=(
+        "A row of the table was copied to every place where its token stands. What does it get "
+        "back from each of them?",
+        "Row v gets the sum of the rows of `gradient` at the places where `ids` is v, and zeros "
+        "where there are none. A lookup is a product with a one-hot matrix `(T, V)`; its gradient "
+        "is a product with the transposed one.",
+        "The matrix is `F.one_hot(ids, n_rows).to(gradient.dtype)`. Or start with zeros of shape "
+        "`(V, D)` and use `index_add_(0, ids, gradient)`.",
+    ),
 )
 
 EQUAL_STD = Exercise(
@@ -227,24 +309,45 @@ EQUAL_STD = Exercise(
         "That is the length of a position; ask which standard deviation gives that length.": (
             lambda d_model: math.sqrt(d_model / 2)
         ),
+        "The entry of a position has the root mean square 1/√2; the entry of a token is multiplied "
+        "by √D, so divide by √D, not by D.": lambda d_model: 1 / (math.sqrt(2) * d_model),
+        "A position has the length √(D/2), not √(2D): D/2 pairs, each with sin² + cos² = 1.": (
+            lambda d_model: math.sqrt(2 / d_model)
+        ),
     },
+    hints=(
+        "How long is a vector of D entries with standard deviation s? And how long is a sinusoidal "
+        "position, whose D/2 pairs are sines and cosines?",
+        "Each pair contributes sin² + cos² = 1, so a position has the length √(D/2). A row has the "
+        "length s √D, and after the factor √D it is s D.",
+        "Solve s D = √(D/2) for s; `math.sqrt(d_model / 2)` is the right-hand side.",
+    ),
 )
 
 
-def _analogy(
-    table: Tensor, a: int, b: int, c: int, *, exclude: bool = True, measure: str = "cosine"
-) -> int:
-    goal = table[b] - table[a] + table[c]
-    if measure == "cosine":
-        scores = F.cosine_similarity(table, goal[None], dim=-1)
-    elif measure == "dot":
-        scores = table @ goal
-    else:
-        scores = -(table - goal).norm(dim=-1)
-    if exclude:
-        scores = scores.clone()
-        scores[[a, b, c]] = -math.inf
+def _analogy(table: Tensor, a: int, b: int, c: int) -> int:
+    scores = _cosines(table, table[b] - table[a] + table[c])
+    scores[[a, b, c]] = -math.inf
     return int(scores.argmax())
+
+
+def _cosines(table: Tensor, goal: Tensor) -> Tensor:
+    """Cosines, times the length of the goal, which is the same for all."""
+    scaled: Tensor = table @ goal / table.norm(dim=1)
+    return scaled
+
+
+def _best_of_others(scores: Tensor, *left_out: int) -> int:
+    scores[list(left_out)] = -math.inf
+    return int(scores.argmax())
+
+
+def _goal(table: Tensor, a: int, b: int, c: int) -> Tensor:
+    return table[b] - table[a] + table[c]
+
+
+def _units_first(table: Tensor, a: int, b: int, c: int) -> int:
+    return _analogy(table / table.norm(dim=1, keepdim=True), a, b, c)
 
 
 def _toy_table() -> Tensor:
@@ -259,22 +362,45 @@ ANALOGY = Exercise(
         (_toy_table(), 0, 1, 2),
         (random_inputs((12, 4))[0], 3, 7, 5),
         (random_inputs((30, 3))[0], 0, 1, 2),
+        (random_inputs((12, 4))[0], 0, 1, 5),  # c would come first, then b
+        (random_inputs((12, 4))[0], 0, 2, 6),  # all three would come before the answer
     ],
     mistakes={
         "The three words of the question are still in the race; leave them out.": (
-            lambda table, a, b, c: _analogy(table, a, b, c, exclude=False)
+            lambda table, a, b, c: int(_cosines(table, _goal(table, a, b, c)).argmax())
+        ),
+        "Only c is left out; a and b are still in the race.": (
+            lambda table, a, b, c: _best_of_others(_cosines(table, _goal(table, a, b, c)), c)
         ),
         "This is the largest dot product, which long vectors win; divide by the lengths.": (
-            lambda table, a, b, c: _analogy(table, a, b, c, measure="dot")
+            lambda table, a, b, c: _best_of_others(table @ _goal(table, a, b, c), a, b, c)
         ),
         "This is the smallest distance; the direction is asked for, so use the cosine.": (
-            lambda table, a, b, c: _analogy(table, a, b, c, measure="distance")
+            lambda table, a, b, c: _best_of_others(
+                -(table - _goal(table, a, b, c)).norm(dim=-1), a, b, c
+            )
         ),
+        "The rows were made equally long before the sum; take them as they are.": _units_first,
         "The difference is turned round: go from a to b, so b - a + c.": (
             lambda table, a, b, c: _analogy(table, b, a, c)
         ),
+        "a was added; it must be taken away: b - a + c.": (
+            lambda table, a, b, c: _best_of_others(
+                _cosines(table, table[a] + table[b] + table[c]), a, b, c
+            )
+        ),
         "This is the nearest neighbour of c; the step from a to b is missing.": (
-            lambda table, a, b, c: _analogy(table, b, b, c)
+            lambda table, a, b, c: _best_of_others(_cosines(table, table[c]), a, b, c)
+        ),
+        "This row is the farthest away; take the largest cosine.": (
+            lambda table, a, b, c: _best_of_others(-_cosines(table, _goal(table, a, b, c)), a, b, c)
         ),
     },
+    hints=(
+        "First make one vector, the goal. Then ask which row points most nearly the same way.",
+        "The goal is `table[b] - table[a] + table[c]`. The cosine of a row with it is their dot "
+        "product over both lengths; the length of the goal is the same for all rows.",
+        "Set the cosines of the three words to minus infinity, `cosines[[a, b, c]] = -torch.inf`, "
+        "and return `int(cosines.argmax())`.",
+    ),
 )
