@@ -36,6 +36,7 @@ DOUBLE = Exercise(lambda x: 2 * x, [(X,), (X[:1],)], {})
         (1_000_000 - 512, 1_000_000, (), "It is 512 too small."),
         (True, False, (), "It is True; expected False in one of the tests."),
         ((7, 5), (7, 6), ("size", "cost"), "1 cost fewer than expected."),
+        ([[1, 2], [3]], [[1, 2], [3, 0]], (), "Its rows have different lengths."),
         ("words", X, (), "It returned a str; expected numbers."),
         (("words", X), (X, X), ("a", "b"), "a: a str; expected numbers."),
         (X.to(torch.complex64), X, (), "It returned a Tensor; expected numbers."),
@@ -179,6 +180,17 @@ def test_an_error_shows_the_readers_line_and_what_it_was_given():
     assert "not yet. It raised RuntimeError: " in said
     assert "\n  in your line: return x @ y @ y" in said
     assert "\n  called with x of shape (2, 3)" in said
+
+
+def test_an_error_that_a_known_mistake_raises_gets_its_hint_and_is_shown():
+    def transposed(x):
+        return x + x.mT
+
+    question = Exercise(lambda x: 2 * x, [(X,)], {"It is transposed.": transposed})
+    said = judge(question, lambda x: x + x.transpose(0, 1)).text
+    assert said.startswith("not yet. It is transposed.\nIt raised RuntimeError: The size of")
+    another = judge(question, lambda x: x[5]).text
+    assert another.startswith("not yet. It raised IndexError")
 
 
 def test_an_error_inside_a_library_shows_the_line_that_called_it():

@@ -199,7 +199,7 @@ def _find_mistake(
         if _gives_the_same(exercise, mistake, tests):
             return hint
     if tests.last.error is not None and complaints[-1] == _CRASHED:
-        return _describe_crash(answer, tests.last)
+        return _hint_of_crash(exercise, tests) + _describe_crash(answer, tests.last)
     n = len(tests.values)
     general = relate(tests.values, [right.value for right in expected[:n]], exercise.returns)
     return general or next(filter(None, complaints))
@@ -228,6 +228,17 @@ def _gives_the_same(exercise: Exercise, mistake: Answer, tests: _Tests) -> bool:
             return False
         matched += 1
     return matched > 0
+
+
+def _hint_of_crash(exercise: Exercise, tests: _Tests) -> str:
+    """The hint of a mistake that raises the same error in the first test, on a line of its own."""
+    if len(tests.outcomes) > 1:
+        return ""
+    for hint, mistake in exercise.mistakes.items():
+        error = _call(exercise, mistake, 0).error
+        if repr(error) == repr(tests.last.error):
+            return f"{hint}\n"
+    return ""
 
 
 def _describe_crash(answer: Answer, outcome: _Outcome) -> str:
