@@ -31,7 +31,19 @@ STEPS_UNTIL = Exercise(
         "A number of steps is whole: round up.": (
             lambda w, fraction: math.log(fraction) / math.log(w)
         ),
+        "The fraction is what is left; this is how long until it is lost.": (
+            lambda w, fraction: math.ceil(math.log(1 - fraction) / math.log(w))
+        ),
+        "Divide the logarithms; this is the logarithm of the quotient.": (
+            lambda w, fraction: math.ceil(abs(math.log(fraction / w)))
+        ),
     },
+    hints=(
+        "What is left of h after t steps, as a formula in w and t?",
+        "After t steps it is w^t. You want the smallest whole t with w^t ≤ fraction. Take "
+        "logarithms; both are negative, so the sign turns round when you divide.",
+        "Solve for t, `math.log(fraction) / math.log(w)`, and round up with `math.ceil`.",
+    ),
 )
 
 
@@ -47,6 +59,31 @@ def _without_tanh(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor
     for row in x:
         state = w_ih @ row + w_hh @ state + bias
     return state
+
+
+def _tanh_of_the_past(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
+    state = torch.zeros_like(bias)
+    for row in x:
+        state = w_ih @ row + torch.tanh(w_hh @ state + bias)
+    return state
+
+
+def _sigmoid(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
+    state = torch.zeros_like(bias)
+    for row in x:
+        state = torch.sigmoid(w_ih @ row + w_hh @ state + bias)
+    return state
+
+
+def _from_ones(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
+    state = torch.ones_like(bias)
+    for row in x:
+        state = torch.tanh(w_ih @ row + w_hh @ state + bias)
+    return state
+
+
+def _all_states(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
+    return torch.stack([_last_state(x[: t + 1], w_ih, w_hh, bias) for t in range(len(x))])
 
 
 LAST_STATE = Exercise(
@@ -72,7 +109,27 @@ LAST_STATE = Exercise(
         "The bias is missing.": (
             lambda x, w_ih, w_hh, bias: _last_state(x, w_ih, w_hh, torch.zeros_like(bias))
         ),
+        "The tanh acts at the end only; it belongs into every step.": (
+            lambda x, w_ih, w_hh, bias: torch.tanh(_without_tanh(x, w_ih, w_hh, bias))
+        ),
+        "The new input is added after the tanh; add everything first.": _tanh_of_the_past,
+        "That is a sigmoid; this network has a tanh.": _sigmoid,
+        "The state starts with ones; it starts with zeros.": _from_ones,
+        "The last token is not read.": (
+            lambda x, w_ih, w_hh, bias: _last_state(x[:-1], w_ih, w_hh, bias)
+        ),
+        "The first token is not read.": (
+            lambda x, w_ih, w_hh, bias: _last_state(x[1:], w_ih, w_hh, bias)
+        ),
+        "These are the states of all steps; return the last one.": _all_states,
     },
+    hints=(
+        "The state starts with zeros, of the same shape as `bias`. Each row of `x` makes a new "
+        "state from the old one.",
+        "The new state is the tanh of three terms: the input through `w_ih`, the old state through "
+        "`w_hh`, and the bias. Both matrices stand on the left of their vector.",
+        "In the loop: `state = torch.tanh(w_ih @ token + w_hh @ state + bias)`.",
+    ),
 )
 
 
@@ -86,6 +143,7 @@ SPECTRAL_RADIUS = Exercise(
     inputs=[
         (torch.tensor([[0.5, 3.0], [0.0, 0.5]], dtype=torch.float64),),
         (torch.tensor([[0.0, -0.9], [0.9, 0.0]], dtype=torch.float64),),  # a turn: no real value
+        (torch.tensor([[-0.8, 1.0], [0.0, 0.3]], dtype=torch.float64),),  # the largest is negative
         random_inputs((5, 5)),
     ],
     mistakes={
@@ -98,15 +156,33 @@ SPECTRAL_RADIUS = Exercise(
         "Eigenvalues may be complex: take the largest absolute value, not the real part.": (
             lambda m: torch.linalg.eigvals(m).real.max()
         ),
+        "Eigenvalues may be complex: take the absolute value of the whole number, not of its real "
+        "part.": lambda m: torch.linalg.eigvals(m).real.abs().max(),
+        "eigvalsh is for symmetric matrices; this one need not be symmetric: use eigvals.": (
+            lambda m: torch.linalg.eigvalsh(m).abs().max()
+        ),
+        "That is the smallest eigenvalue in size; powers follow the largest.": (
+            lambda m: torch.linalg.eigvals(m).abs().min()
+        ),
         "This is the determinant, the product of all eigenvalues.": lambda m: torch.linalg.det(m),
         "This is the length of the whole matrix (Frobenius).": lambda m: m.norm(),
     },
+    hints=(
+        "Which vectors does a matrix only stretch? The factor of the one it stretches most decides "
+        "how fast powers of the matrix grow.",
+        "Those factors are the eigenvalues. They may be complex, as for a rotation, so compare "
+        "their absolute values.",
+        "Write `torch.linalg.eigvals(matrix)`, then `.abs()`, and take the largest.",
+    ),
 )
 
 
 def _forget_bias(steps: float) -> float:
-    keep = 0.5 ** (1 / steps)
-    return math.log(keep / (1 - keep))
+    return _logit(0.5 ** (1 / steps))
+
+
+def _logit(gate: float) -> float:
+    return math.log(gate / (1 - gate))
 
 
 FORGET_BIAS = Exercise(
@@ -125,7 +201,19 @@ FORGET_BIAS = Exercise(
         "This is the logarithm of the gate; the gate is a sigmoid, so log(f / (1 - f)).": (
             lambda steps: math.log(0.5) / steps
         ),
+        "This takes the same amount away at each step; each step multiplies by f.": (
+            lambda steps: _logit(1 - 0.5 / steps)
+        ),
+        "The gate is applied `steps` times: f to that power is 1/2, so take the root.": (
+            lambda steps: _logit(0.5**steps)
+        ),
     },
+    hints=(
+        "First find the gate f. After `steps` steps the state has been multiplied by f that many "
+        "times.",
+        "f^steps = 1/2, so f = 0.5^(1 / steps). Then ask which number b has f as its sigmoid.",
+        "The sigmoid is undone by `math.log(f / (1 - f))`.",
+    ),
 )
 
 
@@ -158,5 +246,22 @@ ADDITIVE = Exercise(
             lambda q, k, w, u, v: (k @ q).softmax(dim=0) @ k
         ),
         "This is the plain mean of the keys.": lambda q, k, w, u, v: k.mean(dim=0),
+        "The query has no effect: add it to the keys before the tanh, or it shifts all scores "
+        "alike.": (
+            lambda q, k, w, u, v: ((torch.tanh(q @ w) + torch.tanh(k @ u)) @ v).softmax(dim=0) @ k
+        ),
+        "The vector v is missing: it weighs the hidden units; they are not just added up.": (
+            lambda q, k, w, u, v: torch.tanh(q @ w + k @ u).sum(dim=-1).softmax(dim=0) @ k
+        ),
+        "The softmax comes too early: first v makes one score of the hidden units.": (
+            lambda q, k, w, u, v: (torch.tanh(q @ w + k @ u).softmax(dim=0) @ v) @ k
+        ),
     },
+    hints=(
+        "Three parts: a score for each key, a softmax, a mean of the keys with these weights.",
+        "The score of a key is vᵀ tanh(query through `w` + key through `u`). All keys at once: "
+        "`(Da,) + (S, Da)`, then `(S, Da) @ (Da,)`.",
+        "The scores are `torch.tanh(query @ w + keys @ u) @ v`; take the softmax over the keys "
+        "(dim=0) and mix: `weights @ keys`.",
+    ),
 )
