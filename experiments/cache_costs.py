@@ -134,8 +134,7 @@ class Step:
 
     def __call__(self) -> Tensor:
         """Read the new tokens and return the scores after each, ``(B, n, V)``."""
-        for store in self.cache.own:
-            store.length = self.length  # what the last run added is forgotten
+        self.cache.rewind(self.length)  # what the last run added is forgotten
         logits: Tensor = self.model(self.new, cache=self.cache)
         return logits
 

@@ -263,8 +263,7 @@ class Reader:
 
     def forget(self, length: int) -> None:
         """Keep the first ``length`` tokens only."""
-        for store in self.cache.own:
-            store.length = min(store.length, length)
+        self.cache.rewind(min(self.cache.length, length))
 
 
 class Pairs:

@@ -18,7 +18,13 @@ from transformer_lib.cache import KeyValueStore
 from transformer_lib.config import RopePairing
 from transformer_lib.masks import causal_mask
 from transformer_lib.positions import rotate
-from transformer_lib.shapes import check_divides, check_probability, expect_last, expect_shape
+from transformer_lib.shapes import (
+    check_divides,
+    check_probability,
+    expect_last,
+    expect_shape,
+    is_plain_linear,
+)
 
 
 def attention(
@@ -85,8 +91,12 @@ def fused_attention(
     causal: bool = False,
     scale: float | None = None,
     dropout: float = 0.0,
+    enable_gqa: bool = False,
 ) -> Float[Tensor, "*out T Dv"]:
     """Compute what :func:`attention` computes with PyTorch's fused kernel, without the weights.
+
+    The kernels want a bias in the dtype of ``q``: in bfloat16 one entry in it is off by up to
+    1/256 of its size, so ALiBi cannot tell all far distances apart.
 
     Args:
         q: queries, ``(..., T, K)``.
@@ -97,6 +107,8 @@ def fused_attention(
         causal: whether to hide the future too; the last query stands at the last key.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
         dropout: the probability with which a weight is dropped.
+        enable_gqa: whether ``k`` and ``v`` have fewer heads (the third dimension from the end) than
+            ``q``, each shared by neighbouring heads of ``q``.
 
     Returns:
         The outputs ``(..., T, Dv)``.
@@ -110,10 +122,65 @@ def fused_attention(
         >>> torch.allclose(fused_attention(x, x, x), attention(x, x, x)[0])
         True
     """
-    _check_inputs(q, k, v, mask, bias)
-    kernel = partial(F.scaled_dot_product_attention, q, k, v, scale=scale, dropout_p=dropout)
+    _check_inputs(q, *(_first_head(k, v) if enable_gqa else (k, v)), mask, bias)
     if q.shape[-2] == 1:  # a single query stands at the last key and sees them all
         causal = False
+    attend = _fused_groups if enable_gqa else _fused
+    return attend(q, k, v, mask, bias, causal, scale=scale, dropout_p=dropout)
+
+
+def _fused_groups(
+    q: Float[Tensor, "*batch H T K"],
+    k: Float[Tensor, "*batch G S K"],
+    v: Float[Tensor, "*batch G S Dv"],
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    **options: Any,
+) -> Float[Tensor, "*batch H T Dv"]:
+    """Let each key head serve a group of query heads, without copies of it where that counts."""
+    n_heads, n_groups = q.shape[-3], k.shape[-3]
+    check_divides("the heads of k", n_groups, "the heads of q", n_heads)
+    if q.shape[-2] == 1:  # the queries of a group become the rows of one head
+        mask, bias = (_group_rows(x, n_heads, n_groups) for x in (mask, bias))
+        q = q.squeeze(-2).unflatten(-2, (n_groups, -1))
+        return _fused(q, k, v, mask, bias, causal, **options).flatten(-3, -2).unsqueeze(-2)
+    # On a GPU only the kernel for short numbers and no mask knows groups. The others would store
+    # all the scores, and beside so many of them copies of the keys are small.
+    masked = mask is not None or bias is not None or (causal and q.shape[-2] != k.shape[-2])
+    copied = q.device.type == "cuda" and (masked or q.element_size() > 2)
+    if copied:
+        k, v = _repeat_heads(q, k), _repeat_heads(q, v)
+    return _fused(q, k, v, mask, bias, causal, enable_gqa=not copied, **options)
+
+
+def _first_head(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """One head of both, which fits any number of query heads; they must have as many."""
+    sizes: dict[str, int] = {}
+    expect_last("k", k, "G S K", sizes)
+    expect_last("v", v, "G S Dv", sizes)
+    return k[..., :1, :, :], v[..., :1, :, :]
+
+
+def _group_rows(x: Tensor | None, n_heads: int, n_groups: int) -> Tensor | None:
+    """Lay heads with one row each below each other: ``(..., H, 1, n)`` to ``(..., G, H/G, n)``."""
+    if x is None or x.ndim < 3 or x.shape[-3] != n_heads:
+        return x  # the same for all heads
+    rows: Tensor = x.squeeze(-2).unflatten(-2, (n_groups, -1))
+    return rows
+
+
+def _fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    **options: Any,
+) -> Tensor:
+    """Choose what the kernel is told, so that every query has a key to look at."""
+    kernel = partial(F.scaled_dot_product_attention, q, k, v, **options)
     if mask is None and bias is None and (not causal or q.shape[-2] == k.shape[-2]):
         return kernel(is_causal=causal)  # no mask to read: the fastest kernel
     mask = _with_causal(mask, q, k) if causal else mask
@@ -200,11 +267,9 @@ class MultiHeadAttention(nn.Module):
         pairing: how RoPE pairs the features of a head.
 
     Attributes:
-        fused: whether the forward pass uses :func:`fused_attention` and one product for all three
-            projections (the default), or the readable :func:`attention` and one product for each;
-            both give the same answer.
-        joined: weight and bias of the three projections side by side, if somebody keeps them; used
-            where no gradients are wanted.
+        fused: whether the forward pass uses :func:`fused_attention` and, while gradients are
+            recorded, one product for all three projections (the default), or the readable
+            :func:`attention` and one product for each; both give the same answer.
 
     Raises:
         ValueError: if the sizes do not divide.
@@ -235,7 +300,6 @@ class MultiHeadAttention(nn.Module):
         self.d_head = d_model // n_heads
         self.scale, self.dropout, self.pairing = scale, dropout, pairing
         self.fused = True
-        self.joined: tuple[Tensor, Tensor | None] | None = None
         self.query = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
         self.key = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.value = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
@@ -269,10 +333,11 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: if the shapes do not fit together.
         """
-        q, k, v = self._project(x, memory, angles, store)
-        attend = fused_attention if self.fused else _readable_attention
+        q, k, v = self._project(x, memory, angles, store, join=self.fused)
         dropout = self.dropout if self.training else 0.0
-        heads = attend(q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout)
+        options: Any = {"bias": bias, "causal": causal, "scale": self.scale, "dropout": dropout}
+        attend = fused_attention if self.fused else _readable_attention
+        heads = attend(q, k, v, mask, enable_gqa=self.n_kv_heads < self.n_heads, **options)
         return self._merge(heads)
 
     def with_weights(
@@ -298,69 +363,67 @@ class MultiHeadAttention(nn.Module):
         Returns:
             The outputs ``(B, T, D)`` and the weights ``(B, H, T, S)``. No weight is dropped.
         """
-        q, k, v = self._project(x, memory, angles, None)
+        q, k, v = self._project(x, memory, angles)
+        k, v = _repeat_heads(q, k), _repeat_heads(q, v)
         heads, weights = attention(q, k, v, mask, bias=bias, causal=causal, scale=self.scale)
         return self._merge(heads), weights
 
     def _project(
-        self, x: Tensor, memory: Tensor | None, angles: Tensor | None, store: KeyValueStore | None
-    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        angles: Tensor | None,
+        store: KeyValueStore | None = None,
+        *,
+        join: bool = False,
+    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
         """Queries, keys and values of every head; keys and values of earlier calls come first."""
         sizes = {"D": self.d_model}
         expect_shape("x", x, "B T D", sizes)
         if memory is not None:
             expect_shape("memory", memory, "B S D", sizes)
-        joint = self._joint_projection(x) if memory is None else None
+        joint = self._joint_projection(x) if join and memory is None else None
         q = self._split(self.query(x) if joint is None else joint[0])  # (B, H, T, K)
         if angles is not None:
             q = rotate(q, angles, self.pairing)
         if memory is not None and store is not None and store.length:
-            k, v = store.read()  # the memory does not change between calls
-            if (k.shape[0], k.shape[2]) != tuple(memory.shape[:2]):
-                held = f"the store holds another one, with (B, S) = {(k.shape[0], k.shape[2])}"
-                raise ValueError(f"memory has shape {tuple(memory.shape)}; {held}")
-        else:
-            source = x if memory is None else memory
-            k = self._split(self.key(source) if joint is None else joint[1])  # (B, H, S, K)
-            v = self._split(self.value(source) if joint is None else joint[2])
-            if angles is not None:
-                k = rotate(k, angles, self.pairing)
-            if store is not None:
-                k, v = store.append(k, v)
-        group = self.n_heads // self.n_kv_heads
-        if group > 1:  # query heads 0 .. group-1 share key-value head 0, and so on
-            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+            store.check(memory)  # it does not change between calls
+            return q, *store.read()
+        source = x if memory is None else memory
+        k = self._split(self.key(source) if joint is None else joint[1])  # (B, G, S, K)
+        v = self._split(self.value(source) if joint is None else joint[2])
+        if angles is not None:
+            k = rotate(k, angles, self.pairing)
+        if store is not None:
+            k, v = store.append(k, v)
+            if memory is not None:
+                store.keep(memory)
         return q, k, v
 
     def _joint_projection(self, x: Float[Tensor, "B T D"]) -> Sequence[Tensor] | None:
         """Queries, keys and values of ``x`` from one large product, if there is to be one.
 
         Weights that are to be trained are laid side by side anew in each step, which is cheap for
-        as many tokens as a step has. For one token it is not: generation keeps them in ``joined``.
+        as many tokens as a step has. For one token it is not, so without gradients nobody does.
         """
-        joined = self.join() if self.fused and torch.is_grad_enabled() else self.joined
+        joined = self.join() if torch.is_grad_enabled() else None
         if joined is None:
             return None
         widths = [part.out_features for part in (self.query, self.key, self.value)]
-        weight, bias = joined
-        if bias is not None and x.numel() == self.d_model:  # one token: see CompiledDecoder
-            product = F.linear(x, weight) + bias
-        else:
-            product = F.linear(x, weight, bias)
-        return torch.split(product, widths, dim=-1)
+        return torch.split(F.linear(x, *joined), widths, dim=-1)
 
     def join(self) -> tuple[Float[Tensor, "HK D"], Float[Tensor, " HK"] | None] | None:
         """Lay weights and biases of the three projections side by side.
 
         Returns:
             Both, or ``None`` if a projection is not a plain linear layer but one that somebody put
-            in its place or listens to.
+            in its place or listens to, or if only some of them have a bias.
         """
         parts = (self.query, self.key, self.value)
-        if any(type(part) is not nn.Linear or part._forward_hooks for part in parts):
+        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
+        if not all(map(is_plain_linear, parts)) or len(biases) not in (0, len(parts)):
             return None
         weights: list[Tensor] = [part.weight for part in parts]
-        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
         return torch.cat(weights), torch.cat(biases) if biases else None
 
     def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
@@ -374,8 +437,19 @@ class MultiHeadAttention(nn.Module):
         return mixed
 
 
-def _readable_attention(*inputs: Any, **options: Any) -> Tensor:
-    return attention(*inputs, **options)[0]
+def _readable_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, enable_gqa: bool, **options: Any
+) -> Tensor:
+    """The output of :func:`attention`, for whoever asks as :func:`fused_attention` is asked."""
+    if enable_gqa:
+        k, v = _repeat_heads(q, k), _repeat_heads(q, v)
+    return attention(q, k, v, mask, **options)[0]
+
+
+def _repeat_heads(q: Tensor, x: Float[Tensor, "*batch G S K"]) -> Float[Tensor, "*batch H S K"]:
+    """Give each query head keys or values: heads 0 .. H/G - 1 share the first, and so on."""
+    group = q.shape[-3] // x.shape[-3]
+    return x if group == 1 else x.repeat_interleave(group, dim=-3)
 
 
 def _with_causal(mask: Tensor | None, q: Tensor, k: Tensor) -> Bool[Tensor, "..."]:

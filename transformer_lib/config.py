@@ -1,6 +1,8 @@
 """One configuration for every model: free choices, checked."""
 
-from dataclasses import dataclass
+import numbers
+import operator
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from transformer_lib.shapes import check_divides, check_fields, check_number, check_probability
@@ -92,6 +94,11 @@ class TransformerConfig:
     init: Init = "xavier"
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+                # NumPy's whole numbers become Python's, which can be written as JSON.
+                object.__setattr__(self, field.name, operator.index(value))
         check_fields(self, may_be_zero=("n_segments",))
         for name in ("dropout", "attention_dropout"):
             check_probability(name, getattr(self, name))

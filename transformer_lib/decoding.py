@@ -10,13 +10,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.modules import module as all_modules
 
-from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import next_positions
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.config import TransformerConfig
 from transformer_lib.embeddings import check_ids
 from transformer_lib.heads import CausalLM, Seq2SeqLM
-from transformer_lib.shapes import check_whole, expect_shape
+from transformer_lib.models import EncoderDecoder
+from transformer_lib.shapes import check_whole, expect_shape, is_plain_linear
 
 LanguageModel = CausalLM | Seq2SeqLM
 
@@ -24,17 +26,21 @@ LanguageModel = CausalLM | Seq2SeqLM
 class DecodingStep:
     """The tokens so far in, the scores of the next one out; with a cache only new ones are read.
 
-    For use inside :func:`generating` and ``torch.no_grad``. One object serves one batch.
+    For use inside :func:`generating` and ``torch.no_grad``. One object serves one batch. A
+    ``CausalLM`` with a ``forward`` or hooks of its own is called as a whole; of others only the
+    parts are, since nobody asks for scores at every position of the prompt.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``.
         prompt: what the batch starts with, ``(B, T)``.
         max_new_tokens: how many tokens will be asked for.
-        prompt_mask: where the prompt has real tokens, ``(B, T)``; padding stands on the left.
+        prompt_mask: where the prompt has real tokens, ``(B, T)`` or ``(B, 1, 1, T)``; padding
+            stands on the left.
         source: what a ``Seq2SeqLM`` reads, ``(B, S)``; it is encoded here, once.
         source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
         use_cache: whether to keep keys and values, or to compute them anew in each step.
-        cache: a cache to use instead of one of its own.
+        cache: a cache to use instead of one of its own; what it holds already is taken for the
+            first tokens of the prompt.
 
     Raises:
         TypeError: if the model is of another kind, ids are not whole numbers, or the prompt's mask
@@ -56,15 +62,13 @@ class DecodingStep:
         prompt: Int[Tensor, "B T"],
         max_new_tokens: int,
         *,
-        prompt_mask: Bool[Tensor, "B T"] | None = None,
+        prompt_mask: Bool[Tensor, "..."] | None = None,
         source: Int[Tensor, "B S"] | None = None,
         source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
         use_cache: bool = True,
         cache: KeyValueCache | None = None,
     ) -> None:
-        if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
-            kind = type(model).__name__
-            raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
+        _check_kind(model, source)
         check_ids("prompt", prompt, model.config.vocab_size)
         check_whole("max_new_tokens", max_new_tokens)
         sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
@@ -73,24 +77,23 @@ class DecodingStep:
         if max_len > limit:
             room = f"there is room for max_len={limit}, not counting the last token"
             raise ValueError(f"{max_new_tokens=} after a prompt of {sizes['T']} tokens: {room}")
+        self.model, self.output = model, model.output
         self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
-        self.output = model.output
         if use_cache and cache is None:
             cache = KeyValueCache(model.config.n_layers, max_len)
         self.cache = cache
-        self.memory, self.memory_mask = None, source_mask
+        self.memory = self.memory_mask = None
         if isinstance(model, Seq2SeqLM) and source is not None:
             expect_shape("source", source, "B S", sizes)
             if source_mask is not None:
                 expect_shape("source_mask", source_mask, "B 1 1 S", sizes)
+                self.memory_mask = source_mask.clone()  # compiled steps will write to it
             self.memory = model.body.encoder(source, source_mask)
         self.real = self.positions = None
         if prompt_mask is not None:
-            expect_shape("prompt_mask", prompt_mask, "B T", sizes)
-            if not (prompt_mask[:, -1].all() and (prompt_mask.int().diff() >= 0).all()):
-                raise ValueError("prompt_mask hides a token that comes after a real one")
             n_places = max_len if cache is None else cache.max_len
-            self.real = F.pad(prompt_mask, (0, n_places - sizes["T"]), value=True)  # (B, n_places)
+            real = prompt_rows(prompt_mask, sizes)
+            self.real = F.pad(real, (0, n_places - sizes["T"]), value=True)  # (B, n_places)
             # A place is the number of real tokens before it: padding does not push a row along.
             self.positions = (self.real.cumsum(dim=1) - 1).clamp(min=0)
 
@@ -113,10 +116,12 @@ class DecodingStep:
         places = next_positions(new, self.cache)[0]
         mask = None if self.real is None else self.real[:, None, None, :n_keys]
         positions = None if self.positions is None else self.positions[:, places]
-        x = self.decoder(
-            new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
-        )
-        logits: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
+        options: Any = {"positions": positions, "cache": self.cache}
+        if isinstance(self.model, CausalLM) and not _is_as_built(self.model, CausalLM):
+            logits: Tensor = self.model(new, mask, **options)[:, -1]
+        else:  # nobody asks for the scores at other positions
+            x = self.decoder(new, self.memory, mask, self.memory_mask, **options)
+            logits = self.output(x[:, -1])
         return logits
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
@@ -126,9 +131,34 @@ class DecodingStep:
                 stored.copy_(stored[rows])
 
 
+def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool[Tensor, "B T"]:
+    """Check where a prompt has real tokens, and give the mask two dimensions.
+
+    Args:
+        prompt_mask: ``(B, T)``, or ``(B, 1, 1, T)`` as :func:`~transformer_lib.data.pad` makes it.
+        sizes: those that are known, B and T.
+
+    Returns:
+        The mask, ``(B, T)``.
+
+    Raises:
+        ValueError: if the shape is another one, or padding does not stand on the left.
+
+    Example:
+        >>> prompt_rows(torch.tensor([[False, True, True]])[:, None, None], {"B": 1, "T": 3})
+        tensor([[False,  True,  True]])
+    """
+    is_wide = prompt_mask.ndim == 4 and prompt_mask.shape[1:3] == (1, 1)
+    rows = prompt_mask[:, 0, 0] if is_wide else prompt_mask
+    expect_shape("prompt_mask", rows, "B T", sizes)
+    if not (rows[:, -1].all() and (rows.int().diff() >= 0).all()):
+        raise ValueError("prompt_mask hides a token that comes after a real one")
+    return rows
+
+
 @contextmanager
 def generating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and projections joined; afterwards each module is as it was.
+    """Eval mode; afterwards each module is as it was.
 
     Args:
         model: any model of this library.
@@ -138,20 +168,23 @@ def generating(model: nn.Module) -> Iterator[None]:
         >>> with generating(model):
         ...     model.training
         False
+        >>> model.training
+        True
     """
-    modes = [(module, module.training) for module in model.modules()]
-    attentions = [module for module, _ in modes if isinstance(module, MultiHeadAttention)]
-    model.eval()
+    # Faster than model.modules(), because it happens for every token; a shared part comes twice.
+    in_training, parts = [], [model]
+    while parts:
+        part = parts.pop()
+        if part.training:
+            in_training.append(part)
+        parts.extend(child for child in part._modules.values() if child is not None)
     try:
-        for attention in attentions:
-            with torch.no_grad():
-                attention.joined = attention.join() if attention.fused else None
+        for part in in_training:
+            part.training = False
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
-        for attention in attentions:
-            attention.joined = None
+        for part in in_training:
+            part.training = True
 
 
 class CompiledDecoder(nn.Module):
@@ -161,6 +194,10 @@ class CompiledDecoder(nn.Module):
     than to run them. A recording (a CUDA graph) is launched at once. It has fixed shapes and
     addresses, so the cache is static. Use it in the place of the model: ``generate(fast, ...)``.
     The first call for a batch of some shape compiles; later ones replay.
+
+    Weights that change in place (an optimizer's step, ``load_state_dict``) are seen at once. If
+    parts were exchanged, moved or set otherwise, the next batch compiles anew. While somebody
+    listens with a hook or has replaced a ``forward``, steps are neither compiled nor replayed.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``. It may be trained on; one batch at a time.
@@ -194,26 +231,28 @@ class CompiledDecoder(nn.Module):
 
         Returns:
             A function from all tokens so far, ``(B, T)``, to the scores of the next, ``(B, V)``.
+
+        Raises:
+            TypeError: if the inputs name a cache: this one is always used.
         """
+        for name in {"cache", "use_cache"} & inputs.keys():
+            raise TypeError(f"a CompiledDecoder has a cache of its own: leave out {name}=")
         cache = KeyValueCache(self.config.n_layers, self.max_len, prompt.device)
         step = DecodingStep(self.model, prompt, max_new_tokens, cache=cache, **inputs)
-        attentions = [part for part in self.modules() if isinstance(part, MultiHeadAttention)]
-        joined = [part.joined for part in attentions]
         state = [step.memory, step.memory_mask, step.real, step.positions]
-        state += [tensor for pair in joined if pair is not None for tensor in pair]
         shapes = [prompt.shape[:1], *(None if part is None else part.shape for part in state)]
-        shapes += [(p.data_ptr(), p.dtype) for p in self.parameters()]  # a model that was moved
+        shapes += _looks(self.model)
         if shapes != self.shapes:
-            self.step, self.state, self.joined, self.shapes = step, state, joined, shapes
+            self.step, self.state, self.shapes = step, state, shapes
             self.cache, self.token = cache, prompt[:, -1:].clone()
             self.replays: dict[int, Callable[[], Tensor]] = {}
         else:  # what was recorded reads from these addresses
             for old, new in zip(self.state, state, strict=True):
                 if old is not None and new is not None:
                     old.copy_(new)
-            for part, pair in zip(attentions, self.joined, strict=True):
-                part.joined = pair
-            self.cache.rewind()
+            self.cache.reset()
+        self.parts = list(self.model.modules())
+        self.hooks = [hooks for part in self.parts for hooks in _hooks(part)]
         self.fresh, self.current = True, step
         return partial(self._next, step)
 
@@ -224,12 +263,15 @@ class CompiledDecoder(nn.Module):
         # Attention looks at 64 places, then at 128, ...: less to read, and not many recordings.
         n_keys = min(self.max_len, 64 * math.ceil(ids.shape[1] / 64))
         self.cache.show(n_keys)
-        if self.fresh:
-            self.fresh = False
-            return self.step.read(ids, n_keys)
+        is_prompt, self.fresh = self.fresh, False
+        # Looked at in every step, hence without a call for each part.
+        watched = any(self.hooks) or any("forward" in vars(part) for part in self.parts)
+        if is_prompt or watched:
+            return self.step.read(ids if is_prompt else ids[:, -1:], n_keys)
         self.token.copy_(ids[:, -1:])
         if n_keys not in self.replays:
             self.replays[n_keys] = self._record(n_keys)
+        self.cache.count_on_device()
         return self.replays[n_keys]()
 
     def _record(self, n_keys: int) -> Callable[[], Tensor]:
@@ -254,9 +296,51 @@ class CompiledDecoder(nn.Module):
 
         def replay() -> Tensor:
             graph.replay()
-            return logits
+            return logits.clone()  # the next replay writes to the same place
 
         return replay
+
+
+def _check_kind(model: nn.Module, source: Tensor | None) -> None:
+    """Refuse models that cannot be decoded, or not without leaving out something of theirs."""
+    kind = type(model).__name__
+    if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
+        raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
+    if isinstance(model, Seq2SeqLM):
+        for part, built in ((model, Seq2SeqLM), (model.body, EncoderDecoder)):
+            if not _has_forward_of(part, built):
+                why = "would not be called, only its encoder, decoder and output are"
+                raise TypeError(f"model is a {kind}, whose own forward {why}")
+
+
+def _has_forward_of(part: nn.Module, built: type[nn.Module]) -> bool:
+    return type(part).forward is built.forward and "forward" not in vars(part)
+
+
+def _is_as_built(model: nn.Module, built: type[nn.Module]) -> bool:
+    """Whether to call a model is to call its parts: nobody replaced its forward, or listens."""
+    return _has_forward_of(model, built) and not any(_hooks(model))
+
+
+def _hooks(part: nn.Module) -> tuple[dict[int, Any], ...]:
+    """Whoever listens to what a module is given and returns."""
+    return (
+        part._forward_pre_hooks,
+        part._forward_hooks,
+        all_modules._global_forward_pre_hooks,
+        all_modules._global_forward_hooks,
+    )
+
+
+def _looks(model: nn.Module) -> list[Any]:
+    """All that a recorded step of a model depends on, but for the values of its weights."""
+    plain = (bool, int, float, str, TransformerConfig, type(None))
+    found: list[Any] = []
+    for part in model.modules():
+        settings = {name: x for name, x in vars(part).items() if isinstance(x, plain)}
+        found.append((type(part), {**settings, "training": False}))
+    tensors = (*model.parameters(), *model.buffers())
+    return found + [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in tensors]
 
 
 @contextmanager
@@ -265,14 +349,15 @@ def _biases_apart(model: nn.Module) -> Iterator[None]:
 
     Product and bias in one are a call of a library, which leaves nothing to the compiler.
     """
-    layers = [part for part in model.modules() if type(part) is nn.Linear and part.bias is not None]
-    for layer in layers:
-        vars(layer)["forward"] = partial(_product_and_bias, layer)
+    linears = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    layers = [part for part in linears if is_plain_linear(part) and part.bias is not None]
     try:
+        for layer in layers:
+            vars(layer)["forward"] = partial(_product_and_bias, layer)
         yield
     finally:
         for layer in layers:
-            del vars(layer)["forward"]
+            vars(layer).pop("forward", None)
 
 
 def _product_and_bias(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ the next token, :func:`choose_token` picks one, and :func:`stream` goes round un
 :func:`generate` collects what it yields. :func:`beam_search` follows several answers at once.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -16,12 +17,37 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_lib.decoding import CompiledDecoder, DecodingStep, LanguageModel, generating
+from transformer_lib.decoding import (
+    CompiledDecoder,
+    DecodingStep,
+    LanguageModel,
+    generating,
+    prompt_rows,
+)
 from transformer_lib.embeddings import check_ids
 from transformer_lib.shapes import check_number, check_whole, expect_shape
 
 Decodes = LanguageModel | CompiledDecoder
 Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
+
+COLD = 1e-6  # below this temperature, logits might overflow where they are divided by it
+LOOK_EVERY = 16  # how many tokens a GPU may make before somebody looks at its scores
+
+# What other libraries call it
+INSTEAD = {
+    "do_sample": "sampling=Sampling() draws, sampling=GREEDY takes the best token",
+    "num_beams": "beam_search(..., n_beams=...)",
+    "n_beams": "beam_search",
+    "attention_mask": "prompt_mask=",
+    "mask": "prompt_mask=",
+    "eos_token_id": "eos_id=",
+    "pad_token_id": "pad_id=",
+    "input_ids": "prompt",
+    "max_length": "max_new_tokens=",
+    "max_tokens": "max_new_tokens=",
+    "stop_strings": "stop=",
+    "seed": "generator=torch.Generator().manual_seed(...)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +113,8 @@ def filter_logits(
         seen: which tokens came before in each row, ``(B, V)``, for the repetition penalty.
 
     Returns:
-        New logits, ``(B, V)``, minus infinity for tokens that may not be drawn.
+        New logits, ``(B, V)``, minus infinity for tokens that may not be drawn. Below a temperature
+        of a millionth they are shifted, so that the best is 0.
 
     Example:
         >>> logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
@@ -102,7 +129,9 @@ def filter_logits(
         logits = torch.where(seen, penalised, logits)
     if sampling.temperature == 0:
         return logits
-    logits = logits / sampling.temperature
+    if sampling.temperature < COLD:  # the best becomes 0, which changes no probability
+        logits = logits - logits.amax(dim=-1, keepdim=True)
+    logits = logits / max(sampling.temperature, torch.finfo(logits.dtype).tiny)
     if sampling.top_k is not None:
         kept = logits.topk(min(sampling.top_k, logits.shape[-1])).values
         logits = logits.masked_fill(logits < kept[:, -1:], -math.inf)
@@ -134,10 +163,24 @@ def choose_token(
     Returns:
         One token for each row, ``(B,)``.
 
+    Raises:
+        FloatingPointError: if the best score of a row is not a finite number.
+
     Example:
         >>> choose_token(torch.tensor([[0.0, 2.0, 1.0]]))
         tensor([1])
     """
+    best = logits.amax(dim=-1)
+    if not best.isfinite().all():
+        row = int((~best.isfinite()).int().argmax())
+        raise FloatingPointError(_no_choice(row, float(best[row])))
+    return _choose(logits, sampling, seen, generator)
+
+
+def _choose(
+    logits: Tensor, sampling: Sampling, seen: Tensor | None, generator: torch.Generator | None
+) -> Int[Tensor, " B"]:
+    """Pick tokens without a look at the scores, for which a GPU would have to wait."""
     logits = filter_logits(logits, sampling, seen)
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
@@ -154,7 +197,7 @@ def stream(
     *,
     max_new_tokens: int,
     sampling: Sampling = GREEDY,
-    eos_id: int | None = None,
+    eos_id: int | Sequence[int] | None = None,
     pad_id: int = 0,
     stop: Stop | None = None,
     generator: torch.Generator | None = None,
@@ -162,22 +205,29 @@ def stream(
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
-    The model is in eval mode until the iterator ends or is thrown away: one stream at a time.
+    Between two tokens nothing is kept on the model: each module is in its own mode, there may be
+    several streams, and any of them may be thrown away. If weights change meanwhile, the next token
+    is made with the new ones; keys and values of earlier tokens stay as they were.
 
     Args:
         model: a ``CausalLM``, ``Seq2SeqLM`` or ``CompiledDecoder``.
         prompt: what to go on from, ``(B, T)``; the start token for a ``Seq2SeqLM``.
         max_new_tokens: how many tokens each row gets at most.
         sampling: how to draw; the best token always if left out.
-        eos_id: the token after which a row has ended.
+        eos_id: the token after which a row has ended, or several of them.
         pad_id: fills rows that have ended.
         stop: sequences of ids after any of which a row has ended; or a function that gets the new
             tokens so far, ``(B, n)``, and says which rows have ended, ``(B,)`` boolean.
         generator: the source of random numbers; PyTorch's own if left out.
         inputs: those of ``DecodingStep``, such as ``prompt_mask`` or ``source``.
 
-    Yields:
-        The newest token of each row, ``(B,)``.
+    Returns:
+        An iterator over the newest token of each row, ``(B,)``.
+
+    Raises:
+        FloatingPointError: if scores are not numbers any more; on a GPU up to 16 tokens later.
+        TypeError: if the model or a tensor is of the wrong kind, or an option is not known.
+        ValueError: if something is out of range or does not fit together.
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
@@ -186,28 +236,96 @@ def stream(
         >>> [t.shape for t in stream(model, torch.tensor([[5], [7]]), max_new_tokens=2)]
         [torch.Size([2]), torch.Size([2])]
     """
-    with generating(model):
-        begin = model.begin if isinstance(model, CompiledDecoder) else partial(DecodingStep, model)
-        with torch.no_grad():  # not where the caller goes on between two tokens
-            step = begin(prompt, max_new_tokens, **inputs)
-        end = _end_token(model, eos_id, pad_id)
-        seen = None if sampling.repetition_penalty == 1 else _seen(prompt, model, inputs)
-        may_end = eos_id is not None or stop is not None
-        running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
-        n_prompt = prompt.shape[1]
-        ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
-        for n in range(n_prompt, ids.shape[1]):
-            with torch.no_grad():
-                tokens = choose_token(step(ids[:, :n]), sampling, seen, generator)
-            tokens = tokens.where(running, pad_id) if may_end else tokens
-            ids[:, n] = tokens
-            if seen is not None:
-                seen.scatter_(1, tokens[:, None], True)
-            yield tokens
-            if may_end:
-                running &= ~_has_ended(ids[:, n_prompt : n + 1], end, stop)
-                if not running.any():  # only then a GPU has to wait
-                    return
+    _check_options(inputs, stream)
+    if not isinstance(sampling, Sampling):
+        raise TypeError(f"{sampling=} must be a Sampling, such as Sampling(temperature=0.8)")
+    draw = partial(_choose, sampling=sampling, generator=generator)
+    seen = sampling.repetition_penalty != 1
+    return _stream(model, prompt, max_new_tokens, draw, eos_id, pad_id, stop, inputs, seen)
+
+
+def _stream(
+    model: Decodes,
+    prompt: Int[Tensor, "B T"],
+    max_new_tokens: int,
+    draw: Callable[..., Tensor],
+    eos_id: int | Sequence[int] | None,
+    pad_id: int,
+    stop: Stop | None,
+    inputs: dict[str, Any],
+    penalised: bool,
+) -> Iterator[Int[Tensor, " B"]]:
+    begin = model.begin if isinstance(model, CompiledDecoder) else partial(DecodingStep, model)
+    with generating(model), torch.no_grad():  # not where the caller goes on between two tokens
+        step = begin(prompt, max_new_tokens, **inputs)
+    ends = _end_tokens(model, prompt, eos_id, pad_id)
+    seen = _seen(prompt, model, inputs) if penalised else None
+    may_end = eos_id is not None or stop is not None
+    running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
+    watch, n_prompt = _Watch(running), prompt.shape[1]
+    ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
+    for n in range(n_prompt, ids.shape[1]):
+        with generating(model), torch.no_grad():
+            logits = step(ids[:, :n])
+            tokens = draw(logits, seen=seen)
+            watch.look(logits, running)
+        tokens = tokens.where(running, pad_id) if may_end else tokens
+        ids[:, n] = tokens
+        if seen is not None:
+            seen.scatter_(1, tokens[:, None], True)
+        if n + 1 == ids.shape[1]:
+            watch.report()
+        yield tokens
+        if may_end:
+            running &= ~_has_ended(ids[:, n_prompt : n + 1], ends, stop)
+            if not running.any():  # only then a GPU has to wait
+                watch.report()
+                return
+
+
+class _Watch:
+    """Looks for scores that are not numbers, without making a GPU wait for every token.
+
+    Args:
+        rows: anything with one entry for each row of scores.
+        n_beams: how many of them belong to one row of the prompt.
+    """
+
+    def __init__(self, rows: Tensor, n_beams: int = 1) -> None:
+        self.n_tokens, self.n_beams = 0, n_beams
+        self.since = torch.zeros_like(rows, dtype=torch.long)  # the first such token; 0: none
+        self.best = torch.zeros_like(rows, dtype=torch.float32)  # its best score
+
+    def look(self, logits: Float[Tensor, "B V"], running: Bool[Tensor, " B"]) -> None:
+        """Note rows, of those that run, whose best score is NaN or infinite; report now and then.
+
+        Args:
+            logits: scores of the next token.
+            running: rows in which a token is wanted.
+        """
+        self.n_tokens += 1
+        best = logits.amax(dim=-1).float()
+        new = running & (self.since == 0) & ~best.isfinite()
+        self.since = torch.where(new, self.n_tokens, self.since)
+        self.best = torch.where(new, best, self.best)
+        if self.since.device.type == "cpu" or self.n_tokens % LOOK_EVERY == 0:
+            self.report()
+
+    def report(self) -> None:
+        """Raise an error if there was such a row.
+
+        Raises:
+            FloatingPointError: which says in which row, and at which new token.
+        """
+        if self.since.any():
+            row = int(self.since.ne(0).int().argmax())
+            when = f" at new token {int(self.since[row])}"
+            raise FloatingPointError(_no_choice(row // self.n_beams, float(self.best[row]), when))
+
+
+def _no_choice(row: int, best: float, when: str = "") -> str:
+    why = "the weights or what flows through the model are not finite any more"
+    return f"logits: the best score of row {row}{when} is {best}; expected a finite number ({why})"
 
 
 def generate(
@@ -226,7 +344,7 @@ def generate(
         max_new_tokens: how many tokens each row gets at most.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
         options: ``sampling``, ``eos_id``, ``pad_id``, ``stop``, ``generator`` as in :func:`stream`,
-            ``prompt_mask``, ``source``, ``source_mask``, ``use_cache`` as in
+            ``prompt_mask``, ``source``, ``source_mask``, ``use_cache``, ``cache`` as in
             ``DecodingStep``.
 
     Returns:
@@ -234,7 +352,8 @@ def generate(
         that ended before are filled with ``pad_id``.
 
     Raises:
-        TypeError: if the model or a tensor is of the wrong kind.
+        FloatingPointError: if scores are not numbers any more.
+        TypeError: if the model or a tensor is of the wrong kind, or an option is not known.
         ValueError: if something is out of range or does not fit together.
 
     Example:
@@ -245,6 +364,7 @@ def generate(
         >>> ids.shape, ids[:, :2].tolist()
         (torch.Size([2, 6]), [[5, 7], [8, 9]])
     """
+    _check_options(options, generate, stream)
     ids = [prompt]
     for tokens in stream(model, prompt, max_new_tokens=max_new_tokens, **options):
         ids.append(tokens[:, None])
@@ -253,7 +373,6 @@ def generate(
     return torch.cat(ids, dim=1)
 
 
-@torch.no_grad()
 def beam_search(
     model: LanguageModel,
     prompt: Int[Tensor, "B T"],
@@ -261,7 +380,7 @@ def beam_search(
     n_beams: int,
     max_new_tokens: int,
     length_penalty: float = 0.6,
-    eos_id: int | None = None,
+    eos_id: int | Sequence[int] | None = None,
     pad_id: int = 0,
     **inputs: Any,
 ) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
@@ -278,9 +397,9 @@ def beam_search(
         max_new_tokens: after so many tokens every hypothesis ends as it is.
         length_penalty: the exponent α of Wu et al. (2016); 0 favours short answers. The paper of
             2017 used 0.6 and 4 beams.
-        eos_id: the token that ends a hypothesis.
+        eos_id: the token that ends a hypothesis, or several of them.
         pad_id: fills what has ended.
-        inputs: ``prompt_mask``, ``source``, ``source_mask``, ``use_cache``: see
+        inputs: ``prompt_mask``, ``source``, ``source_mask``, ``use_cache``, ``cache``: see
             ``DecodingStep``.
 
     Returns:
@@ -289,7 +408,8 @@ def beam_search(
         the new tokens, the end token included. Minus infinity if there are not that many.
 
     Raises:
-        TypeError: if the model or a tensor is of the wrong kind.
+        FloatingPointError: if scores are not numbers any more.
+        TypeError: if the model or a tensor is of the wrong kind, or an option is not known.
         ValueError: if something is out of range or does not fit together.
 
     Example:
@@ -300,14 +420,15 @@ def beam_search(
         >>> ids.shape, scores.shape
         (torch.Size([1, 4, 5]), torch.Size([1, 4]))
     """
+    _check_options(inputs, beam_search)
     check_whole("n_beams", n_beams)
     check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
     inputs = {name: _repeat(value, n_beams) for name, value in inputs.items()}
-    with generating(model):
+    with generating(model), torch.no_grad():
         step = DecodingStep(model, _repeat(prompt, n_beams), max_new_tokens, **inputs)
-        end = _end_token(model, eos_id, pad_id)
-        ids, totals = _search(step, prompt, n_beams, max_new_tokens, end, pad_id)
-    is_end = ids[..., prompt.shape[1] :] == end  # (B, N, n)
+        ends = _end_tokens(model, prompt, eos_id, pad_id)
+        ids, totals = _search(step, prompt, n_beams, max_new_tokens, ends, pad_id)
+    is_end = torch.isin(ids[..., prompt.shape[1] :], ends)  # (B, N, n)
     lengths = (is_end.cumsum(dim=-1) - is_end.int() == 0).sum(dim=-1)  # up to the first end token
     penalty = ((5 + lengths.to(totals)) / 6) ** length_penalty
     scores, order = (totals / penalty).sort(descending=True)
@@ -315,18 +436,21 @@ def beam_search(
 
 
 def _search(
-    step: DecodingStep, prompt: Tensor, n: int, max_new_tokens: int, end: int, pad_id: int
+    step: DecodingStep, prompt: Tensor, n: int, max_new_tokens: int, ends: Tensor, pad_id: int
 ) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
     """Follow N hypotheses of each row; return them and the logarithms of their probabilities."""
     ids = _repeat(prompt, n)  # (B * N, T)
+    watch = _Watch(ids[:, 0], n)
     first_row = n * torch.arange(len(prompt), device=ids.device)[:, None]  # (B, 1)
     # All beams start alike; if more than one counted, they would stay copies of each other.
     totals = torch.where(torch.arange(n, device=ids.device) > 0, -math.inf, 0.0 * first_row)
     for _ in range(max_new_tokens):
-        has_ended = (ids[:, prompt.shape[1] :] == end).any(dim=1, keepdim=True)  # (B * N, 1)
-        if end >= 0 and has_ended.all():  # only then a GPU has to wait
+        has_ended = torch.isin(ids[:, prompt.shape[1] :], ends).any(dim=1, keepdim=True)  # (B*N, 1)
+        if len(ends) and has_ended.all():  # only then a GPU has to wait
             break
-        gains = _precise(step(ids)).log_softmax(dim=-1)  # (B * N, V)
+        logits = step(ids)  # (B * N, V)
+        watch.look(logits, ~has_ended[:, 0])
+        gains = _precise(logits).log_softmax(dim=-1)  # (B * N, V)
         # What has ended goes on in one way only: with padding, which costs nothing.
         is_padding = torch.arange(gains.shape[-1], device=ids.device) == pad_id
         gains = gains.where(~has_ended, torch.where(is_padding, 0.0, -math.inf))
@@ -335,6 +459,7 @@ def _search(
         rows = (first_row + best // gains.shape[-1]).flatten()  # (B * N,): whom each goes on from
         ids = torch.cat((ids[rows], (best % gains.shape[-1]).view(-1, 1)), dim=1)
         step.select(rows)
+    watch.report()
     return ids.unflatten(0, (-1, n)), totals
 
 
@@ -350,13 +475,15 @@ def _repeat(value: Any, n: int) -> Any:
 def _seen(prompt: Tensor, model: Decodes, inputs: dict[str, Any]) -> Bool[Tensor, "B V"]:
     """Which tokens each row has; padding is not one of them."""
     mask = inputs.get("prompt_mask")
-    real = torch.ones_like(prompt) if mask is None else mask.long()
+    real = torch.ones_like(prompt) if mask is None else prompt_rows(mask, {}).long()
     return prompt.new_zeros(len(prompt), model.config.vocab_size).scatter_add(1, prompt, real) > 0
 
 
-def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Tensor, " B"]:
+def _has_ended(
+    new: Int[Tensor, "B n"], ends: Int[Tensor, " n_ends"], stop: Stop | None
+) -> Bool[Tensor, " B"]:
     """Which rows end with their newest token."""
-    ended: Tensor = new[:, -1] == end
+    ended = torch.isin(new[:, -1], ends)
     if callable(stop):
         answer = torch.as_tensor(stop(new), device=new.device)
         expect_shape("what stop returned", answer, "B", {"B": len(new)})
@@ -370,8 +497,34 @@ def _has_ended(new: Int[Tensor, "B n"], end: int, stop: Stop | None) -> Bool[Ten
     return ended
 
 
-def _end_token(model: Decodes, eos_id: int | None, pad_id: int) -> int:
-    """Check both ids; an end token that was left out becomes -1, which no token is."""
-    ids = [pad_id] if eos_id is None else [pad_id, eos_id]
-    check_ids("eos_id and pad_id", torch.tensor([ids]), model.config.vocab_size)
-    return ids[1] if ids[1:] else -1
+def _end_tokens(
+    model: Decodes, prompt: Tensor, eos_id: int | Sequence[int] | None, pad_id: int
+) -> Int[Tensor, " n_ends"]:
+    """Check the ids; return those of end tokens, none if they were left out."""
+    ends = list(eos_id) if isinstance(eos_id, Sequence) else [] if eos_id is None else [eos_id]
+    if eos_id is not None and not ends:
+        raise ValueError(f"{eos_id=} must have one id at least; leave it out if nothing ends a row")
+    check_ids("eos_id and pad_id", torch.tensor([[pad_id, *ends]]), model.config.vocab_size)
+    return prompt.new_tensor(ends, dtype=torch.long)
+
+
+def _check_options(given: dict[str, Any], *functions: Callable[..., Any]) -> None:
+    """Refuse an option that neither the first function nor those it calls read; say what to do."""
+    known = {
+        parameter.name
+        for function in (DecodingStep.__init__, *functions)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    for option, value in given.items():
+        if option in known:
+            continue
+        if option in {field.name for field in fields(Sampling)}:
+            sampling = f"sampling=Sampling({option}={value!r})"
+            draws = "sampling" in known
+            advice = f"put it into {sampling}" if draws else f"generate() draws, with {sampling}"
+        elif option in INSTEAD:
+            advice = f"use {INSTEAD[option]}"
+        else:
+            advice = f"it takes {', '.join(sorted(known))}"
+        raise TypeError(f"{functions[0].__name__}() has no option {option}={value!r}: {advice}")

@@ -137,13 +137,15 @@ def rotate(
         raise ValueError(
             f"angles has {angles.shape[-1]} pairs; expected half the width of x, {x.shape[-1]} / 2"
         )
-    # The angles stay in float32: at position 4000, bfloat16 could not tell neighbours apart.
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    # All in float32 at least: at position 4000, bfloat16 could not tell neighbours apart, and a
+    # rounded sine would turn a query by another angle than a key.
+    precise = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = angles.cos().to(precise), angles.sin().to(precise)
     pairs = (-1, 2) if pairing == "interleaved" else (2, -1)
     axis = -1 if pairing == "interleaved" else -2
-    first, second = x.unflatten(-1, pairs).unbind(dim=axis)  # (..., T, K/2) each
+    first, second = x.to(precise).unflatten(-1, pairs).unbind(dim=axis)  # (..., T, K/2) each
     turned = (first * cos - second * sin, first * sin + second * cos)
-    return torch.stack(turned, dim=axis).flatten(start_dim=-2)  # (..., T, K)
+    return torch.stack(turned, dim=axis).flatten(start_dim=-2).to(x.dtype)  # (..., T, K)
 
 
 def change_pairing(

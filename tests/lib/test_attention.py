@@ -15,8 +15,9 @@ from transformer_lib.attention import (
     attention,
     fused_attention,
 )
+from transformer_lib.cache import KeyValueStore
 from transformer_lib.masks import causal_mask, padding_mask
-from transformer_lib.positions import rope_angles
+from transformer_lib.positions import AlibiBias, rope_angles, rotate
 
 SHAPES = {  # q batch, T, S, K, Dv
     "one matrix": ((), 3, 5, 4, 4),
@@ -245,6 +246,101 @@ def test_the_weights_of_a_module_are_those_it_used(scale):
     assert_close(output, attend(x, causal=True, **options))
     values = attend.value(x).unflatten(-1, (2, 4)).transpose(1, 2)
     assert_close(output, attend.output((weights @ values).transpose(1, 2).flatten(2)))
+
+
+class TestGroups:
+    """Query heads that share keys and values get the answer of copies, without the copies."""
+
+    @staticmethod
+    def inputs(t, s, masked, biased, per_head):
+        q = random_inputs((2, 6), t, s, 4, 4)[0]
+        _, k, v = random_inputs((2, 3), t, s, 4, 4, seed=1)
+        mask = bias = None
+        if masked:
+            mask = torch.rand(2, 6 if per_head else 1, t, s, generator=torch.manual_seed(0)) > 0.3
+            mask[0, :, 0] = False  # a query without any key
+        if biased:
+            bias = random_inputs((1, 6 if per_head else 1), t, s, s, s, seed=2)[0]
+        tensors = [q, k, v] if bias is None else [q, k, v, bias]
+        return [tensor.requires_grad_() for tensor in tensors], mask
+
+    @pytest.mark.parametrize("causal", [False, True])
+    @pytest.mark.parametrize("per_head", [False, True])
+    @pytest.mark.parametrize(("masked", "biased"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+    @pytest.mark.parametrize(("t", "s"), [(1, 1), (1, 7), (3, 7), (7, 7)])
+    def test_answers_and_gradients_are_those_of_copies(
+        self, t, s, masked, biased, per_head, causal
+    ):
+        tensors, mask = self.inputs(t, s, masked, biased, per_head)
+        q, k, v, bias = (*tensors, None)[:4]
+        copies = (x.repeat_interleave(2, dim=1) for x in (k, v))
+        wanted, _ = attention(q, *copies, mask, bias=bias, causal=causal)
+        found = fused_attention(q, k, v, mask, bias=bias, causal=causal, enable_gqa=True)
+        assert_close(found, wanted)
+        weights = torch.randn(wanted.shape, generator=torch.manual_seed(1), dtype=wanted.dtype)
+        pairs = zip(
+            torch.autograd.grad((found * weights).sum(), tensors),
+            torch.autograd.grad((wanted * weights).sum(), tensors),
+            strict=True,
+        )
+        for ours, theirs in pairs:
+            assert_close(ours, theirs)
+
+    @pytest.mark.parametrize("n_queries", [1, 3])
+    def test_keys_and_values_are_not_copied(self, n_queries):
+        """What is set aside is less than one copy of the keys for every query head."""
+        torch.manual_seed(0)
+        attend, store = MultiHeadAttention(64, 16, n_kv_heads=2).eval(), KeyValueStore(512)
+        keys = 2 * 512 * 4 * 4  # bytes: heads, positions, width, float32
+        with torch.no_grad():
+            attend(torch.randn(1, 512 - n_queries, 64), causal=True, store=store)
+            with torch.profiler.profile(profile_memory=True) as profile:
+                attend(torch.randn(1, n_queries, 64), causal=True, store=store)
+        largest = max(event.self_cpu_memory_usage for event in profile.events())
+        assert largest < 8 * keys
+
+
+@pytest.mark.parametrize("pairing", ["interleaved", "split"])
+def test_rope_turns_in_float32_whatever_the_precision_of_queries_and_keys(pairing):
+    """Scores at a distance of 5, at place 8,000: the rounding of q and k is what is left."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 2000, 1, 64).bfloat16()  # queries and keys
+    angles = rope_angles(torch.tensor([[8000], [7995]]), 64)  # (2, 1, K/2)
+
+    def scores(turn):
+        turned = (turn(*of).double() for of in zip(x, angles, strict=True))
+        return torch.linalg.vecdot(*turned) / 8
+
+    def exactly(part, angle):
+        return rotate(part.double(), angle, pairing)
+
+    def in_bfloat16(part, angle):
+        size, axis = ((-1, 2), -1) if pairing == "interleaved" else ((2, -1), -2)
+        cos, sin = angle.cos().bfloat16(), angle.sin().bfloat16()
+        first, second = part.unflatten(-1, size).unbind(axis)
+        return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+
+    def error(turn):
+        return (scores(turn) - scores(exactly)).abs().mean().item()
+
+    ours = error(lambda part, angle: rotate(part, angle, pairing))
+    assert ours == pytest.approx(error(lambda *of: exactly(*of).bfloat16()), rel=0.01)
+    assert ours < 0.7 * error(in_bfloat16)
+    assert rotate(x[0], angles[0], pairing).dtype == torch.bfloat16
+
+
+def test_a_bias_in_bfloat16_is_as_exact_as_fused_attention_says():
+    bias = AlibiBias(8)(1, 2001)[0, :, 0]  # (H, S)
+    rounded = bias.bfloat16().float()
+    assert ((rounded - bias).abs() <= bias.abs() / 256).all()
+    assert len(rounded[0].unique()) < 700 < len(bias[0].unique())
+    q, k, v = (x.bfloat16() for x in random_inputs((1, 8), 1, 2001, 16, 16))
+    for output in (
+        fused_attention(q, k, v, bias=bias[None, :, None]),
+        attention(q, k, v, bias=bias[None, :, None])[0],
+    ):
+        exact = attention(*(x.double() for x in (q, k, v)), bias=rounded[None, :, None].double())[0]
+        assert (output.double() - exact).abs().max() < 0.02
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -1,5 +1,6 @@
-"""Static caches, joined projections and compiled steps give the answers of the plain ones."""
+"""Caches, joined projections and compiled steps give the answers of the plain ones."""
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -10,7 +11,12 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
-from transformer_lib.decoding import CompiledDecoder, DecodingStep, generating
+from transformer_lib.decoding import (
+    CompiledDecoder,
+    DecodingStep,
+    _biases_apart,
+    generating,
+)
 from transformer_lib.generation import Sampling, generate, stream
 from transformer_lib.heads import CausalLM, Seq2SeqLM
 
@@ -51,17 +57,30 @@ class TestStaticCache:
             torch.testing.assert_close(logits[:, 3:], model(ids))
         assert torch.isfinite(logits).all()
 
-    def test_can_be_rewound(self):
+    def test_more_than_it_holds_is_refused_before_anything_is_written(self):
         torch.manual_seed(0)
-        model = CausalLM(config()).eval()
-        ids, others = torch.randint(30, (2, 1, 5))
-        cache = KeyValueCache(2, max_len=8, static="cpu")
+        model, ids = CausalLM(config()).eval(), torch.randint(30, (1, 6))
+        cache = KeyValueCache(2, max_len=4, static="cpu")
         with torch.no_grad():
-            model(ids, cache=cache)
-            cache.rewind(3)
-            torch.testing.assert_close(model(ids[:, 3:], cache=cache), model(ids)[:, 3:])
-            cache.rewind()
-            torch.testing.assert_close(model(others, cache=cache), model(others))
+            model(ids[:, :3], cache=cache)
+            wanted = r"the cache holds max_len=4 positions; 3 are in use and 2 more were given"
+            with pytest.raises(ValueError, match=wanted):
+                model(ids[:, 3:5], cache=cache)
+            torch.testing.assert_close(model(ids[:, 3:4], cache=cache), model(ids[:, :4])[:, 3:])
+
+    @pytest.mark.usefixtures("fresh_compiler")
+    def test_steps_that_were_compiled_by_hand_are_counted_too(self):
+        torch.manual_seed(0)
+        model, ids = CausalLM(config(n_layers=1)).eval(), torch.randint(30, (1, 5))
+        cache = KeyValueCache(1, max_len=4, static="cpu")
+        fast = torch.compile(model, backend="eager")
+        with torch.no_grad():
+            for n in range(3):
+                fast(ids[:, n : n + 1], cache=cache)
+            assert cache.length == 3
+            torch.testing.assert_close(model(ids[:, 3:4], cache=cache), model(ids[:, :4])[:, 3:])
+            with pytest.raises(ValueError, match="4 are in use and 1 more were given"):
+                model(ids[:, 4:], cache=cache)
 
     def test_its_memory_is_where_it_was(self):
         stack = Stack(config(), causal=True)
@@ -74,10 +93,127 @@ class TestStaticCache:
         assert cache.n_bytes == 2 * 2 * 8 * 8 * 4  # layers, k and v, places, heads * K, bytes
 
     def test_more_than_it_holds_is_refused(self):
-        with pytest.raises(ValueError, match="the cache shows 4 places; 5 new tokens do not fit"):
+        wanted = "the cache holds max_len=4 positions; 0 are in use and 5 more were given"
+        with pytest.raises(ValueError, match=wanted):
             Stack(config(), causal=True)(
                 torch.zeros(1, 5, 16), cache=KeyValueCache(2, max_len=4, static="cpu")
             )
+
+
+@pytest.mark.parametrize("static", [None, "cpu"])
+class TestRewind:
+    @pytest.mark.parametrize("position", POSITIONS)
+    def test_what_comes_next_is_read_as_on_a_fresh_cache(self, static, position):
+        torch.manual_seed(0)
+        model = CausalLM(config(position=position)).eval()
+        ids, others = torch.randint(30, (2, 2, 7))
+        cache = KeyValueCache(2, max_len=12, static=static)
+        with torch.no_grad():
+            model(ids, cache=cache)
+            for length in (7, 5, 3, 0):
+                cache.rewind(length)
+                assert cache.length == length
+                mixed = torch.cat((ids[:, :length], others[:, length:]), dim=1)
+                if length < 7:
+                    found = model(others[:, length:], cache=cache)
+                    torch.testing.assert_close(found, model(mixed)[:, length:])
+                    cache.rewind(length)
+                    model(ids[:, length:], cache=cache)
+
+    def test_what_the_encoder_said_is_kept_until_the_cache_is_reset(self, static):
+        torch.manual_seed(0)
+        model = Seq2SeqLM(config()).eval().body
+        ids, sources = torch.randint(30, (2, 5)), torch.randint(30, (2, 2, 4))
+        with torch.no_grad():
+            memory, other = (model.encoder(source) for source in sources)
+            cache = KeyValueCache(2, max_len=8, static=static)
+            model.decoder(ids, memory, cache=cache)
+            cache.rewind(0)
+            with pytest.raises(ValueError, match="memory is another one than that whose keys"):
+                model.decoder(ids, other, cache=cache)
+            cache.rewind(0)
+            found = model.decoder(ids, memory.clone(), cache=cache)
+            torch.testing.assert_close(found, model.decoder(ids, memory))
+            cache.reset()
+            found = model.decoder(ids, other, cache=cache)
+            torch.testing.assert_close(found, model.decoder(ids, other))
+
+    def test_a_call_that_failed_halfway_can_be_taken_back(self, static):
+        torch.manual_seed(0)
+        model, ids = CausalLM(config()).eval(), torch.randint(30, (1, 6))
+        cache, second = KeyValueCache(2, max_len=8, static=static), model.decoder.stack.blocks[1]
+        with torch.no_grad():
+            model(ids[:, :4], cache=cache)
+            with (
+                second.register_forward_pre_hook(lambda *_: 1 / 0),
+                pytest.raises(ZeroDivisionError),
+            ):
+                model(ids[:, 4:], cache=cache)
+            cache.rewind(4)
+            torch.testing.assert_close(model(ids[:, 4:], cache=cache), model(ids)[:, 4:])
+
+
+def test_a_cache_that_was_reset_takes_a_batch_of_another_size():
+    torch.manual_seed(0)
+    model, cache = Seq2SeqLM(config()).eval().body, KeyValueCache(2, max_len=8)
+    with torch.no_grad():
+        for size, length in ((2, 4), (3, 6), (1, 3)):
+            ids, memory = torch.randint(30, (size, 5)), torch.randn(size, length, 16)
+            found = model.decoder(ids, memory, cache=cache)
+            torch.testing.assert_close(found, model.decoder(ids, memory))
+            cache.reset()
+    assert (cache.length, cache.n_bytes) == (0, 0)
+
+
+class TestMemory:
+    """Cross-attention keeps the keys of one memory, and notices another one."""
+
+    @pytest.mark.usefixtures("fresh_compiler")
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_another_memory_of_the_same_shape_is_refused(self, compiled):
+        torch.manual_seed(0)
+        model = Seq2SeqLM(config(n_layers=1)).eval().body.decoder
+        ids, memory = torch.randint(30, (2, 3)), torch.randn(2, 4, 16)
+        cache = KeyValueCache(1, max_len=8, static="cpu")
+        step = torch.compile(model, backend="eager") if compiled else model
+        with torch.no_grad():
+            model(ids, memory, cache=cache)
+            for given in (memory, memory, memory.clone()):
+                step(ids[:, :1], given, cache=cache)
+            with pytest.raises(ValueError, match="memory is another one than that whose keys"):
+                step(ids[:, :1], memory + 1, cache=cache)
+
+    @pytest.mark.usefixtures("fresh_compiler")
+    def test_a_step_with_the_same_memory_is_one_graph(self):
+        model = Seq2SeqLM(config(n_layers=1)).eval().body.decoder
+        ids, memory = torch.randint(30, (2, 3)), torch.randn(2, 4, 16)
+        cache = KeyValueCache(1, max_len=8, static="cpu")
+        with torch.no_grad():
+            model(ids, memory, cache=cache)
+            step = torch.compile(model, backend="eager", fullgraph=True)
+            found = [step(ids[:, n : n + 1], memory, cache=cache) for n in range(3)]
+            wanted = model(torch.cat((ids, ids), dim=1), memory)[:, 3:]
+            torch.testing.assert_close(torch.cat(found, dim=1), wanted)
+
+    def test_a_memory_that_was_changed_in_place_is_refused(self):
+        model = Seq2SeqLM(config()).eval().body.decoder
+        ids, memory = torch.randint(30, (2, 3)), torch.randn(2, 4, 16)
+        cache = KeyValueCache(2, max_len=8)
+        with torch.no_grad():
+            model(ids, memory, cache=cache)
+            before = memory.clone()
+            memory.mul_(2)
+            for given in (memory, before):  # there is nothing left to compare with
+                with pytest.raises(ValueError, match="memory was changed in place since its keys"):
+                    model(ids[:, :1], given, cache=cache)
+                cache.rewind(3)  # the first layer had stored its own keys by then
+
+    def test_inference_mode_has_no_versions_and_works(self):
+        model = Seq2SeqLM(config()).eval()
+        ids = torch.randint(30, (2, 4))
+        with torch.inference_mode():
+            found = generate(model, ids[:, :1], source=ids, max_new_tokens=4)
+        assert torch.equal(found, generate(model, ids[:, :1], source=ids, max_new_tokens=4))
 
 
 class TestJoinedProjections:
@@ -117,22 +253,14 @@ class TestJoinedProjections:
         attend(torch.zeros(1, 3, 16))
         assert seen == [1], "the hook was removed, so the projections may be joined again"
 
-    def test_kept_only_while_generating_and_never_with_gradients(self):
-        torch.manual_seed(0)
-        model = CausalLM(config())
-        attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
-        ids = torch.randint(30, (1, 4))
-        with generating(model):
-            assert all(part.joined is not None for part in attentions)
-            model(ids).sum().backward()
-            assert all(part.query.weight.grad is not None for part in attentions)
-            with torch.no_grad():
-                for part in attentions:
-                    part.value.weight.mul_(-2)
-                stale = model(ids)  # of what was joined before
-            assert not torch.allclose(stale, model(ids))  # with gradients, nothing is kept
-        assert all(part.joined is None for part in attentions)
-        assert model.training
+    def test_projections_of_which_only_some_have_a_bias_are_not_joined(self):
+        attend = MultiHeadAttention(16, 4).double()
+        attend.key.bias = None
+        assert attend.join() is None
+        x, results = torch.randn(1, 3, 16).double(), []
+        for attend.fused in (True, False):
+            results.append(attend(x))
+        torch.testing.assert_close(*results)
 
 
 class TestCompiledDecoder:
@@ -187,6 +315,21 @@ class TestCompiledDecoder:
             generate(fast, IDS, max_new_tokens=3), generate(model, IDS, max_new_tokens=3)
         )
         assert fast.cache is not recorded
+
+    @pytest.mark.parametrize("options", [{"use_cache": False}, {"cache": KeyValueCache(2, 8)}])
+    def test_another_cache_is_refused(self, options):
+        fast = CompiledDecoder(CausalLM(config()), max_len=16)
+        with pytest.raises(TypeError, match="a CompiledDecoder has a cache of its own: leave out"):
+            generate(fast, IDS, max_new_tokens=2, **options)
+
+    def test_a_recording_that_fails_leaves_every_layer_as_it_was(self):
+        model = CausalLM(config())
+        model.output.forward = mine = lambda x: x
+        with contextlib.suppress(ZeroDivisionError), _biases_apart(model):
+            assert "forward" in vars(model.decoder.stack.blocks[0].attention.query)
+            1 / 0  # noqa: B018
+        assert [part for part in model.modules() if "forward" in vars(part)] == [model.output]
+        assert model.output.forward is mine
 
     def test_what_does_not_fit_is_refused(self):
         model = CausalLM(config())

@@ -1,8 +1,10 @@
 """generation: the same tokens along every route, beams equal to brute force, scores that hold."""
 
+import copy
 import itertools
 import math
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from tiny_models import (
 )
 from torch.testing import assert_close
 
+from transformer_lib.data import pad
 from transformer_lib.generation import (
     GREEDY,
     DecodingStep,
@@ -102,6 +105,17 @@ def test_rows_padded_on_the_left_are_those_of_each_row_alone(position, window):
     for use_cache in (True, False):
         ids = generate(model, prompt, prompt_mask=real, use_cache=use_cache, **options)
         assert ids[:, 5:].tolist() == alone, use_cache
+
+
+def test_a_padded_batch_as_pad_makes_it_can_be_passed_on(gpt):
+    prompt, mask = pad([[5, 7, 9], [4]], pad_id=0, side="left")
+    assert mask.shape == (2, 1, 1, 3)
+    sampling = Sampling(temperature=0, repetition_penalty=1.3)
+    for run in (partial(generate, sampling=sampling), lambda *a, **k: beam_search(
+        *a, **k, n_beams=2
+    )[0]):  # fmt: skip
+        wide = run(gpt, prompt, max_new_tokens=5, prompt_mask=mask)
+        assert torch.equal(wide, run(gpt, prompt, max_new_tokens=5, prompt_mask=mask[:, 0, 0]))
 
 
 def test_a_mask_of_a_prompt_without_padding_changes_nothing(gpt):
@@ -315,6 +329,77 @@ def test_a_vanishing_temperature_is_greedy(gpt):
     assert torch.equal(cold, generate(gpt, prompt, max_new_tokens=8, sampling=GREEDY))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1e-7, 1e-30, 1e-38, 1e-45, 5e-324])
+def test_no_temperature_is_too_low_to_find_the_best_token(temperature, dtype):
+    logits = torch.tensor([[1.0, 5.0, 3.0], [-900.0, -1000.0, -2000.0]], dtype=dtype)
+    for options in ({}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1}):
+        sampling = Sampling(temperature=temperature, **options)
+        found = filter_logits(logits, sampling)
+        assert found.softmax(dim=-1).argmax(dim=-1).tolist() == [1, 0]
+        assert not found.isnan().any()
+        assert choose_token(logits, sampling).tolist() == [1, 0]
+        # Tokens as good as each other stay so.
+        even = filter_logits(logits.new_tensor([[2.0, 7.0, 7.0]]), sampling).softmax(dim=-1)
+        assert even.tolist() == [[0.0, 0.5, 0.5]] or "top_p" in options
+
+
+NOT_NUMBERS = {
+    "nan": (1, math.nan, "nan"),
+    "inf": (1, math.inf, "inf"),
+    "nothing left": (slice(None), -math.inf, "-inf"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_NUMBERS)
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(top_k=2, top_p=0.9)])
+def test_scores_that_are_not_numbers_are_no_choice(name, sampling):
+    place, value, said = NOT_NUMBERS[name]
+    logits = torch.tensor([[1.0, 2.0, 3.0], [1.0, -math.inf, 3.0]])  # which is allowed
+    assert choose_token(logits, GREEDY).tolist() == [2, 2]
+    logits[1, place] = value
+    wanted = f"^logits: the best score of row 1 is {said}; expected a finite number"
+    with pytest.raises(FloatingPointError, match=wanted):
+        choose_token(logits, sampling)
+
+
+@pytest.mark.parametrize("name", NOT_NUMBERS)
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("run", [generate, partial(beam_search, n_beams=3)])
+def test_a_model_that_diverges_on_its_way_is_noticed_at_once(run, use_cache, name):
+    model, calls = make(CausalLM, tiny()), []
+    place, value, said = NOT_NUMBERS[name]
+
+    def spoil(_module, _inputs, logits):
+        calls.append(1)
+        if len(calls) == 3:
+            logits[len(logits) // 2 :, place] = value
+        return logits
+
+    model.output.register_forward_hook(spoil)
+    wanted = f"^logits: the best score of row 1 at new token 3 is {said}; expected a finite number"
+    with pytest.raises(FloatingPointError, match=wanted):
+        run(model, random_ids(2, 3), max_new_tokens=9, use_cache=use_cache)
+    assert len(calls) == 3
+
+
+def test_rows_that_have_ended_may_say_what_they_like(gpt, free):
+    """Their scores are not looked at, so they cannot be wrong."""
+    model, calls = copy.deepcopy(gpt), []
+
+    def spoil(_module, _inputs, logits):
+        calls.append(1)
+        if len(calls) > 1:
+            logits[0] = math.nan
+        return logits
+
+    model.output.register_forward_hook(spoil)
+    prompt, eos_id = random_ids(3, 3, seed=4), free[0][0]
+    ids = generate(model, prompt, max_new_tokens=5, eos_id=eos_id, pad_id=9)
+    assert torch.equal(ids, generate(gpt, prompt, max_new_tokens=5, eos_id=eos_id, pad_id=9))
+    assert ids[0, 4:].tolist() == [9] * 4
+
+
 def test_the_penalty_sees_the_prompt_and_what_was_generated(gpt):
     sampling = Sampling(temperature=0, repetition_penalty=1.5)
     ids = generate(gpt, random_ids(1, 2), max_new_tokens=10, sampling=sampling)[0].tolist()
@@ -355,6 +440,16 @@ def test_a_row_ends_with_the_end_token(gpt, free):
     ids = generate(gpt, random_ids(3, 3, seed=4), pad_id=9, **options)
     check_ended(ids, free, [free[0][0]], pad_id=9)
     check_ended(generate(gpt, random_ids(3, 3, seed=4), **options), free, [free[0][0]], pad_id=0)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_there_may_be_several_end_tokens(gpt, free, kind):
+    ends = kind((free[0][1], free[1][4]))
+    options = {"max_new_tokens": 10, "eos_id": ends, "pad_id": 9}
+    ids = generate(gpt, random_ids(3, 3, seed=4), **options)
+    check_ended(ids, free, [ends[0]], [ends[1]], pad_id=9)
+    options |= {"n_beams": 1}
+    assert torch.equal(beam_search(gpt, random_ids(3, 3, seed=4), **options)[0][:, 0], ids)
 
 
 def test_the_last_end_ends_it_all(gpt, free):
@@ -432,7 +527,7 @@ def test_every_module_gets_its_mode_back(n_steps):
     tokens = stream(model, random_ids(1, 2), max_new_tokens=3)
     for _ in range(n_steps):
         first = next(tokens)
-        assert not model.training
+        assert [module.training for module in model.modules()] == modes  # also between tokens
         assert torch.is_grad_enabled()  # switched off inside only
     tokens.close()
     assert [module.training for module in model.modules()] == modes
@@ -653,6 +748,55 @@ WRONG = {
     "too many": (
         run(max_new_tokens=23),
         "max_new_tokens=23 after a prompt of 3 tokens: there is room for max_len=24, not counting",
+    ),
+    "temperature, as an option": (
+        run(temperature=0.5),
+        "generate() has no option temperature=0.5: put it into sampling=Sampling(temperature=0.5)",
+    ),
+    "top-k, as an option": (
+        run(function=stream, top_k=40),
+        "stream() has no option top_k=40: put it into sampling=Sampling(top_k=40)",
+    ),
+    "top-p, as an option": (
+        run(function=beam_search, n_beams=2, top_p=0.9),
+        "beam_search() has no option top_p=0.9: generate() draws, with sampling=Sampling(top_p",
+    ),
+    "do_sample": (
+        run(do_sample=True),
+        "generate() has no option do_sample=True: use sampling=Sampling() draws",
+    ),
+    "num_beams": (
+        run(num_beams=4),
+        "generate() has no option num_beams=4: use beam_search(..., n_beams=...)",
+    ),
+    "attention_mask": (
+        run(attention_mask=None),
+        "generate() has no option attention_mask=None: use prompt_mask=",
+    ),
+    "eos_token_id": (
+        run(eos_token_id=2),
+        "generate() has no option eos_token_id=2: use eos_id=",
+    ),
+    "unknown": (
+        run(warmth=3),
+        "generate() has no option warmth=3: it takes cache, eos_id, generator, max_new_tokens, on_",
+    ),
+    "unknown, beams": (
+        run(function=beam_search, n_beams=2, warmth=3),
+        "beam_search() has no option warmth=3: it takes cache, eos_id, length_penalty, max_new_tok",
+    ),
+    "sampling, a dictionary": (
+        run(sampling={"temperature": 0.5}),
+        "sampling={'temperature': 0.5} must be a Sampling, such as Sampling(temperature=0.8)",
+    ),
+    "eos, none at all": (run(eos_id=[]), "eos_id=[] must have one id at least; leave it out if"),
+    "eos, one too large": (
+        run(eos_id=[2, 11]),
+        "eos_id and pad_id has 11; each must be between 0 and 10",
+    ),
+    "mask, four dimensions": (
+        run(prompt_mask=torch.ones(2, 1, 3, 3).bool()),
+        "prompt_mask has shape (2, 1, 3, 3); expected (B, T)",
     ),
     "eos": (run(eos_id=11), "eos_id and pad_id has 11; each must be between 0 and 10"),
     "pad": (run(pad_id=-1), "eos_id and pad_id has -1; each must be between 0 and 10"),

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from torch_weights import small_config
@@ -82,10 +83,43 @@ def mask_of_the_new_token_alone():
     model(IDS[:, :1], token_mask(IDS[:, :1], 0), cache=cache)
 
 
-def another_memory():
-    attend, store = MultiHeadAttention(8, 2), KeyValueStore()
+def another_memory(memory):
+    def run():
+        attend, store = MultiHeadAttention(8, 2), KeyValueStore()
+        attend(X, X, store=store)
+        attend(X, memory, store=store)
+
+    return run
+
+
+def memory_changed_in_place():
+    attend, store, memory = MultiHeadAttention(8, 2), KeyValueStore(), X.clone()
+    attend(X, memory, store=store)
+    memory.add_(1)
+    attend(X, memory, store=store)
+
+
+def keys_of_no_memory():
+    attend, store = MultiHeadAttention(8, 2), KeyValueStore(8)
+    attend(X, store=store)
     attend(X, X, store=store)
-    attend(X, zeros(2, 4, 8), store=store)
+
+
+def overfull_static_cache(n_shown=4):
+    """By hand, without a compiled decoder that would count."""
+    model, cache = CausalLM(small_config()).eval(), KeyValueCache(2, 4, static="cpu")
+    cache.show(n_shown)
+    for _ in range(5):
+        model(IDS[:, :1], cache=cache)
+
+
+def rewind(length, static=None):
+    def run():
+        model, cache = CausalLM(small_config()), KeyValueCache(2, 16, static=static)
+        model(IDS, cache=cache)
+        cache.rewind(length)
+
+    return run
 
 
 def encode_decode(**masks):
@@ -95,6 +129,15 @@ def encode_decode(**masks):
 CONFIGURATION = [
     (config(d_model=0), "d_model=0 must be a whole number of at least 1"),
     (config(d_model=512.0), "d_model=512.0 must be a whole number of at least 1"),
+    (
+        config(d_model=np.float64(512)),
+        "d_model=np.float64(512.0) must be a whole number of at least 1",
+    ),
+    (
+        config(n_heads=np.int64(7)),
+        "n_heads=7 must divide d_model=512: 512 / 7 leaves a remainder of 1",
+    ),
+    (config(n_layers=np.True_), "n_layers=np.True_ must be a whole number of at least 1"),
     (config(n_layers=True), "n_layers=True must be a whole number of at least 1"),
     (config(vocab_size=-5), "vocab_size=-5 must be a whole number of at least 1"),
     (config(max_len="512"), "max_len='512' must be a whole number of at least 1"),
@@ -247,6 +290,25 @@ ATTENTION = [
         "memory has shape (4, 5, 8); expected (B, S, D) with B=2, got B=4",
     ),
     (
+        lambda: fused_attention(zeros(1, 4, 2, 8), *zeros(2, 1, 3, 5, 8), enable_gqa=True),
+        "the heads of k=3 must divide the heads of q=4: 4 / 3 leaves a remainder of 1",
+    ),
+    (
+        lambda: fused_attention(
+            zeros(1, 4, 2, 8), zeros(1, 2, 5, 8), zeros(1, 4, 5, 8), enable_gqa=True
+        ),
+        "v has shape (1, 4, 5, 8); expected (..., G, S, Dv) with G=2, got G=4",
+    ),
+    (
+        lambda: fused_attention(zeros(4, 8), zeros(5, 8), zeros(5, 8), enable_gqa=True),
+        "k has shape (5, 8); expected (..., G, S, K)",
+    ),
+    (
+        lambda: MultiHeadAttention(8, 4, 2)(X, mask=allowed(2, 3)),
+        "mask has shape (2, 3); expected one that broadcasts to the scores, "
+        "(..., T, S) = (2, 4, 3, 3)",
+    ),
+    (
         lambda: MultiHeadAttention(8, 2)(X, mask=allowed(2, 3)),
         "mask has shape (2, 3); expected one that broadcasts to the scores, "
         "(..., T, S) = (2, 2, 3, 3)",
@@ -378,7 +440,7 @@ MODELS = [
     (
         retry_after_a_failure,
         "the layers of the cache hold [3, 0] positions: an earlier call failed halfway; "
-        "start with a new cache",
+        "rewind(0), or start with a new one",
     ),
     (
         mask_of_the_new_token_alone,
@@ -386,9 +448,45 @@ MODELS = [
         "S=4, those in the cache included",
     ),
     (
-        another_memory,
+        another_memory(zeros(2, 4, 8)),
         "memory has shape (2, 4, 8); the store holds another one, with (B, S) = (2, 3)",
     ),
+    (
+        another_memory(X + 1),
+        "memory is another one than that whose keys are stored: "
+        "start with a new cache, or reset() this one",
+    ),
+    (
+        memory_changed_in_place,
+        "memory was changed in place since its keys were stored: "
+        "start with a new cache, or reset() this one",
+    ),
+    (
+        keys_of_no_memory,
+        "the store holds keys that were not made from a memory: "
+        "start with a new cache, or reset() this one",
+    ),
+    (
+        overfull_static_cache,
+        "the cache holds max_len=4 positions; 4 are in use and 1 more were given",
+    ),
+    (
+        lambda: overfull_static_cache(2),
+        "the cache shows 2 places; 2 are in use and 1 more were given",
+    ),
+    (
+        lambda: KeyValueCache(2, 4, static="cpu").show(5),
+        "n_keys=5 places cannot be shown: the cache holds max_len=4",
+    ),
+    (
+        lambda: KeyValueCache(2, 4).show(3),
+        "n_keys=3 places cannot be shown: the cache is not static",
+    ),
+    (rewind(4), "length=4 is more than the cache holds, 3"),
+    (rewind(5, "cpu"), "length=5 is more than the cache holds, 3"),
+    (rewind(-1), "length=-1 must be a whole number of at least 0"),
+    (rewind(1.0, "cpu"), "length=1.0 must be a whole number of at least 0"),
+    (rewind(True), "length=True must be a whole number of at least 0"),
     (
         lambda: Stack(small_config(), causal=True)(X, positions=torch.arange(3)),
         "positions has shape (3,); expected (1, T) = (1, 3) or (B, T) = (2, 3)",
