@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.slips import attend, mixing_slips, scale_slips
+
+_FROM_ZERO = "This is the head before it: heads are counted from 0."
 
 
 def _split(x: Tensor, n_heads: int) -> Tensor:
@@ -25,7 +28,7 @@ def _dealt_out(x: Tensor, n_heads: int) -> Tensor:
 
 SPLIT = Exercise(
     reference=_split,
-    inputs=[(*random_inputs((2, 4, 8)), 4), (*random_inputs((3, 5, 6)), 2)],
+    inputs=[(*random_inputs((2, 4, 8)), 4), (*random_inputs((2, 5, 12)), 3)],
     mistakes={
         "The shape is right and the numbers are not: a reshape alone fills the heads with pieces "
         "of other positions. Cut the features first, then swap positions and heads.": _reshaped,
@@ -37,6 +40,13 @@ SPLIT = Exercise(
             lambda x, h: _split(x, h).mT
         ),
     },
+    hints=(
+        "Two moves: cut the last axis, D, into H heads of width K; then bring the heads in "
+        "front of the positions.",
+        "The journey of the shapes: `(B, T, D)`, `(B, T, H, K)`, `(B, H, T, K)`. The second move "
+        "is a transpose, not a reshape.",
+        "`x.unflatten(-1, (n_heads, -1))` cuts; `.transpose(1, 2)` swaps positions and heads.",
+    ),
 )
 
 
@@ -46,7 +56,7 @@ def _merge(heads: Tensor) -> Tensor:
 
 MERGE = Exercise(
     reference=_merge,
-    inputs=[random_inputs((2, 4, 3, 2)), random_inputs((3, 2, 5, 4))],
+    inputs=[random_inputs((2, 4, 3, 5)), random_inputs((3, 2, 5, 4))],
     mistakes={
         "A reshape alone gives each position pieces of other positions: swap positions and heads "
         "back before you flatten.": (
@@ -57,61 +67,98 @@ MERGE = Exercise(
         ),
         "The heads are added up; lay them side by side.": lambda heads: heads.sum(dim=1),
         "This is the mean of the heads; lay them side by side.": lambda heads: heads.mean(dim=1),
+        "Positions and heads are not swapped back: these are the positions of one head side by "
+        "side.": lambda heads: heads.flatten(start_dim=2),
     },
+    hints=(
+        "Undo the two moves of exercise 1 in the opposite order: first swap, then join.",
+        "The journey of the shapes: `(B, H, T, K)`, `(B, T, H, K)`, `(B, T, H*K)`.",
+        "`heads.transpose(1, 2)` swaps back; `.flatten(start_dim=2)` joins the last two axes.",
+    ),
 )
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    return (scale * (q @ k.mT)).softmax(dim=-1) @ v
-
-
-def _heads(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, n_heads: int, *, width: int | None = None
-) -> Tensor:
-    q, k, v = (_split(x @ w, n_heads) for w in (w_q, w_k, w_v))
-    return _attend(q, k, v, 1 / math.sqrt(width or q.shape[-1]))
+def _queries_keys_values(
+    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
+) -> tuple[Tensor, ...]:
+    return tuple(_split(x @ w, n_heads) for w in (w_q, w_k, w_v))
 
 
 def _multi_head(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
 ) -> Tensor:
-    return _merge(_heads(x, w_q, w_k, w_v, n_heads)) @ w_o
+    q, k, v = _queries_keys_values(x, w_q, w_k, w_v, w_o, n_heads)
+    weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
+    return _merge(weights @ v) @ w_o
+
+
+def _found(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, n_heads: int) -> Tensor:
+    """What the heads find, before the output matrix."""
+    return attend(*_queries_keys_values(x, w_q, w_k, w_v, w_v, n_heads))
+
+
+def _scaled_by_model_width(
+    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
+) -> Tensor:
+    q, k, v = _queries_keys_values(x, w_q, w_k, w_v, w_o, n_heads)
+    return _merge(attend(q, k, v, scale=1 / math.sqrt(x.shape[-1]))) @ w_o
 
 
 def _multi_head_reshaped(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
 ) -> Tensor:
     q, k, v = (_reshaped(x @ w, n_heads) for w in (w_q, w_k, w_v))
-    return _merge(_attend(q, k, v, 1 / math.sqrt(q.shape[-1]))) @ w_o
+    return _merge(attend(q, k, v)) @ w_o
+
+
+def _heads_meet_heads(
+    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
+) -> Tensor:
+    """Attention between the heads of one position, because nothing was transposed."""
+    q, k, v = ((x @ w).unflatten(-1, (n_heads, -1)) for w in (w_q, w_k, w_v))
+    return attend(q, k, v).flatten(start_dim=2) @ w_o
+
+
+def _write_all(found: Tensor, *arguments: Tensor) -> Tensor:
+    return _merge(found) @ arguments[4]
 
 
 MULTI_HEAD = Exercise(
     reference=_multi_head,
     inputs=[
-        (*random_inputs((2, 3, 4), (4, 4), (4, 4), (4, 4), (4, 4)), 2),
-        (*random_inputs((1, 5, 6), (6, 6), (6, 6), (6, 6), (6, 6)), 3),
+        (*random_inputs((2, 4, 12), (12, 12), (12, 12), (12, 12), (12, 12)), 3),  # T = K
+        (*random_inputs((3, 5, 8), (8, 8), (8, 8), (8, 8), (8, 8)), 2),
     ],
     mistakes={
         "W_O is missing: the heads lie side by side, but nothing mixes them.": (
-            lambda x, q, k, v, o, h: _merge(_heads(x, q, k, v, h))
+            lambda x, q, k, v, o, h: _merge(_found(x, q, k, v, h))
         ),
         "The scale counts D, the width of all heads; it must be K, the width of one.": (
-            lambda x, q, k, v, o, h: _merge(_heads(x, q, k, v, h, width=x.shape[-1])) @ o
-        ),
-        "The scores are not scaled: divide them by the square root of K.": (
-            lambda x, q, k, v, o, h: _merge(_heads(x, q, k, v, h, width=1)) @ o
+            _scaled_by_model_width
         ),
         "That is one head of full width: split queries, keys and values first.": (
             lambda x, q, k, v, o, h: _multi_head(x, q, k, v, o, 1)
         ),
         "The heads are split by a reshape alone, without a transpose.": _multi_head_reshaped,
         "The heads are merged by a reshape alone, without a transpose.": (
-            lambda x, q, k, v, o, h: _heads(x, q, k, v, h).reshape(x.shape) @ o
+            lambda x, q, k, v, o, h: _found(x, q, k, v, h).reshape(x.shape) @ o
         ),
+        "Heads attend to heads: positions must stand next to the features, (B, H, T, K), before "
+        "the scores are computed.": _heads_meet_heads,
         "W_O is applied from the wrong side: here it is used as heads @ W_O.": (
             lambda x, q, k, v, o, h: _multi_head(x, q, k, v, o.mT, h)
         ),
+        **scale_slips(_queries_keys_values, _write_all, equal_widths=True),
+        **mixing_slips(_queries_keys_values, _write_all),
     },
+    hints=(
+        "Queries, keys and values are projections of the whole token. Split each of the three "
+        "into heads, attend in all heads at once, merge, apply `w_o`.",
+        "After the split all three are `(B, H, T, K)`, the scores `(B, H, T, T)`, what the heads "
+        "find `(B, H, T, K)` again. K is the width of one head: `q.shape[-1]`.",
+        "The weights are `(q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)`; then merge "
+        "`weights @ v` and multiply by `w_o`.",
+    ),
 )
 
 
@@ -131,7 +178,20 @@ PARAMETERS = Exercise(
         "W_O is missing.": lambda d, h, k, v: d * h * (2 * k + v),
         "Values have a width of their own, d_v.": lambda d, h, k, v: 4 * d * h * k,
         "Keys and queries have the width d_k, values d_v.": lambda d, h, k, v: 4 * d * h * v,
+        "Queries and keys have a matrix each, of the width d_k.": (
+            lambda d, h, k, v: d * h * (k + 2 * v)
+        ),
+        "There are no biases here.": lambda d, h, k, v: (
+            _parameters(d, h, k, v) + h * (2 * k + v) + d
+        ),
     },
+    hints=(
+        "There are four matrices. For each of them: how wide is what it reads, how wide what it "
+        "writes, all heads together?",
+        "W_Q and W_K lead from D to H d_k, W_V from D to H d_v. W_O reads what the heads found.",
+        "`d_model * n_heads * d_key` for each of two matrices, `d_model * n_heads * d_value` for "
+        "each of the other two.",
+    ),
 )
 
 
@@ -143,9 +203,9 @@ def _write(heads: Tensor, w_o: Tensor, head: int) -> Tensor:
 WRITE = Exercise(
     reference=_write,
     inputs=[
-        (*random_inputs((2, 2, 3, 4), (8, 8)), 1),
-        (*random_inputs((1, 3, 4, 2), (6, 6)), 1),
-        (*random_inputs((1, 3, 4, 2), (6, 6)), 2),
+        (*random_inputs((3, 2, 5, 4), (8, 8)), 1),
+        (*random_inputs((4, 3, 5, 2), (6, 7)), 1),
+        (*random_inputs((4, 3, 5, 2), (6, 7)), 2),
     ],
     mistakes={
         "That is what all heads write; take one of them.": (
@@ -162,7 +222,19 @@ WRITE = Exercise(
                 heads[:, head] @ o.mT[head * heads.shape[-1] : (head + 1) * heads.shape[-1]]
             )
         ),
+        _FROM_ZERO: lambda heads, o, head: _write(heads, o, head - 1),
+        "heads[head] is a text of the batch; the heads are the second axis, heads[:, head].": (
+            lambda heads, o, head: (
+                heads[head] @ o[head * heads.shape[-1] : (head + 1) * heads.shape[-1]]
+            )
+        ),
     },
+    hints=(
+        "Side by side, head 0 is features 0 to K - 1, head 1 the next K. Which rows of `w_o` "
+        "do these features meet?",
+        "`heads[:, head]` is `(B, T, K)` and needs K rows of `w_o`, all columns: `(K, D)`.",
+        "With `width = heads.shape[-1]` the rows are `w_o[head * width : (head + 1) * width]`.",
+    ),
 )
 
 
@@ -200,14 +272,28 @@ DISTANCE = Exercise(
                 (w[:, None] - w[None]).norm(dim=-1).mean(dim=-1).sum() / (len(w) * (len(w) - 1))
             )
         ),
+        "The differences cancel, because each row sums to 1: take absolute values first.": (
+            lambda w: 0 * _distance(w)
+        ),
+        "The sum over the pairs is divided by the number of heads; divide by that of the pairs.": (
+            lambda w: _distance(w) * (len(w) - 1) / 2
+        ),
     },
+    hints=(
+        "Take two heads first: for each query, half the sum of absolute differences over the "
+        "keys; then the mean over the queries.",
+        "Each pair of different heads counts once: there are H (H - 1) / 2. Take the mean over "
+        "these pairs.",
+        "`itertools.combinations(weights, 2)` gives the pairs; one of them, `a` and `b`, is "
+        "`((a - b).abs().sum(dim=-1) / 2).mean()` apart.",
+    ),
 )
 
 
-def _without(weight: Tensor, n_heads: int, head: int, *, axis: int = 1) -> Tensor:
+def _without(weight: Tensor, n_heads: int, head: int) -> Tensor:
     pruned = weight.clone()
-    width = weight.shape[axis] // n_heads
-    pruned.narrow(axis, head * width, width).zero_()
+    width = weight.shape[1] // n_heads
+    pruned[:, head * width : (head + 1) * width] = 0
     return pruned
 
 
@@ -219,10 +305,10 @@ def _without_every_nth(weight: Tensor, n_heads: int, head: int) -> Tensor:
 
 PRUNE = Exercise(
     reference=_without,
-    inputs=[(*random_inputs((8, 8)), 4, 1), (*random_inputs((6, 6)), 2, 0)],
+    inputs=[(*random_inputs((8, 8)), 4, 1), (*random_inputs((7, 12)), 3, 2)],
     mistakes={
         "Rows of the stored weight are what the layer writes to; a head is read by columns, "
-        "because nn.Linear stores (out, in).": lambda w, h, i: _without(w, h, i, axis=0),
+        "because nn.Linear stores (out, in).": lambda w, h, i: _without(w.mT, h, i).mT,
         "A head has K neighbouring columns, not every H-th one.": _without_every_nth,
         "All heads but this one are gone: it is the one that should go.": (
             lambda w, h, i: w - _without(w, h, i)
@@ -232,5 +318,18 @@ PRUNE = Exercise(
                 [part for n, part in enumerate(w.chunk(h, dim=1)) if n != i], dim=1
             )
         ),
+        _FROM_ZERO: lambda w, h, i: _without(w, h, i - 1),
+        "Only one column is set to zero; a head has K of them.": (
+            lambda w, h, i: w * (torch.arange(w.shape[1], device="cpu") != i)
+        ),
     },
+    hints=(
+        "A head writes nothing if the part of the matrix that reads it is zero. Which part is "
+        "that, if `nn.Linear` stores `(out, in)`?",
+        "The heads lie side by side in what the layer *reads*: head number `head` has K "
+        "neighbouring columns, K = `weight.shape[1] // n_heads`.",
+        "Begin with `pruned = weight.clone()`; with `width` for K set "
+        "`pruned[:, head * width : (head + 1) * width]` to 0.",
+    ),
+    leaves_arguments=True,
 )
