@@ -1,4 +1,4 @@
-"""What ``pyproject.toml`` cannot say: the book's files are installed, and nothing is left behind."""
+"""What pyproject.toml cannot say: the book's files are installed, and nothing is left behind."""
 
 import tempfile
 from pathlib import Path

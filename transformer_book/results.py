@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from transformer_lib.files import book_folder
+from transformer_lib.saving import book_folder
 from transformer_lib.shapes import check_choice
 
 Cell = int | float | str

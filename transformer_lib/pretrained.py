@@ -19,7 +19,7 @@ from transformer_lib import heads, models
 from transformer_lib.checkpoints import FAMILIES, LAYOUTS, TABLES, Family, Model, Transform
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
-from transformer_lib.files import whole_files, why_missing
+from transformer_lib.saving import whole_files, why_missing
 from transformer_lib.shapes import check_choice, check_whole
 
 Settings = dict[str, Any]  # the content of config.json

@@ -21,7 +21,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformer_lib.files import write_file
+from transformer_lib.saving import write_file
 from transformer_lib.shapes import check_whole
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")  # what every tokenizer must have

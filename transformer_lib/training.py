@@ -27,9 +27,9 @@ from transformer_lib import saving
 from transformer_lib.blocks import Block
 from transformer_lib.data import IGNORE, Batch, Batches
 from transformer_lib.feedforward import MixtureOfExperts
-from transformer_lib.files import lock_folder, write_file
 from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, learning_rate
+from transformer_lib.saving import lock_folder, write_file
 from transformer_lib.shapes import check_whole
 
 Row = dict[str, Any]  # one line of metrics.csv: a number or None for each of these

@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
-from transformer_lib.files import write_file
 from transformer_lib.heads import (
     CausalLM,
     MaskedLM,
@@ -22,6 +21,7 @@ from transformer_lib.saving import (
     read_checkpoint,
     save_model,
     write_checkpoint,
+    write_file,
 )
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 

@@ -1,4 +1,4 @@
-"""files: a crash leaves the old or the new, never a mixture; a folder has one writer."""
+"""saving: a crash leaves the old or the new, never a mixture; a folder has one writer."""
 
 import errno
 import os
@@ -12,13 +12,12 @@ import pytest
 import torch
 from tiny_models import LLAMA, tiny
 
-from transformer_lib import files
+from transformer_lib import saving
 from transformer_lib.data import TextWindows
-from transformer_lib.files import lock_folder, whole_files, write_file
 from transformer_lib.heads import CausalLM
 from transformer_lib.pretrained import load_pretrained, save_pretrained
 from transformer_lib.recipes import Recipe
-from transformer_lib.saving import load_model, save_model
+from transformer_lib.saving import load_model, lock_folder, save_model, whole_files, write_file
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import train
 
@@ -178,7 +177,7 @@ def test_the_last_file_comes_last_and_is_away_before(tmp_path, monkeypatch):
 HOLDER = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
-from test_files import train_here
+from test_whole_files import train_here
 
 def wait(row):
     print("training", flush=True)
@@ -208,7 +207,7 @@ def test_a_second_process_cannot_train_in_the_same_folder(tmp_path):
             train_here(folder)
         os.kill(holder.pid, signal.SIGKILL)
     assert [row["step"] for row in train_here(folder)] == [1, 2, 3, 4]
-    assert not (folder / files.LOCK).exists()
+    assert not (folder / saving.LOCK).exists()
 
 
 def test_a_run_that_fails_gives_the_folder_back(tmp_path):
@@ -259,7 +258,7 @@ def test_a_drive_without_locks_is_said(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    monkeypatch.setattr(saving.fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="cannot be locked: .*No locks"), lock_folder(tmp_path):
         pass
 
