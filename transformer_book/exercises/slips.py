@@ -14,7 +14,13 @@ Parts = Callable[..., tuple[Tensor, ...]]
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, axis: int = -1
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    axis: int = -1,
 ) -> Tensor:
     """Compute attention, or a wrong version of it.
 
@@ -22,14 +28,17 @@ def attend(
         q: queries, ``(..., T, K)``.
         k: keys, ``(..., S, K)``.
         v: values, ``(..., S, Dv)``.
+        allowed: a mask, ``True`` where a query may look; everywhere if left out.
         scale: what the scores are multiplied by; ``1 / sqrt(K)`` if left out.
         axis: the axis along which weights sum to 1.
 
     Returns:
         What each query finds, ``(..., T, Dv)``.
     """
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    return (scale * (q @ k.mT)).softmax(dim=axis) @ v
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -math.inf)
+    return scores.softmax(dim=axis) @ v
 
 
 def scale_slips(
@@ -38,7 +47,8 @@ def scale_slips(
     """Make the mistakes of scaling.
 
     Args:
-        parts: makes queries, keys and values from the arguments of the exercise.
+        parts: makes queries, keys and values, and maybe a mask, from the arguments of the
+            exercise.
         finish: makes the result from what attention finds and these arguments.
         equal_widths: whether values are as wide as queries: then neither can be mixed up.
 
@@ -47,7 +57,7 @@ def scale_slips(
     """
 
     def by(scale: Callable[[Tensor, Tensor, Tensor], float]) -> Answer:
-        return lambda q, k, v: attend(q, k, v, scale=scale(q, k, v))
+        return lambda q, k, v, *mask: attend(q, k, v, *mask, scale=scale(q, k, v))
 
     slips: dict[str, Answer] = {
         "The scores are not scaled: divide them by the square root of the width of a query.": by(
@@ -63,7 +73,7 @@ def scale_slips(
             lambda q, k, v: 1 / math.sqrt(k.shape[-2])
         ),
         "The scale is applied after the softmax; it belongs before it.": (
-            lambda q, k, v: attend(q, k, v, scale=1.0) / math.sqrt(q.shape[-1])
+            lambda q, k, v, *mask: attend(q, k, v, *mask, scale=1.0) / math.sqrt(q.shape[-1])
         ),
     }
     if not equal_widths:
