@@ -7,13 +7,32 @@ from torch import Tensor
 
 from transformer_book.exercises.checking import Exercise, random_inputs
 
+_NO_GAIN = "The gain is missing."
+_NO_EPSILON = "Epsilon is missing."
+_NOT_THE_ROOT = "You divided by the variance; take its root."
+_UNBIASED = "The variance is divided by D - 1: `x.var()` does that unless you say correction=0."
 
-def _layer_norm(
-    x: Tensor, gain: Tensor, bias: Tensor, eps: float, *, dim: int = -1, correction: int = 0
-) -> Tensor:
-    away = x - x.mean(dim=dim, keepdim=True)
-    variance = x.var(dim=dim, correction=correction, keepdim=True)
+
+def _layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    away = x - x.mean(dim=-1, keepdim=True)
+    variance = away.square().mean(dim=-1, keepdim=True)
     return gain * away / (variance + eps).sqrt() + bias
+
+
+def _by_unbiased_variance(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    away = x - x.mean(dim=-1, keepdim=True)
+    return gain * away / (x.var(dim=-1, keepdim=True) + eps).sqrt() + bias
+
+
+def _annotated(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """As the Annotated Transformer has it."""
+    away = x - x.mean(dim=-1, keepdim=True)
+    return gain * away / (x.std(dim=-1, keepdim=True) + eps) + bias
+
+
+def _over_positions(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    away = x - x.mean(dim=-2, keepdim=True)
+    return gain * away / (away.square().mean(dim=-2, keepdim=True) + eps).sqrt() + bias
 
 
 def _of_everything(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -37,26 +56,43 @@ LAYER_NORM = Exercise(
         (*random_inputs((5, 6), (6,), (6,)), 0.5),
     ],
     mistakes={
-        "The variance is divided by D - 1: `x.var()` does that unless you say correction=0.": (
-            lambda x, g, b, e: _layer_norm(x, g, b, e, correction=1)
-        ),
+        _UNBIASED: _by_unbiased_variance,
         "Epsilon is added outside the root; it belongs to the variance, inside.": _epsilon_outside,
-        "Epsilon is missing.": lambda x, g, b, e: _layer_norm(x, g, b, 0.0),
-        "You divided by the variance; take its root.": _not_the_root,
+        "Two things: `x.std()` divides by D - 1 unless you say correction=0, and epsilon belongs "
+        "to the variance, inside the root.": _annotated,
+        _NO_EPSILON: lambda x, g, b, e: _layer_norm(x, g, b, 0.0),
+        _NOT_THE_ROOT: _not_the_root,
         "Mean and variance run over the positions; they belong to the features of one token, "
-        "dim=-1.": lambda x, g, b, e: _layer_norm(x, g, b, e, dim=-2),
+        "dim=-1.": _over_positions,
         "That is one mean and one variance for the whole batch; each token has its own.": (
             _of_everything
         ),
         "The bias is missing.": lambda x, g, b, e: _layer_norm(x, g, 0 * b, e),
-        "The gain is missing.": lambda x, g, b, e: _layer_norm(x, torch.ones_like(g), b, e),
+        _NO_GAIN: lambda x, g, b, e: _layer_norm(x, torch.ones_like(g), b, e),
+        "Gain and bias are missing.": (
+            lambda x, g, b, e: _layer_norm(x, torch.ones_like(g), 0 * b, e)
+        ),
         "The bias is multiplied by the gain, too: it is added last.": (
             lambda x, g, b, e: g * (_layer_norm(x, torch.ones_like(g), b, e))
+        ),
+        "Gain and bias have changed places: multiply by the gain, add the bias.": (
+            lambda x, g, b, e: _layer_norm(x, b, g, e)
         ),
         "The mean is not taken away: that is RMSNorm with a bias.": (
             lambda x, g, b, e: _rms_norm(x, g, e) + b
         ),
+        "The mean counts in the root, but is not taken away from x.": (
+            lambda x, g, b, e: g * x / (x.var(dim=-1, correction=0, keepdim=True) + e).sqrt() + b
+        ),
     },
+    hints=(
+        "Each token by itself: take the mean of its features away, divide by the root of variance "
+        "plus epsilon, then gain and bias.",
+        "Mean and variance run over the last axis and keep it, `(..., 1)`, so that they broadcast. "
+        "The variance is the mean of the squares of what is left, divided by D, not D - 1.",
+        "`away = x - x.mean(dim=-1, keepdim=True)`; `variance` is the mean of `away.square()`; "
+        "divide by `(variance + eps).sqrt()`.",
+    ),
 )
 
 
@@ -81,15 +117,23 @@ RMS_NORM = Exercise(
         "Epsilon is added outside the root; it belongs to the mean square, inside.": (
             lambda x, g, e: g * x / (x.square().mean(dim=-1, keepdim=True).sqrt() + e)
         ),
-        "Epsilon is missing.": lambda x, g, e: _rms_norm(x, g, 0.0),
+        _NO_EPSILON: lambda x, g, e: _rms_norm(x, g, 0.0),
         "You divided by the mean square; take its root.": (
             lambda x, g, e: g * x / (x.square().mean(dim=-1, keepdim=True) + e)
         ),
-        "The gain is missing.": lambda x, g, e: _rms_norm(x, torch.ones_like(g), e),
+        _NO_GAIN: lambda x, g, e: _rms_norm(x, torch.ones_like(g), e),
         "The mean square runs over the whole batch; each token has its own.": (
             lambda x, g, e: g * x / (x.square().mean() + e).sqrt()
         ),
+        "The mean square runs over the positions; it belongs to the features of one token, "
+        "dim=-1.": lambda x, g, e: g * x / (x.square().mean(dim=-2, keepdim=True) + e).sqrt(),
     },
+    hints=(
+        "As in LayerNorm, but no mean is taken away: what is the size of `x` itself?",
+        "The mean of the squares over the last axis, kept as `(..., 1)`; epsilon is added before "
+        "the root.",
+        "Divide `gain * x` by the root of `x.square().mean(dim=-1, keepdim=True) + eps`.",
+    ),
 )
 
 
@@ -111,7 +155,21 @@ FOLD = Exercise(
         "The bias of the layer got lost.": lambda w, b, g, s: (w * g, w @ s),
         "The shift got lost.": lambda w, b, g, s: (w * g, b),
         "Dividing by the gain would undo it; multiply.": lambda w, b, g, s: (w / g, w @ s + b),
+        "The shift goes through the weight from the wrong side: the layer computes weight @ x.": (
+            lambda w, b, g, s: (w * g, s @ w + b)
+        ),
+        "The gain multiplies the layer's bias, too; it acts on what the layer reads.": (
+            lambda w, b, g, s: (w * g, w @ s + g * b)
+        ),
     },
+    hints=(
+        "Write the layer behind the norm as weight @ (gain * x + shift) + bias, and multiply it "
+        "out: what stands before x, and what does not depend on x?",
+        "The gain acts on what the layer reads, one number for each *column* of `weight`. The "
+        "shift becomes a constant, `(out,)`.",
+        "The new weight is `weight * gain`, and to the bias comes `weight @ shift`.",
+    ),
+    returns=("weight", "bias"),
 )
 
 
@@ -129,6 +187,13 @@ CENTRE = Exercise(
         ),
         "That is the mean itself; take it away.": lambda w: w.mean(dim=0).expand_as(w),
     },
+    hints=(
+        "The mean of the output is the mean over its entries. Which average of `weight` gives it "
+        "for an input x?",
+        "The mean of weight @ x is (the mean of all rows) @ x. It is 0 for every x if the mean "
+        "over the rows is 0: so each column must have mean 0.",
+        "Take `weight.mean(dim=0)` away.",
+    ),
 )
 
 
@@ -162,26 +227,44 @@ ORDERS = Exercise(
         "Post-norm has a norm in front, too: its sublayer reads the stream as it is.": (
             lambda x, norm, f: (norm(x + f(norm(x))), x + f(norm(x)))
         ),
+        "Pre-norm normalises what the sublayer reads, not what it says.": (
+            lambda x, norm, f: (norm(x + f(x)), x + norm(f(x)))
+        ),
     },
+    hints=(
+        "Both have a sublayer, a sum with the stream, and a norm. Only the place of the norm "
+        "differs.",
+        "Post-norm: the norm comes last, around the whole sum. Pre-norm: the norm comes first, "
+        "before the sublayer, and the stream in the sum stays as it is.",
+        "The first is `norm(x + f(x))`; in the second `f` reads `norm(x)`.",
+    ),
+    returns=("post-norm", "pre-norm"),
 )
 
 
 def _backward(x: Tensor, upstream: Tensor) -> Tensor:
     """Return the gradient of x through a norm without gain, bias and epsilon."""
     deviation = x.std(dim=-1, correction=0, keepdim=True)
-    normal = _plain(x)
+    normal = (x - x.mean(dim=-1, keepdim=True)) / deviation
     along = (upstream * normal).mean(dim=-1, keepdim=True)
     return (upstream - upstream.mean(dim=-1, keepdim=True) - normal * along) / deviation
 
 
-def _backward_parts(x: Tensor, g: Tensor, *, mean: bool, along: bool, divide: bool) -> Tensor:
+def _backward_parts(
+    x: Tensor, g: Tensor, *, mean: float = 1, along: float = 1, divide: float = 1
+) -> Tensor:
+    """Count the parts of the gradient otherwise, or not at all."""
     normal = _plain(x)
-    out = g
-    if mean:
-        out = out - g.mean(dim=-1, keepdim=True)
-    if along:
-        out = out - normal * (g * normal).mean(dim=-1, keepdim=True)
-    return out / x.std(dim=-1, correction=0, keepdim=True) if divide else out
+    out = g - mean * g.mean(dim=-1, keepdim=True)
+    out = out - along * normal * (g * normal).mean(dim=-1, keepdim=True)
+    return out / x.std(dim=-1, correction=0, keepdim=True) ** divide
+
+
+def _backward_of_unbiased(x: Tensor, g: Tensor) -> Tensor:
+    deviation = x.std(dim=-1, keepdim=True)
+    normal = (x - x.mean(dim=-1, keepdim=True)) / deviation
+    along = (g * normal).mean(dim=-1, keepdim=True)
+    return (g - g.mean(dim=-1, keepdim=True) - normal * along) / deviation
 
 
 BACKWARD = Exercise(
@@ -189,27 +272,34 @@ BACKWARD = Exercise(
     inputs=[random_inputs((4,), (4,)), random_inputs((3, 6), (3, 6))],
     mistakes={
         "The standard deviation depends on x, too: what lies along the normalised vector must be "
-        "taken away.": lambda x, g: _backward_parts(x, g, mean=True, along=False, divide=True),
+        "taken away.": lambda x, g: _backward_parts(x, g, along=0),
         "The mean depends on x, too: the mean of the gradient must be taken away.": (
-            lambda x, g: _backward_parts(x, g, mean=False, along=True, divide=True)
+            lambda x, g: _backward_parts(x, g, mean=0)
         ),
         "The division by the standard deviation is missing.": (
-            lambda x, g: _backward_parts(x, g, mean=True, along=True, divide=False)
+            lambda x, g: _backward_parts(x, g, divide=0)
+        ),
+        "A gradient is divided by the standard deviation, not multiplied by it.": (
+            lambda x, g: _backward_parts(x, g, divide=-1)
         ),
         "Mean and deviation depend on x, too: two parts must be taken away.": (
-            lambda x, g: _backward_parts(x, g, mean=False, along=False, divide=True)
+            lambda x, g: _backward_parts(x, g, mean=0, along=0)
         ),
         "The part along the normalised vector is a mean of products, not their sum.": (
-            lambda x, g: (
-                (
-                    g
-                    - g.mean(dim=-1, keepdim=True)
-                    - _plain(x) * (g * _plain(x)).sum(dim=-1, keepdim=True)
-                )
-                / x.std(dim=-1, correction=0, keepdim=True)
-            )
+            lambda x, g: _backward_parts(x, g, along=x.shape[-1])
+        ),
+        "The variance is divided by D - 1: `x.std()` does that unless you say correction=0.": (
+            _backward_of_unbiased
         ),
     },
+    hints=(
+        "If mean and deviation were constants, the gradient would be `upstream` divided by the "
+        "deviation. But both depend on every feature of `x`: two directions have to go.",
+        "Take away from `upstream` its own mean, and what lies along the normalised vector: this "
+        "vector times the mean of its products with `upstream`. Divide by the deviation last.",
+        "With `hat` for the normalised vector, the second part is `(upstream * "
+        "hat).mean(dim=-1, keepdim=True) * hat`.",
+    ),
 )
 
 
@@ -228,5 +318,13 @@ STREAM_SIZE = Exercise(
         ),
         "That is the mean square; take its root.": lambda n, w: 1 + 2 * n * w**2,
         "Square the size of a write before you add.": lambda n, w: math.sqrt(1 + 2 * n * w),
+        "They are independent: not their sizes add up, but their squares. Then take the root of "
+        "the whole sum.": lambda n, w: 1 + math.sqrt(2 * n) * w,
     },
+    hints=(
+        "What adds up for independent vectors: their sizes, or the squares of their sizes?",
+        "Count the vectors: the embedding, of rms 1, and two writes in each of `n_layers` blocks. "
+        "Add up their mean squares.",
+        "The mean square is `1 + 2 * n_layers * write**2`; what is asked for is its root.",
+    ),
 )
