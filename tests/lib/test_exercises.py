@@ -106,10 +106,16 @@ def test_mistakes_made_by_machine_are_refused(name):
 
 # counts, and what must not be taken for rounding
 COUNTS = [
+    ("masks.pairs", 1),
+    ("heads.parameters", 1),
     ("encoder.parameters", 1),
     ("decoder.block_parameters", 1),
     ("feedforward.gated_width", 1),
     ("families.pairs", 1),
+    ("generation.cache_bytes", 1),
+    ("generation.cache_bytes", -512),
+    ("modern.route", 1),
+    ("modern.tokens", 1),
     ("costs.traffic", 1),
     ("counting.block", 1),
     ("counting.flops_per_token", 1),

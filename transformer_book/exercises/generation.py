@@ -6,34 +6,46 @@ from torch import Tensor
 from transformer_book.exercises.checking import Exercise
 
 
-def _top_p(probabilities: Tensor, p: float) -> Tensor:
+def _top_p(probabilities: Tensor, share: float) -> Tensor:
     ordered, order = probabilities.sort(descending=True)
-    kept = ordered * (ordered.cumsum(dim=0) - ordered < p)
+    kept = ordered * (ordered.cumsum(dim=0) - ordered < share)
     return torch.zeros_like(kept).scatter(0, order, kept / kept.sum())
 
 
-def _without_the_last(probabilities: Tensor, p: float) -> Tensor:
+def _without_the_last(probabilities: Tensor, share: float) -> Tensor:
     ordered, order = probabilities.sort(descending=True)
-    kept = ordered * (ordered.cumsum(dim=0) <= p)
+    kept = ordered * (ordered.cumsum(dim=0) <= share)
     return torch.zeros_like(kept).scatter(0, order, kept / kept.sum())
 
 
-def _not_shared_out(probabilities: Tensor, p: float) -> Tensor:
-    return probabilities * (_top_p(probabilities, p) > 0)
+def _not_shared_out(probabilities: Tensor, share: float) -> Tensor:
+    return probabilities * (_top_p(probabilities, share) > 0)
 
 
-def _unsorted(probabilities: Tensor, p: float) -> Tensor:
-    kept = probabilities * (probabilities.cumsum(dim=0) - probabilities < p)
+def _unsorted(probabilities: Tensor, share: float) -> Tensor:
+    kept = probabilities * (probabilities.cumsum(dim=0) - probabilities < share)
     return kept / kept.sum()
 
 
-def _left_sorted(probabilities: Tensor, p: float) -> Tensor:
-    return _top_p(probabilities, p).sort(descending=True).values
+def _left_sorted(probabilities: Tensor, share: float) -> Tensor:
+    return _top_p(probabilities, share).sort(descending=True).values
 
 
-def _from_below(probabilities: Tensor, p: float) -> Tensor:
-    kept = probabilities * (probabilities >= p * probabilities.max())
+def _from_below(probabilities: Tensor, share: float) -> Tensor:
+    kept = probabilities * (probabilities >= share * probabilities.max())
     return kept / kept.sum()
+
+
+def _one_too_many(probabilities: Tensor, share: float) -> Tensor:
+    """Go on until the sum exceeds the threshold, where reaching it is enough."""
+    ordered, order = probabilities.sort(descending=True)
+    kept = ordered * (ordered.cumsum(dim=0) - ordered <= share)
+    return torch.zeros_like(kept).scatter(0, order, kept / kept.sum())
+
+
+def _wrongly_put_back(probabilities: Tensor, share: float) -> Tensor:
+    """Sort back by the order itself, where its inverse is needed."""
+    return _left_sorted(probabilities, share)[probabilities.argsort(descending=True)]
 
 
 TOP_P = Exercise(
@@ -42,10 +54,12 @@ TOP_P = Exercise(
         (torch.tensor([0.1, 0.4, 0.06, 0.25, 0.04, 0.15], device="cpu"), 0.7),
         (torch.tensor([0.05, 0.05, 0.9], device="cpu"), 0.5),
         (torch.tensor([0.2, 0.5, 0.3], device="cpu"), 0.75),
+        (torch.tensor([0.25, 0.125, 0.5, 0.125], device="cpu"), 0.75),  # two reach it exactly
     ],
     mistakes={
-        "The token with which the sum reaches p is dropped. It stays: the kept ones must add up to "
-        "at least p.": _without_the_last,
+        "The token with which the sum reaches `share` is dropped. It stays: the kept ones must add "
+        "up to at least that.": _without_the_last,
+        "Where the sum is exactly `share`, it is enough: at least, not more than.": _one_too_many,
         "The kept probabilities do not add up to 1: divide them by their sum.": _not_shared_out,
         "The sum runs over the tokens as they stand. Sort them first, the best one first.": (
             _unsorted
@@ -54,10 +68,23 @@ TOP_P = Exercise(
             _left_sorted
         ),
         "That is min-p, which compares each token with the best one.": _from_below,
-        "That is the distribution as it was: nothing is dropped.": lambda probabilities, p: (
+        "That is the distribution as it was: nothing is dropped.": lambda probabilities, share: (
             probabilities
         ),
+        "Some probabilities went back to the wrong tokens: scatter them to the places that sort "
+        "gave, or index with order.argsort().": _wrongly_put_back,
+        "That is the softmax of what is kept: these are probabilities already, divide by their "
+        "sum.": lambda probabilities, share: _not_shared_out(probabilities, share).softmax(dim=0),
     },
+    hints=(
+        "Sort the tokens, the best one first, and add up. A token is kept if those *before* it "
+        "have not reached `share` yet.",
+        "`probabilities.sort(descending=True)` also gives the `order`. What comes before each "
+        "token is the cumulative sum less the token's own. Then make the kept ones sum to 1 and "
+        "put each back in its place.",
+        "Keep where `ordered.cumsum(dim=0) - ordered < share`; `torch.zeros_like(kept).scatter(0, "
+        "order, kept)` puts them back.",
+    ),
 )
 
 
@@ -96,6 +123,10 @@ BEAM_STEP = Exercise(
             torch.tensor([0.5, 0.3, 0.2], device="cpu").log(),
             torch.tensor([[0.55, 0.45], [0.1, 0.9], [0.6, 0.4]], device="cpu").log(),
         ),
+        (
+            torch.tensor([0.55, 0.45], device="cpu").log(),
+            torch.tensor([[0.1, 0.2, 0.4, 0.25, 0.05], [0.08, 0.02, 0.1, 0.2, 0.6]]).log(),
+        ),
     ],
     mistakes={
         "Each beam keeps its own best continuation. They compete: take the best of all beams "
@@ -107,7 +138,29 @@ BEAM_STEP = Exercise(
             _columns
         ),
         "Logarithms of probabilities are added, not multiplied.": _multiplied,
+        "A row of `gains` has V entries: divide the places by V, not by the number of beams.": (
+            lambda totals, gains: (
+                _beam_step(totals, gains)[0],
+                (totals[:, None] + gains).flatten().topk(len(totals)).indices // len(totals),
+            )
+        ),
+        "The second result is the place among all N · V; it must tell which beam that is.": (
+            lambda totals, gains: (totals[:, None] + gains).flatten().topk(len(totals))
+        ),
+        "These are all continuations; only the N best go on.": lambda totals, gains: (
+            (totals[:, None] + gains).flatten().sort(descending=True).values,
+            (totals[:, None] + gains).flatten().argsort(descending=True) // gains.shape[1],
+        ),
     },
+    hints=(
+        "Every beam can go on with every token: N · V candidates. They all compete, whichever "
+        "beam they come from.",
+        "The candidates' totals are `(N, V)`: each row of `gains` plus its beam's total. Flatten "
+        "them and take the N best. Which beam does a place of the flat list belong to?",
+        "`(totals[:, None] + gains).flatten().topk(len(totals))` gives values and places; a place "
+        "belongs to the beam `place // V`.",
+    ),
+    returns=("new totals", "beams"),
 )
 
 
@@ -132,7 +185,16 @@ LENGTH_SCORE = Exercise(
         "The penalty is missing: that is the logarithm of the probability.": (
             lambda log_p, n, alpha: log_p
         ),
+        "That is the penalty itself; divide the sum of logarithms by it.": (
+            lambda log_p, n, alpha: ((5 + n) / 6) ** alpha
+        ),
     },
+    hints=(
+        "The rule divides the sum of logarithms by a penalty that grows with the length.",
+        "The penalty is 5 plus the number of tokens, divided by 6, to the power of `alpha`: 1 for "
+        "one token.",
+        "Divide `log_p` by `((5 + n_tokens) / 6) ** alpha`.",
+    ),
 )
 
 
@@ -144,7 +206,7 @@ def _cache_bytes(
 
 CACHE_BYTES = Exercise(
     reference=_cache_bytes,
-    inputs=[(80, 8, 128, 4096, 1, 2), (4, 8, 32, 256, 3, 4), (12, 12, 64, 1024, 5, 2)],
+    inputs=[(80, 8, 128, 4096, 1, 2), (4, 8, 32, 256, 3, 4), (12, 6, 64, 1024, 5, 2)],
     mistakes={
         "There are keys and values: twice as many numbers.": (
             lambda layers, heads, d, n, b, size: _cache_bytes(layers, heads, d, n, b, size) // 2
@@ -164,7 +226,23 @@ CACHE_BYTES = Exercise(
         "The length is squared. Scores are length times length, but nobody keeps them.": (
             lambda layers, heads, d, n, b, size: _cache_bytes(layers, heads, d, n * n, b, size)
         ),
+        "The width is missing: a key is a vector of d_head numbers.": (
+            lambda layers, heads, d, n, b, size: _cache_bytes(layers, heads, 1, n, b, size)
+        ),
+        "The length is missing: every token has a key and a value.": (
+            lambda layers, heads, d, n, b, size: _cache_bytes(layers, heads, d, 1, b, size)
+        ),
+        "Keys and values are kept, queries are not: twice, not three times.": (
+            lambda layers, heads, d, n, b, size: _cache_bytes(layers, heads, d, n, b, size) * 3 // 2
+        ),
     },
+    hints=(
+        "What is kept of one token, in one layer, in one key-value head?",
+        "A key and a value of `d_head` numbers each. Now for all heads, layers, tokens and texts, "
+        "and the bytes of each number.",
+        "`2 * n_kv_heads * d_head` numbers for a token and a layer; multiply by the four that are "
+        "left: `n_layers`, `length`, `batch` and `n_bytes`.",
+    ),
 )
 
 
@@ -201,7 +279,20 @@ INSTEAD = Exercise(
         "That is what both agree on, min(p, q). It was kept already.": (
             lambda p, q: torch.minimum(p, q) / torch.minimum(p, q).sum()
         ),
+        "That is how probable it is that a guess is kept, min(1, p / q).": (
+            lambda p, q: (p / q).clamp(max=1)
+        ),
+        "Negative differences count as zero, and there is no softmax: divide by the sum.": (
+            lambda p, q: (p - q).softmax(dim=-1)
+        ),
+        "Negative differences are left in; a probability cannot be negative.": lambda p, q: p - q,
     },
+    hints=(
+        "Kept guesses already give each token min(p, q). What is missing so that it gets p in all?",
+        "Missing is p - q where that is positive, nothing elsewhere. As a distribution it must "
+        "sum to 1.",
+        "Divide `(p - q).clamp(min=0)` by its sum.",
+    ),
 )
 
 
@@ -224,5 +315,18 @@ TOKENS_PER_PASS = Exercise(
         "One term is missing: the last guess counts too.": (
             lambda share, n: _tokens_per_pass(share, n - 1)
         ),
+        "One too many: share to the power of 0 is the large model's own token already.": (
+            lambda share, n: _tokens_per_pass(share, n) + 1
+        ),
+        "A guess counts only if all before it were kept, and every pass yields one token more.": (
+            lambda share, n: n * share
+        ),
     },
+    hints=(
+        "Add up, guess by guess, how probable it is that it is kept. The large model's own token "
+        "always comes.",
+        "The i-th guess is kept if it and all before it are: share · share · ..., i times. So the "
+        "mean is 1 + share + share² + ..., up to the last guess.",
+        "Sum `share**i` over `range(n_guesses + 1)`.",
+    ),
 )
