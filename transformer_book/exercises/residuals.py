@@ -14,7 +14,11 @@ def _block(x: Tensor, read: Tensor, write: Tensor) -> Tensor:
 
 BLOCK = Exercise(
     reference=_block,
-    inputs=[random_inputs((2, 3, 4), (4, 8), (8, 4)), random_inputs((1, 5, 6), (6, 3), (3, 6))],
+    inputs=[
+        random_inputs((2, 3, 4), (4, 4), (4, 4)),  # square: there a transposed matrix runs
+        random_inputs((2, 3, 4), (4, 8), (8, 4)),
+        random_inputs((4, 5, 6), (6, 3), (3, 6)),
+    ],
     mistakes={
         "What the sublayer says replaces the stream; add it to the stream instead.": (
             lambda x, r, w: (x @ r).relu() @ w
@@ -29,7 +33,19 @@ BLOCK = Exercise(
         "The ReLU stands after the write; it belongs between reading and writing.": (
             lambda x, r, w: x + (x @ r @ w).relu()
         ),
+        "The ReLU stands before the read; it belongs between reading and writing.": (
+            lambda x, r, w: x + x.relu() @ r @ w
+        ),
+        "The matrices are used as they are, (D, F) and (F, D): x @ read, without a transpose.": (
+            lambda x, r, w: x + (x @ r.mT).relu() @ w.mT
+        ),
     },
+    hints=(
+        "What stays of the stream, and what is added to it?",
+        "The branch reads the stream `(..., D)`, makes `(..., F)`, applies the ReLU and writes "
+        "`(..., D)`. Nothing happens to the stream itself.",
+        "The branch is `(x @ read).relu() @ write`; add it to the stream.",
+    ),
 )
 
 
@@ -53,6 +69,12 @@ SMALLEST = Exercise(
             lambda c, n: 1.0
         ),
     },
+    hints=(
+        "For one layer y = x + f(x): what is dy/dx, and how small can it be?",
+        "It is 1 + f'. A slope of either sign, at most `slope` in size, makes it as small as "
+        "1 - slope. The factors of all layers are multiplied.",
+        "One layer's smallest factor is `1 - slope`; take its power.",
+    ),
 )
 
 
@@ -74,7 +96,16 @@ BRANCH_SCALE = Exercise(
         "This multiplies the branches up; the more there are, the smaller each must be.": (
             lambda n, g: math.sqrt((g - 1) * n)
         ),
+        "That is right for a growth to 2 only.": lambda n, g: 1 / math.sqrt(n),
+        "Variances of independent writes add up; this multiplies the stream by a factor at each "
+        "branch.": lambda n, g: math.sqrt(g ** (1 / n) - 1),
     },
+    hints=(
+        "Variances of independent terms add up. Write down the variance of the stream after all "
+        "branches.",
+        "It is 1 + n_branches · scale², and it shall be `growth`.",
+        "Solve for scale² first: `(growth - 1) / n_branches`. Then take the root.",
+    ),
 )
 
 
@@ -100,12 +131,21 @@ def _cut_off_writes(stream: Tensor, writes: Tensor, which: int, gain: Tensor) ->
     return gain * left / left.square().mean(dim=-1, keepdim=True).sqrt()
 
 
+def _layer_norm_without(stream: Tensor, writes: Tensor, which: int, gain: Tensor) -> Tensor:
+    left = stream - writes[which]
+    left = left - left.mean(dim=-1, keepdim=True)
+    return gain * left / left.square().mean(dim=-1, keepdim=True).sqrt()
+
+
+def _streams(n: int, t: int, d: int, which: int) -> tuple[Tensor, Tensor, int, Tensor]:
+    """A stream that is the sum of its writes, and a gain."""
+    writes, gain = random_inputs((n, t, d), (d,))
+    return writes.sum(dim=0), writes, which, gain
+
+
 WITHOUT_WRITE = Exercise(
     reference=_without_write,
-    inputs=[
-        (*random_inputs((3, 6), (4, 3, 6)), 1, *random_inputs((6,))),
-        (*random_inputs((2, 5), (3, 2, 5)), 0, *random_inputs((5,))),
-    ],
+    inputs=[_streams(4, 3, 6, 1), _streams(3, 2, 5, 0), _streams(2, 4, 4, 1)],
     mistakes={
         "The final norm is missing: the output layer reads the normalised stream.": (
             _unscaled_without
@@ -114,7 +154,27 @@ WITHOUT_WRITE = Exercise(
         "here the norm should see what is left.": _old_scale_without,
         "This keeps that write alone; everything else should stay.": _only_write,
         "All writes from this one on are gone; take away one.": _cut_off_writes,
+        "The gain is missing: each feature is multiplied by its own number after the norm.": (
+            lambda stream, writes, which, gain: _without_write(
+                stream, writes, which, torch.ones_like(gain)
+            )
+        ),
+        "An RMSNorm does not subtract the mean; that is a LayerNorm.": _layer_norm_without,
+        "Nothing is taken out: this is the whole stream after the norm.": (
+            lambda stream, writes, which, gain: _without_write(
+                stream, torch.zeros_like(writes), which, gain
+            )
+        ),
+        "The write is added once more; take it away.": (
+            lambda stream, writes, which, gain: _without_write(stream, -writes, which, gain)
+        ),
     },
+    hints=(
+        "Two steps: what is left of the stream without that write, and then the norm of it.",
+        "What is left is `stream - writes[which]`, `(T, D)`. An RMSNorm divides each token's "
+        "vector by its root mean square over the features; then the gain multiplies.",
+        "The root mean square is `left.square().mean(dim=-1, keepdim=True).sqrt()`.",
+    ),
 )
 
 
@@ -125,7 +185,7 @@ def _scaled_dropout(x: Tensor, keep: Tensor, p: float) -> Tensor:
 SCALED_DROPOUT = Exercise(
     reference=_scaled_dropout,
     inputs=[
-        (*random_inputs((2, 4)), torch.tensor([[1.0, 0, 1, 1], [0, 1, 1, 0]]), 0.25),
+        (*random_inputs((2, 4)), torch.tensor([[1.0, 0, 1, 1], [0, 1, 1, 0]]), 0.3),
         (*random_inputs((3,)), torch.tensor([1.0, 0, 1]), 0.1),
     ],
     mistakes={
@@ -139,7 +199,18 @@ SCALED_DROPOUT = Exercise(
         "keep is 1 where a value stays; here the others stay.": (
             lambda x, keep, p: x * (1 - keep) / (1 - p)
         ),
+        "Nothing is dropped: multiply by `keep`.": lambda x, keep, p: x / (1 - p),
+        "This divides by the share that happened to stay; the rate is given, so divide by 1 - p.": (
+            lambda x, keep, p: x * keep / keep.mean()
+        ),
     },
+    hints=(
+        "What is dropped becomes 0. What must happen to the rest, so that the mean over many masks "
+        "is x again?",
+        "An entry stays with probability 1 - p. To keep the mean, what stays grows by the inverse "
+        "of that.",
+        "Multiply by `keep` and divide by `1 - p`.",
+    ),
 )
 
 
@@ -166,22 +237,49 @@ PENALTY = Exercise(
         "Add up the features of an example, and take the mean over examples.": (
             lambda x, w, p: p / (1 - p) * (x.square() * w.square()).mean()
         ),
+        "The examples are added up; take their mean.": (
+            lambda x, w, p: p / (1 - p) * (x.square() @ w.square()).sum()
+        ),
+        "The factor is upside down: with hardly any dropout there is hardly any penalty.": (
+            lambda x, w, p: (1 - p) / p * (x.square() @ w.square()).mean()
+        ),
+        "The weights are squared, too: a product x w has the variance x² w² p / (1 - p).": (
+            lambda x, w, p: p / (1 - p) * (x.square() @ w.abs()).mean()
+        ),
     },
+    hints=(
+        "The mean of a dropped product is the product itself. What is added to the squared error "
+        "is the variance of the model's output.",
+        "An entry of the mask, divided by 1 - p, has the variance p / (1 - p). Features are "
+        "dropped independently, so the variances of the products x w add up: each is x² w² times "
+        "that.",
+        "For all examples at once: `x.square() @ w.square()`, then the mean over the examples and "
+        "the factor.",
+    ),
 )
 
 
-def _keep_rate(p: float, n_places: int) -> float:
+def _all_kept(p: float, n_places: int) -> float:
     return float((1 - p) ** n_places)
 
 
 ALL_KEPT = Exercise(
-    reference=_keep_rate,
+    reference=_all_kept,
     inputs=[(0.1, 13), (0.5, 4), (0.3, 25)],
     mistakes={
         "That is the chance that all of them are dropped.": lambda p, n: p**n,
         "That is the chance that at least one is dropped.": lambda p, n: 1 - (1 - p) ** n,
         "Chances of independent events are multiplied.": lambda p, n: 1 - n * p,
+        "That is one place; it must get through all of them.": lambda p, n: 1 - p,
+        "That is the share that is left on average over the places; the chances are multiplied.": (
+            lambda p, n: (1 - p) / n
+        ),
     },
+    hints=(
+        "What is the probability to get through one place?",
+        "It is 1 - p, and the places are independent: their probabilities are multiplied.",
+        "Take the power of `1 - p`, with `n_places` as exponent.",
+    ),
 )
 
 
@@ -192,7 +290,7 @@ def _direction(weight: Tensor, noise: Tensor) -> Tensor:
 
 DIRECTION = Exercise(
     reference=_direction,
-    inputs=[random_inputs((4, 6), (4, 6)), random_inputs((2, 3), (2, 3))],
+    inputs=[random_inputs((4, 6), (4, 6)), random_inputs((5, 3), (5, 3))],
     mistakes={
         "A unit's weights are a row of (out, in); these are columns.": (
             lambda w, n: n * w.norm(dim=0) / n.norm(dim=0)
@@ -209,7 +307,23 @@ DIRECTION = Exercise(
         "That multiplies entry by entry: the direction is no longer random.": (
             lambda w, n: n * w.abs()
         ),
+        "These are squared lengths: take the roots.": (
+            lambda w, n: (
+                n * w.square().sum(dim=1, keepdim=True) / n.square().sum(dim=1, keepdim=True)
+            )
+        ),
+        "That is the direction of the weights with the length of the noise; swap the two.": (
+            lambda w, n: w * n.norm(dim=1, keepdim=True) / w.norm(dim=1, keepdim=True)
+        ),
     },
+    hints=(
+        "Which part of `(out, in)` belongs to one unit, a row or a column? Give that part of the "
+        "noise another length, and keep its direction.",
+        "A unit is a row. Divide each row of the noise by its own length, which leaves length 1, "
+        "and multiply by the length of the weights' row.",
+        "The lengths of all rows are `weight.norm(dim=1, keepdim=True)`; those of the noise in the "
+        "same way.",
+    ),
 )
 
 
@@ -235,5 +349,19 @@ CONVEX_SHARE = Exercise(
         "Divide by the number of inner points: the two ends have no second difference.": (
             lambda x: (x[2:] - 2 * x[1:-1] + x[:-2] >= 0).double().sum() / len(x)
         ),
+        "That is how many points it is; divide by the number of inner points.": (
+            lambda x: (x[2:] - 2 * x[1:-1] + x[:-2] >= 0).double().sum()
+        ),
+        "The middle point counts twice: left + right - 2 · middle.": (
+            lambda x: (x[2:] - x[1:-1] + x[:-2] >= 0).double().mean()
+        ),
     },
+    hints=(
+        "A curve bends upwards where its slope grows. How do you see that from three neighbouring "
+        "points?",
+        "Left + right - 2 · middle is at least 0 there. Compute it for all inner points at once, "
+        "with three slices of `losses`, and take the share of those that are not negative.",
+        "The slices are `losses[:-2]`, `losses[1:-1]` and `losses[2:]`; the share is the mean of "
+        "`(bend >= 0).double()`.",
+    ),
 )
