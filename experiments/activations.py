@@ -140,17 +140,18 @@ class Experts(MixtureOfExperts):
 
     Args:
         config: as for the library's.
-        raw: whether to weigh with the router's own probabilities.
+        raw: whether to weigh with the router's own probabilities; as the library does if left out.
     """
 
-    raw = False
+    raw: bool | None = None
     chosen: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         """Send each vector of ``x``, ``(..., D)``, to its experts and add up what they say."""
         probabilities = self.router(x).softmax(dim=-1)  # (..., E)
         weights, chosen = probabilities.topk(self.active_experts, dim=-1)  # (..., k)
-        if not self.raw:
+        raw = self.active_experts == 1 if self.raw is None else self.raw
+        if not raw:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         picked = F.one_hot(chosen, EXPERTS).to(x.dtype)  # (..., k, E)
         share = picked.flatten(end_dim=-2).mean(dim=0)

@@ -28,6 +28,7 @@ from transformer_lib.data import Batches
 from transformer_lib.recipes import Recipe
 from transformer_lib.saving import describe_model, save_model
 from transformer_lib.tokenizers import CharTokenizer
+from transformer_lib.training import modes_kept
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_ROWS = 500  # of a metrics.csv
@@ -205,13 +206,12 @@ def texts(n_characters: int | None = None) -> tuple[torch.Tensor, torch.Tensor, 
 def predictions(model: nn.Module, batches: Batches) -> torch.Tensor:
     """Return the class a classifier finds for each example, in order, ``(N,)`` on the CPU."""
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
     found = []
-    for batch in batches.one_pass():
-        inputs = {name: tensor.to(device) for name, tensor in batch.items() if name != "targets"}
-        found.append(model(**inputs).argmax(dim=-1).cpu())
-    model.train(was_training)
+    with modes_kept(model):
+        model.eval()
+        for batch in batches.one_pass():
+            inputs = {name: t.to(device) for name, t in batch.items() if name != "targets"}
+            found.append(model(**inputs).argmax(dim=-1).cpu())
     return torch.cat(found)
 
 
@@ -277,6 +277,9 @@ def write_results(
         tokenizer: written beside it.
         rows: the training's rows, for ``metrics.csv``.
         more: what else belongs into ``card.json``.
+
+    Raises:
+        ValueError: if a number is infinite or none, which JSON cannot hold.
     """
     card: dict[str, Any] = {"experiment": options.name, "arguments": options.arguments}
     card |= {"tiny": options.tiny, "metrics": metrics}
@@ -289,7 +292,7 @@ def write_results(
         write_csv(options.folder / "metrics.csv", rows)
     card |= (more or {}) | {"environment": _environment(options)}
     card["seconds"] = round(time.perf_counter() - options.started, 1)
-    content = json.dumps(card, indent=2)
+    content = json.dumps(card, indent=2, allow_nan=False)
     (options.folder / "card.json").write_text(content + "\n", encoding="utf-8")
     # From what was written, so that the one can be made from the other at any time.
     (options.folder / "card.md").write_text(card_text(json.loads(content), about), encoding="utf-8")

@@ -6,13 +6,16 @@ turns a list of examples into one batch; ``functools.partial`` sets the options 
 """
 
 import random
+import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -22,7 +25,7 @@ from transformer_lib.shapes import check_choice, check_whole, expect_shape
 IGNORE = -100  # a target that is not counted
 
 Batch = dict[str, Tensor]
-Ids = Sequence[int] | Int[Tensor, "_"]
+Ids = Sequence[int] | Integer[Tensor, "_"]
 Pair = tuple[Ids, Ids]
 
 
@@ -74,10 +77,8 @@ class Batches:
             raise ValueError(f"{max_tokens=}, {bucket=}: to use them, give length, a function")
         self.limit = batch_size or max_tokens or 0
         self.examples, self.collate, self.shuffle = examples, collate, shuffle
-        # To count examples is to count the tokens of examples that have one token each.
-        ones = [1] * len(examples)
-        self.lengths = ones if length is None else [length(example) for example in examples]
-        self.sizes = ones if max_tokens is None else self.lengths
+        self.lengths = [] if length is None else [length(example) for example in examples]
+        self.sizes = None if max_tokens is None else self.lengths  # None: each counts as one
         name = "batch_size" if max_tokens is None else "max_tokens"
         self.settings = {name: self.limit, "bucket": bucket, "n_examples": len(examples)}
         for name, value in self.settings.items():
@@ -101,9 +102,13 @@ class Batches:
         """Yield every example once, in order; the endless stream stays where it is."""
         return map(self._make, self._group(range(len(self.examples))))
 
+    def _settings(self) -> dict[str, int]:
+        """What a stream must have in common with another one to go on where that one stopped."""
+        return self.settings
+
     def state_dict(self) -> dict[str, int]:
         """Return the place of the next batch, and the settings it belongs to."""
-        return {**self.settings, "epoch": self.epoch, "batch": self.batch}
+        return {**self._settings(), "epoch": self.epoch, "batch": self.batch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to the place of an equal stream.
@@ -114,7 +119,7 @@ class Batches:
         Raises:
             ValueError: if that stream had other settings.
         """
-        for name, value in self.settings.items():
+        for name, value in self._settings().items():
             if state.get(name) != value:
                 raise ValueError(f"{name}={value} here, but {state.get(name)} in the state")
         self.epoch, self.batch, self._left = state["epoch"], state["batch"], []
@@ -125,23 +130,27 @@ class Batches:
         if self.shuffle:
             rng.shuffle(order)
         bucket = self.settings["bucket"]
-        pools = (order[start : start + bucket] for start in range(0, len(order), bucket))
-        batches = self._group([i for p in pools for i in sorted(p, key=self.lengths.__getitem__)])
+        if bucket > 1:
+            pools = (order[start : start + bucket] for start in range(0, len(order), bucket))
+            order = [i for pool in pools for i in sorted(pool, key=self.lengths.__getitem__)]
+        batches = list(self._group(order))
         if self.shuffle:
             rng.shuffle(batches)
         return batches
 
-    def _group(self, order: Sequence[int]) -> list[list[int]]:
+    def _group(self, order: Iterable[int]) -> Iterator[list[int]]:
         """Cut an order into batches, each as large as it may be."""
-        batches: list[list[int]] = []
+        batch: list[int] = []
         largest = 0
         for i in order:
-            largest = max(largest, self.sizes[i])
-            if not batches or (len(batches[-1]) + 1) * largest > self.limit:
-                batches.append([])
-                largest = self.sizes[i]
-            batches[-1].append(i)
-        return batches
+            size = 1 if self.sizes is None else self.sizes[i]
+            largest = max(largest, size)
+            if batch and (len(batch) + 1) * largest > self.limit:
+                yield batch
+                batch, largest = [], size
+            batch.append(i)
+        if batch:
+            yield batch
 
     def _make(self, indices: list[int]) -> Batch:
         return self.collate([self.examples[i] for i in indices])
@@ -155,12 +164,15 @@ class TextWindows(Batches):
     """An endless stream of windows from random places of one long text, for language models.
 
     Args:
-        ids: the text as token ids, ``(N,)``.
+        ids: the text as token ids, ``(N,)``: a tensor, or a NumPy array, such as a ``np.memmap`` of
+            a file that is larger than the memory. Nothing is copied, and a file is read whole only
+            for the checksum that a checkpoint keeps.
         length: T, how many tokens a window has.
         batch_size: B, how many windows a batch has.
         seed: another seed, other places.
 
     Raises:
+        TypeError: if ``ids`` are not whole numbers.
         ValueError: if an argument is out of range, or the text is too short for one window.
 
     Example:
@@ -172,18 +184,21 @@ class TextWindows(Batches):
         [[[0, 1, 2]], [[3, 4]]]
     """
 
-    def __init__(self, ids: Int[Tensor, " N"], length: int, batch_size: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        ids: Integer[Tensor, " N"] | Integer[np.ndarray, " N"],
+        length: int,
+        batch_size: int,
+        seed: int = 0,
+    ) -> None:
         check_whole("length", length)
-        expect_shape("ids", ids, "N", {})
+        ids = _as_ids(ids)
         n = len(ids)
         if n <= length:
             raise ValueError(f"{length=} is too much for a text of {n} tokens: one must follow")
         # All windows as a view: nothing is copied. One token more, the target of the last one.
         windows = ids.unfold(0, length + 1, 1)  # (N - T, T + 1)
         super().__init__(windows, next_token_batch, batch_size=batch_size, seed=seed)
-        self.settings["text"] = zlib.crc32(
-            ids.cpu().numpy().tobytes()
-        )  # resumed with the same only
         self.ids, self.length = ids, length
 
     def plan(self, epoch: int) -> list[list[int]]:
@@ -193,9 +208,39 @@ class TextWindows(Batches):
 
     def one_pass(self) -> Iterator[Batch]:
         """Yield windows that follow each other: every token but the first is a target once."""
-        starts = range(0, len(self.ids) - 1, self.length)
-        windows = [self.ids[start : start + self.length + 1] for start in starts]
-        return Batches(windows, self.collate, batch_size=self.limit).one_pass()
+        for starts in self._group(range(0, len(self.ids) - 1, self.length)):
+            yield self.collate([self.ids[start : start + self.length + 1] for start in starts])
+
+    def _settings(self) -> dict[str, int]:
+        return self.settings | {"text": self._checksum}
+
+    @cached_property
+    def _checksum(self) -> int:
+        """Of all bytes of the text, a piece at a time: they may be in a file, and many."""
+        found = 0
+        for part in self.ids.split(2**20):
+            found = zlib.crc32(part.contiguous().cpu().numpy(), found)
+        return found
+
+
+def _as_ids(ids: Any) -> Tensor:
+    """Take a text as a tensor, without a copy."""
+    if not isinstance(ids, Tensor | np.ndarray):
+        kind = type(ids).__name__
+        raise TypeError(f"ids is a {kind}; expected a tensor or a NumPy array of token ids")
+    if isinstance(ids, Tensor):
+        whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    else:
+        whole = np.issubdtype(ids.dtype, np.integer)
+    if not whole:
+        raise TypeError(f"ids has the dtype {ids.dtype}; expected whole numbers, token ids")
+    if isinstance(ids, np.ndarray):
+        with warnings.catch_warnings():  # a file that must not be written: nobody does
+            warnings.simplefilter("ignore", UserWarning)
+            ids = torch.from_numpy(ids)
+    tensor: Tensor = ids
+    expect_shape("ids", tensor, "N", {})
+    return tensor
 
 
 def pad(

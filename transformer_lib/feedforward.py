@@ -71,8 +71,9 @@ class MixtureOfExperts(nn.Module):
     """Several feed-forward networks, of which each token uses the few that a router picks.
 
     The router's probabilities of the experts picked are scaled to sum to 1 and weigh their outputs.
-    (Of a single expert that weight is always 1, so only ``balance_loss`` would teach the router.)
-    Which tokens go where depends on the data, so ``torch.compile`` splits its graph here.
+    That of a single expert is left as it is, as in the Switch Transformer: scaled, it would be 1
+    whatever the router says, and the task could not teach the router anything. Which tokens go
+    where depends on the data, so ``torch.compile`` splits its graph here.
 
     Args:
         config: ``d_model``, ``d_ff``, ``activation``, ``bias``, ``n_experts`` and
@@ -81,8 +82,8 @@ class MixtureOfExperts(nn.Module):
     Attributes:
         balance_loss: of the latest forward pass: 1 if all experts were used evenly, up to
             ``n_experts / active_experts`` if the same ones always were (Switch Transformer's loss).
-            Add that of each block to the training loss, with a small weight such as 0.01. It knows
-            of no mask: padding is counted like any other token.
+            ``Recipe.balance`` adds that of each block to the training loss, with a small weight
+            such as 0.01. It knows of no mask: padding is counted like any other token.
 
     Raises:
         ValueError: if the configuration has no experts.
@@ -111,7 +112,8 @@ class MixtureOfExperts(nn.Module):
         tokens = x.flatten(end_dim=-2)  # (N, D)
         probabilities = self.router(tokens).softmax(dim=-1)  # (N, E)
         weights, chosen = probabilities.topk(self.active_experts, dim=-1)  # (N, k)
-        weights = weights / weights.sum(dim=-1, keepdim=True)
+        if self.active_experts > 1:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
         self.balance_loss = _balance_loss(probabilities, chosen)
         output = torch.zeros_like(tokens)
         for i, expert in enumerate(self.experts):

@@ -14,13 +14,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.data import IGNORE
+from transformer_lib.feedforward import MixtureOfExperts
 from transformer_lib.heads import CausalLM, OutputLayer, Seq2SeqLM
-from transformer_lib.shapes import autocast_dtype, check_probability, is_plain_linear
+from transformer_lib.shapes import autocast_dtype, check_number, check_probability, is_plain_linear
 
 LOGITS_AT_ONCE = 2**31  # 4 GiB in bfloat16: fewer and larger parts are faster
 
 # What these classes do when they are called, as long as nobody puts something else in its place.
-_KNOWN = {kind: kind.forward for kind in (CausalLM, Seq2SeqLM, OutputLayer)}
+_KNOWN: dict[type[nn.Module], Any] = {
+    kind: kind.forward for kind in (CausalLM, Seq2SeqLM, OutputLayer)
+}
 
 
 class Objective(nn.Module):
@@ -32,9 +35,11 @@ class Objective(nn.Module):
     Args:
         model: any model of this library that returns logits.
         label_smoothing: how much of the target's probability is spread over all classes.
+        balance: the weight of the balance loss of every mixture of experts in the model.
 
     Raises:
-        ValueError: if ``label_smoothing`` is not a probability.
+        ValueError: if ``label_smoothing`` is not a probability, ``balance`` not a number of at
+            least 0, or there is nothing to balance.
 
     Example:
         >>> objective = Objective(nn.Identity())
@@ -44,11 +49,16 @@ class Objective(nn.Module):
         ('1.3863', 5)
     """
 
-    def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module, label_smoothing: float = 0.0, balance: float = 0.0
+    ) -> None:
         super().__init__()
         check_probability("label_smoothing", label_smoothing)
+        check_number("balance", balance, lambda x: x >= 0, "of at least 0")
+        if balance and not _mixtures(model):
+            raise ValueError(f"{balance=} needs a model with a MixtureOfExperts")
         self.model = model
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.balance = label_smoothing, balance
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
         """Compare the model's answers with the targets.
@@ -58,11 +68,23 @@ class Objective(nn.Module):
                 ``(B,)``, with ``IGNORE`` where nothing is to be predicted.
 
         Returns:
-            The summed loss of the targets, and their number.
+            The summed loss of the targets, and their number. The balance loss, which is one number
+            for the whole batch, counts once for each target, so that it is in the mean too.
         """
-        inputs, smoothing = dict(batch), self.label_smoothing
+        inputs = dict(batch)
         targets = inputs.pop("targets")
         count = (targets != IGNORE).sum()
+        if not self.balance:
+            return self._cross_entropy(inputs, targets), count
+        mixtures = _mixtures(self.model)
+        for mixture in mixtures:
+            mixture.balance_loss = count.new_zeros((), dtype=torch.float32)  # not an old one
+        total = self._cross_entropy(inputs, targets)
+        uneven = torch.stack([mixture.balance_loss for mixture in mixtures]).sum()
+        return total + self.balance * count * uneven, count
+
+    def _cross_entropy(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        smoothing = self.label_smoothing
         if _ends_with_known_logits(self.model):
             model: Any = self.model
             body = model.decoder if type(model) is CausalLM else model.body
@@ -70,15 +92,14 @@ class Objective(nn.Module):
             x = x if layer.scale == 1 else x * layer.scale
             weight = layer.projection.weight
             _check_targets(x, targets)
-            return linear_cross_entropy(x, weight, targets, smoothing), count
+            return linear_cross_entropy(x, weight, targets, smoothing)
         output = self.model(**inputs)
         logits = output if isinstance(output, Tensor) else output.logits
         _check_targets(logits, targets)
         rows, classes = logits.flatten(end_dim=-2).float(), targets.flatten()
-        total = F.cross_entropy(
+        return F.cross_entropy(
             rows, classes, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
         )
-        return total, count
 
 
 def linear_cross_entropy(
@@ -111,7 +132,8 @@ def linear_cross_entropy(
     rows = rows.to(autocast_dtype(x.device) or x.dtype)  # no layer asks on our behalf
     if not torch.is_grad_enabled():
         return _in_parts(rows, weight, classes, label_smoothing, (False, False))[0]
-    total: Tensor = _LinearCrossEntropy.apply(rows, weight, classes, label_smoothing)
+    apply: Any = _LinearCrossEntropy.apply
+    total: Tensor = apply(rows, weight, classes, label_smoothing)
     return total
 
 
@@ -168,6 +190,10 @@ def _is_untouched(module: nn.Module) -> bool:
     )
     own = "forward" in vars(module) or module._compiled_call_impl is not None
     return not own and not any(hooks) and type(module).forward is _KNOWN[type(module)]
+
+
+def _mixtures(model: nn.Module) -> list[MixtureOfExperts]:
+    return [part for part in model.modules() if isinstance(part, MixtureOfExperts)]
 
 
 def _check_targets(x: Tensor, targets: Tensor) -> None:

@@ -26,7 +26,12 @@ class Recipe:
         clip: the largest length of the gradient; a longer one is scaled down. ``None``: any.
         accumulate: how many batches make one update.
         label_smoothing: how much of the target's probability is spread over all classes.
-        precision: what matrices are multiplied in; weights and the optimizer stay in float32.
+        balance: the weight of the balance loss of every mixture of experts; 0.01 is usual. Of each
+            process and part of a step its own rows are balanced, padding included.
+        precision: what matrices are multiplied in; weights and the optimizer stay in float32. In
+            ``"bfloat16"`` the residual stream is rounded too, at every block: half the bytes to
+            move, and a larger error. In ``"float16"``, where a long sum could overflow, it stays in
+            float32.
         compile: whether ``torch.compile`` translates the forward and backward pass.
         checkpoint_activations: whether blocks forget their activations and compute them again in
             the backward pass: a third more work, far less memory.
@@ -64,6 +69,7 @@ class Recipe:
     clip: float | None = 1.0
     accumulate: int = 1
     label_smoothing: float = 0.0
+    balance: float = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
     checkpoint_activations: bool = False
@@ -77,7 +83,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self, may_be_zero=("warmup", "seed"))
-        for name in ("learning_rate", "eps", "weight_decay"):
+        for name in ("learning_rate", "eps", "weight_decay", "balance"):
             check_number(name, getattr(self, name), lambda x: x >= 0, "of at least 0")
         for name in ("final_fraction", "label_smoothing"):
             check_probability(name, getattr(self, name))

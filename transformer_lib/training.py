@@ -1,15 +1,16 @@
 """The training loop: exact, resumable, on many processes."""
 
+import atexit
 import json
 import math
 import os
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformer_lib import saving
 from transformer_lib.blocks import Block
 from transformer_lib.data import IGNORE, Batch, Batches
-from transformer_lib.feedforward import MixtureOfExperts
 from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.saving import lock_folder, write_file
@@ -57,7 +57,7 @@ def train(
 
     Args:
         model: one that :class:`~transformer_lib.losses.Objective` can judge. It is changed in
-            place and left in evaluation mode.
+            place and left in evaluation mode; after an error its parts are in the modes they were.
         batches: what to learn from, without end.
         recipe: how to train.
         validation: what ``one_pass()`` of it gives is not learned from, but judged by.
@@ -70,7 +70,8 @@ def train(
     Returns:
         The rows of ``metrics.csv``: ``step``; ``tokens``, the targets so far; ``loss``,
         ``learning_rate`` and ``grad_norm`` (before clipping) of this step; ``validation_loss`` and
-        ``perplexity``, ``None`` in steps without validation.
+        ``perplexity``, ``None`` in steps without validation. ``loss`` is what is made small, with
+        label smoothing and balance; the validation is judged without both.
 
     Raises:
         BlockingIOError: if another process trains in the folder.
@@ -90,10 +91,11 @@ def train(
         raise ValueError(f"patience={recipe.patience} needs a validation to judge by")
     where = _device(device)
     first = _rank_and_world()[0] == 0  # of the processes that share a run, this one writes
-    with lock_folder(folder if first else None):
+    with lock_folder(folder if first else None), modes_kept(model):
         run = _Run(model, batches, recipe, validation, where)
         run.go(None if folder is None else Path(folder), resume, progress, on_step)
         run.hand_back(model)
+    model.eval()
     return run.rows
 
 
@@ -118,8 +120,31 @@ def evaluate(model: nn.Module, validation: Batches) -> dict[str, float]:
         >>> evaluate(heads.CausalLM(sizes), text)["tokens"]
         100
     """
-    objective = Objective(model).train(model.training)
-    return _mean_loss(objective, validation, next(model.parameters()).device)
+    return _mean_loss(Objective(model), validation, next(model.parameters()).device)
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Let every module end in the mode it was in, training or evaluation, whatever comes between.
+
+    ``model.train()`` would not do: it also wakes the dropout of parts that were frozen.
+
+    Args:
+        model: any module.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout().eval(), nn.Dropout())
+        >>> with modes_kept(model):
+        ...     model = model.eval()
+        >>> [part.training for part in model]
+        [False, True]
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def bits_per_byte(loss: float, n_tokens: int, n_bytes: int) -> float:
@@ -170,8 +195,13 @@ class _Run:
         self.best_weights: saving.Tensors = {}
         sharded = self.world > 1 and recipe.strategy == "fsdp"  # for good, so only a copy is
         self.model = deepcopy(self.model) if sharded else self.model.to(device)
-        _recompute_activations(self.model, wanted=recipe.checkpoint_activations)
-        self.objective = Objective(self.model, recipe.label_smoothing).train()
+        self.model.zero_grad(set_to_none=True)  # what somebody left there is not of our first step
+        self.thrifty = {
+            block: partial(checkpoint, block.forward, use_reentrant=False)
+            for block in _blocks(self.model)
+            if recipe.checkpoint_activations
+        }
+        self.objective = Objective(self.model, recipe.label_smoothing, recipe.balance).train()
         parallel = _spread(self.objective, device, self.world, sharded=sharded)
         self.compute: Any = torch.compile(parallel) if recipe.compile else parallel
         self.optimizer = _make_optimizer(self.model, recipe, fused=device.type == "cuda")
@@ -179,11 +209,12 @@ class _Run:
 
     def go(self, folder: Path | None, resume: bool, progress: bool, on_step: Any) -> None:
         """Make all steps that are left."""
+        self.folder = folder
         if folder is not None:
             self.resume(folder, allowed=resume)
-        log = _Log(folder if self.rank == 0 else None, self.rows)
         hidden = self.rank > 0 or not progress
-        with tqdm(total=self.recipe.steps, initial=self.step, unit="step", disable=hidden) as bar:
+        bar = tqdm(total=self.recipe.steps, initial=self.step, unit="step", disable=hidden)
+        with bar, closing(_Log(folder if self.rank == 0 else None, self.rows)) as log:
             while not self.finished:
                 row = self.update()
                 bar.update()
@@ -244,7 +275,7 @@ class _Run:
             raise ValueError(f"batches gave no target at step {self.step}: all of them are IGNORE")
         total = torch.zeros((), device=self.device)
         for part in parts:
-            with self._autocast():
+            with self._autocast(), _forward_replaced(self.thrifty):
                 loss, _ = self.compute(_share(part, self.rank, self.world, self.device))
             # DDP and FSDP give the mean over processes; what is wanted is the sum.
             self.scaler.scale(loss * self.world / count).backward()
@@ -252,7 +283,8 @@ class _Run:
         return total, count
 
     def _next_batch(self) -> Batch:
-        self.place = self.batches.state_dict()
+        if self.folder is not None:  # a checkpoint says where this batch was
+            self.place = self.batches.state_dict()
         self.latest = next(self.batches)
         return self.latest
 
@@ -267,10 +299,11 @@ class _Run:
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of all shards
 
     def _validate(self, validation: Batches) -> None:
-        self.objective.label_smoothing = 0.0
+        self.objective.label_smoothing = self.objective.balance = 0.0
         with self._autocast():
             found = _mean_loss(self.compute, validation, self.device)
         self.objective.label_smoothing = self.recipe.label_smoothing
+        self.objective.balance = self.recipe.balance
         self.rows[-1] |= {"validation_loss": found["loss"], "perplexity": found["perplexity"]}
         self._count_waiting()
         if self.recipe.patience is not None and self.waited == 0:
@@ -290,10 +323,16 @@ class _Run:
             tensors |= {f"{key}/{name}": tensor for key, tensor in values.items()}
         state: Row = {"recipe": asdict(self.recipe), "model": saving.describe_model(self.model)}
         state |= {"rows": self.rows, "scaler": self.scaler.state_dict()}
-        state |= {"place": self.place, "batch": _fingerprint(self.latest)}
+        state |= {"place": self.place, "batch": _fingerprint([self.latest])}
+        state |= {"validation": self.judged_by}
         if self.rank == 0:
             to = folder / "checkpoints"
             saving.write_checkpoint(to, self.step, tensors, state, self.recipe.keep)
+
+    @cached_property
+    def judged_by(self) -> int | None:
+        """A checksum of the validation: losses on other data could not be compared."""
+        return None if self.validation is None else _fingerprint(self.validation.one_pass())
 
     def resume(self, folder: Path, *, allowed: bool) -> None:
         """Go on from the newest checkpoint, if there is one; the first process reads it."""
@@ -308,10 +347,15 @@ class _Run:
         if not allowed:
             raise ValueError(f"resume=False, but {folder} holds a run; take another folder")
         _check_same(folder, state["model"], saving.describe_model(self.model))
-        _check_same(folder, state["recipe"], asdict(self.recipe))
+        # What an older version did not know of, it did as the default says.
+        defaults = {field.name: field.default for field in fields(Recipe)}
+        _check_same(folder, defaults | state["recipe"], asdict(self.recipe))
         self.batches.load_state_dict(state["place"])
-        if _fingerprint(self._next_batch()) != state["batch"]:
-            raise ValueError(f"batches gives other data than the run in {folder} was started with")
+        instead = "give the same one, or take another folder"
+        if _fingerprint([self._next_batch()]) != state["batch"]:
+            raise ValueError(f"batches gives other data than the run in {folder}; {instead}")
+        if state.get("validation", self.judged_by) != self.judged_by:
+            raise ValueError(f"validation differs from that of the run in {folder}; {instead}")
         self.rows, self.step = state["rows"], state["rows"][-1]["step"]
         self.tokens = torch.tensor(state["rows"][-1]["tokens"])
         self._count_waiting()
@@ -327,13 +371,11 @@ class _Run:
         dcp.set_optimizer_state_dict(self.model, self.optimizer, held, options=self.whole)
 
     def hand_back(self, model: nn.Module) -> None:
-        """Put the best weights back if they were kept; leave the caller's model ready for use."""
+        """Put the best weights back if they were kept; give the caller's model what was learned."""
         if self.recipe.patience is not None:
             self._load(self.model, self.best_weights)
         if self.model is not model:
             self._load(model, self._weights())
-        _recompute_activations(model, wanted=False)
-        model.eval()
 
     def _weights(self) -> saving.Tensors:
         """Return all weights, whole; in all processes but the first, nothing."""
@@ -395,6 +437,11 @@ class _Log:
             figure.savefig(part)
             part.replace(self.folder / "curve.svg")
 
+    def close(self) -> None:
+        """Let TensorBoard's writer end its file and its thread."""
+        if self.board is not None:
+            self.board.close()
+
 
 def _line(row: Row) -> str:
     return ",".join("" if row[name] is None else repr(row[name]) for name in COLUMNS) + "\n"
@@ -403,10 +450,9 @@ def _line(row: Row) -> str:
 @torch.no_grad()
 def _mean_loss(compute: nn.Module, validation: Batches, device: torch.device) -> dict[str, float]:
     rank, world = _rank_and_world()
-    was_training = compute.training
-    compute.eval()
-    found = [compute(_share(batch, rank, world, device)) for batch in validation.one_pass()]
-    compute.train(was_training)
+    with modes_kept(compute):
+        compute.eval()
+        found = [compute(_share(batch, rank, world, device)) for batch in validation.one_pass()]
     sums = torch.tensor([sum(float(pair[i]) for pair in found) for i in (0, 1)], dtype=torch.double)
     if world > 1:
         sums = sums.to(device)
@@ -452,9 +498,7 @@ def _spread(objective: Objective, device: torch.device, world: int, *, sharded: 
         for part in (*_blocks(objective), objective):
             fully_shard(part, mesh=mesh, reshard_after_forward=True)  # after a validation too
     elif world > 1:
-        # An expert that no token was sent to has no gradient to wait for.
-        experts = any(isinstance(part, MixtureOfExperts) for part in objective.modules())
-        return DistributedDataParallel(objective, find_unused_parameters=experts)
+        return DistributedDataParallel(objective)
     return objective
 
 
@@ -462,12 +506,19 @@ def _blocks(model: nn.Module) -> list[Block]:
     return [part for part in model.modules() if isinstance(part, Block)]
 
 
-def _recompute_activations(model: nn.Module, *, wanted: bool) -> None:
-    """Let blocks keep only what they are given, and compute the rest again going backwards."""
-    for block in _blocks(model):
-        vars(block).pop("forward", None)
-        if wanted:
-            vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
+@contextmanager
+def _forward_replaced(instead: Mapping[Block, Callable[..., Any]]) -> Iterator[None]:
+    """Let blocks run something else for a while; whatever they had comes back."""
+    before = {block: vars(block).get("forward") for block in instead}
+    try:
+        for block, forward in instead.items():
+            vars(block)["forward"] = forward
+        yield
+    finally:
+        for block, own in before.items():
+            vars(block).pop("forward", None)
+            if own is not None:
+                vars(block)["forward"] = own
 
 
 def _rank_and_world() -> tuple[int, int]:
@@ -480,10 +531,17 @@ def _device(wanted: str | torch.device | None) -> torch.device:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group()
+        # Not before: evaluate and further runs share the work too. Who joined otherwise, leaves.
+        atexit.register(_leave_processes)
     if wanted is None:
         there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         wanted = next((kind for kind in there if there[kind]), "cpu")
     return torch.device(wanted)
+
+
+def _leave_processes() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _check_same(folder: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
@@ -500,6 +558,9 @@ def _part(tensors: saving.Tensors, name: str) -> saving.Tensors:
     return {key[len(start) :]: t for key, t in tensors.items() if key.startswith(start)}
 
 
-def _fingerprint(batch: Batch) -> int:
-    layout = torch.contiguous_format
-    return zlib.crc32(save({name: t.clone(memory_format=layout) for name, t in batch.items()}))
+def _fingerprint(batches: Iterable[Batch]) -> int:
+    layout, found = torch.contiguous_format, 0
+    for batch in batches:
+        content = save({name: t.clone(memory_format=layout) for name, t in batch.items()})
+        found = zlib.crc32(content, found)
+    return found

@@ -38,7 +38,7 @@ def data():
     return stream, Batches(texts[:7], next_token_batch, batch_size=3)
 
 
-def go(folder, strategy="ddp", stop_at=None, **choices):
+def go(folder, strategy="ddp", stop_at=None, balance=0.0, **choices):
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "max_len": 16, "d_model": 16, "n_heads": 2, "n_layers": 2}
     model = CausalLM(TransformerConfig(**sizes | {"dropout": 0.0} | choices))
@@ -46,7 +46,7 @@ def go(folder, strategy="ddp", stop_at=None, **choices):
     stream.stop_at = stop_at
     recipe = Recipe(
         steps=8, learning_rate=1.0, eps=1.0, accumulate=2, log_every=1, validate_every=4,
-        checkpoint_every=3, clip=0.5, patience=9, strategy=strategy,
+        checkpoint_every=3, clip=0.5, patience=9, strategy=strategy, balance=balance,
     )  # fmt: skip
     options = {"validation": validation, "progress": False, "device": "cpu"}
     train(model, stream, recipe, folder=folder, **options)
@@ -63,3 +63,6 @@ if __name__ == "__main__":
         assert not (top / strategy / "end-0").exists()
         go(top / strategy, strategy)
     go(top / "experts", n_experts=4)
+    # The mean probabilities of a batch are not those of its halves: only close to them.
+    for strategy in ("ddp", "fsdp"):
+        go(top / f"balanced-{strategy}", strategy, n_experts=4, balance=0.5)

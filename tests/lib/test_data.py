@@ -2,10 +2,14 @@
 
 import copy
 import json
+import pathlib
+import tracemalloc
+import zlib
 from collections import Counter
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -461,3 +465,112 @@ def test_another_text_is_refused_when_resuming():
 
 def test_an_answer_without_a_prompt_is_all_to_be_predicted():
     assert answer_batch([([], [7, 8, 9])])["targets"].tolist() == [[8, 9]]
+
+
+# --- large data stay where they are
+
+
+def test_a_stream_of_a_long_text_costs_next_to_no_memory():
+    ids = torch.zeros(5_000_000, dtype=torch.uint8)  # 5 MB of text
+    tracemalloc.start()
+    stream = TextWindows(ids, length=8, batch_size=2)
+    next(stream)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_judging_by_a_long_text_costs_next_to_no_memory():
+    stream = TextWindows(torch.zeros(2_000_000, dtype=torch.uint8), length=8, batch_size=2)
+    tracemalloc.start()
+    for _, _ in zip(stream.one_pass(), range(3), strict=False):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_equal_examples_need_no_list_of_lengths():
+    tracemalloc.start()
+    Batches(range(1_000_000), numbers, batch_size=2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**18
+
+
+def resident_bytes(path):
+    """How much of a mapped file this process holds in memory (Linux says so)."""
+    with open("/proc/self/smaps") as file:
+        lines = file.read().splitlines()
+    starts = [i for i, line in enumerate(lines) if line.endswith(str(path))]
+    sizes = [next(x for x in lines[i:] if x.startswith("Rss:")) for i in starts]
+    assert sizes, "the file is not mapped any more"
+    return sum(int(line.split()[1]) * 1024 for line in sizes)
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/smaps").exists(), reason="asks Linux")
+@pytest.mark.parametrize("as_tensor", [True, False])
+@pytest.mark.filterwarnings("ignore:.*not writable")
+def test_a_text_in_a_file_is_not_read_whole(as_tensor, tmp_path):
+    """Tokens of 40 MB, as nanoGPT keeps them; a batch touches a few of its pages."""
+    path = tmp_path / "train.bin"
+    with path.open("wb") as file:
+        for start in range(0, 20_000_000, 1_000_000):
+            (np.arange(start, start + 1_000_000) % 50_000).astype(np.uint16).tofile(file)
+    tokens = np.memmap(path, dtype=np.uint16, mode="r")
+    tracemalloc.start()
+    text = torch.from_numpy(tokens) if as_tensor else tokens
+    stream = TextWindows(text, length=16, batch_size=1)
+    batches = take(stream, 3)
+    assert torch.equal(next(stream.one_pass())["ids"][0], torch.arange(16))
+    assert resident_bytes(path) < 20e6  # of 40; the system maps more than was asked for
+    state = stream.state_dict()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 2**20, "a copy was made"
+    assert all(batch["ids"].dtype == torch.long for batch in batches)
+    assert all(torch.equal(b["targets"], (b["ids"] + 1) % 50_000) for b in batches)
+    assert state["text"] == zlib.crc32(path.read_bytes())
+
+
+def test_the_checksum_of_a_text_is_that_of_all_its_bytes():
+    """As it was before it was made in parts: old checkpoints hold it."""
+    for ids in (torch.arange(3_000_000), torch.arange(60).view(20, 3)[:, 1]):
+        stream = TextWindows(ids, length=3, batch_size=1)
+        assert stream.state_dict()["text"] == zlib.crc32(ids.numpy().tobytes())
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: TextWindows(np.zeros(9), 2, 1),
+            TypeError,
+            r"^ids has the dtype float64; expected whole numbers, token ids$",
+        ),
+        (
+            lambda: TextWindows(torch.zeros(9), 2, 1),
+            TypeError,
+            r"^ids has the dtype torch.float32; expected whole numbers, token ids$",
+        ),
+        (
+            lambda: TextWindows([1, 2, 3], 2, 1),
+            TypeError,
+            r"^ids is a list; expected a tensor or a NumPy array of token ids$",
+        ),
+        (
+            lambda: TextWindows(np.zeros((3, 3), dtype=np.uint16), 2, 1),
+            ValueError,
+            r"^ids has shape \(3, 3\); expected \(N\)$",
+        ),
+        (
+            lambda: TextWindows(np.zeros(2, dtype=np.uint16), 2, 1),
+            ValueError,
+            r"^length=2 is too much for a text of 2 tokens: one must follow$",
+        ),
+    ],
+)
+def test_what_is_no_text_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

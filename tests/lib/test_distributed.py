@@ -50,6 +50,7 @@ def one(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     go(folder / "plain")
     go(folder / "experts", n_experts=4)
+    go(folder / "balanced", n_experts=4, balance=0.5)
     return folder
 
 
@@ -64,6 +65,19 @@ def test_two_processes_compute_what_one_does(several, alone, two, one):
     for rank in (0, 1):  # every process is handed the whole model
         weights = load_file(two / several / f"end-{rank}")
         assert_close(weights, load_file(one / alone / "end-0"), **CLOSE)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_balance_experts_nearly_as_one_does(strategy, two, one):
+    """Each sees the balance of its own rows; their mean is close to that of all rows."""
+    ours, theirs = rows(two / f"balanced-{strategy}"), rows(one / "balanced")
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["tokens"] == b["tokens"]
+        assert_close(a["loss"], b["loss"], rtol=0.02, atol=0)
+    for a, b in zip(ours, rows(one / "experts"), strict=True):
+        assert a["loss"] > b["loss"] + 0.9  # two blocks, each about 1, with the weight 0.5
+    weights = [load_file(two / f"balanced-{strategy}" / f"end-{rank}") for rank in (0, 1)]
+    assert_close(*weights, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -199,6 +199,32 @@ class TestExperts:
         assert_close(moe(x), moe.experts[0](x))
         assert_close(moe.balance_loss, torch.tensor(1.0, dtype=torch.float64))
 
+    def test_a_single_expert_is_weighed_with_its_probability(self):
+        moe = randomise(MixtureOfExperts(small_config(n_experts=4, active_experts=1))).double()
+        x = draw(2, 3, 8)
+        scores = (x @ moe.router.weight.T).softmax(dim=-1)
+        output = moe(x)
+        for b in range(2):
+            for t in range(3):
+                best = int(scores[b, t].argmax())
+                assert_close(output[b, t], scores[b, t, best] * moe.experts[best](x[b, t]))
+
+    @pytest.mark.parametrize("active", [1, 2, 4])
+    def test_the_router_learns_from_the_task_however_many_experts_are_active(self, active):
+        moe = MixtureOfExperts(small_config(n_experts=4, active_experts=active)).double()
+        moe(draw(2, 3, 8)).square().mean().backward()
+        assert moe.router.weight.grad.abs().max() > 1e-6
+
+    def test_an_expert_without_tokens_has_a_gradient_of_zeros(self):
+        moe = MixtureOfExperts(small_config(n_experts=4, active_experts=1))
+        with torch.no_grad():
+            moe.router.weight.zero_()
+            moe.router.weight[0] = 50  # all tokens go to the first
+        moe(torch.ones(2, 3, 8)).sum().backward()
+        assert moe.experts[0].expand.weight.grad.any()
+        for expert in moe.experts[1:]:
+            assert all(not p.grad.any() for p in expert.parameters())  # zeros, not None
+
     def test_balance_loss_is_one_if_even_and_n_if_all_go_to_one(self):
         moe = MixtureOfExperts(small_config(n_experts=4, active_experts=1))
         nn.init.zeros_(moe.router.weight)

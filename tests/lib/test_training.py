@@ -17,6 +17,7 @@ from torch.testing import assert_close
 
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, with_lengths
+from transformer_lib import saving
 from transformer_lib.data import (
     IGNORE,
     Batches,
@@ -170,6 +171,8 @@ def test_a_recipe_can_be_written_as_json():
         ({"label_smoothing": 1.0}, "label_smoothing=1.0 must be at least 0 and less than 1"),
         ({"final_fraction": 1.5}, "final_fraction=1.5 must be at least 0 and less than 1"),
         ({"betas": (0.9, 1.0)}, "betas=1.0 must be at least 0 and less than 1"),
+        ({"balance": -0.01}, "balance=-0.01 must be a number of at least 0"),
+        ({"balance": math.nan}, "balance=nan must be a number of at least 0"),
     ],
 )
 def test_a_recipe_checks_itself(changes, message, unchecked_shapes):
@@ -296,6 +299,142 @@ def test_the_compiled_step_is_the_same_step(monkeypatch):
     for a, b in zip(rows, fast, strict=True):
         assert_close(a, b, rtol=1e-5, atol=1e-6)
     assert_same(eager, compiled, rtol=1e-5, atol=1e-6)
+
+
+def stream_dtypes(precision):
+    """Of what the blocks are given, and what they hand on."""
+    model, seen = make_model(**PLAIN), set()
+    for block in model.decoder.stack.blocks:
+        block.register_forward_hook(lambda _, x, y: seen.update((x[0].dtype, y.dtype)))
+    run(model, text(), quick(steps=1, precision=precision))
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_bfloat16_rounds_the_residual_stream_too_and_float16_does_not():
+    assert stream_dtypes("float32") == {torch.float32}
+    assert stream_dtypes("float16") == {torch.float32}
+    assert stream_dtypes("bfloat16") == {torch.bfloat16}
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_a_step_of_very_many_tokens_is_the_same_in_float16():
+    # Only the output layer's gradient is large: a sum over 131,072 tokens of one kind.
+    class Letters(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(8, 4)
+
+        def forward(self, ids, mask=None, positions=None, cache=None):
+            return self.table(ids)
+
+    def go(precision):
+        torch.manual_seed(0)
+        model = CausalLM(tiny(d_model=4, vocab_size=8, **PLAIN))
+        model.decoder = Letters()
+        nn.init.constant_(model.decoder.table.weight, 2.0)
+        ones = TextWindows(torch.ones(2**13, dtype=torch.long), length=2**12, batch_size=32)
+        rows = run(model, ones, quick(steps=2, precision=precision))
+        return [row["loss"] for row in rows], model.output.projection.weight
+
+    (exact, weights), (rounded, others) = go("float32"), go("float16")
+    assert_close(torch.tensor(rounded), torch.tensor(exact), rtol=1e-2, atol=1e-2)
+    assert_close(others, weights, rtol=1e-2, atol=1e-3)
+
+
+# --- mixtures of experts ---
+
+
+def mixtures(model):
+    return [block.feed_forward for block in model.decoder.stack.blocks]
+
+
+def balanced_by_hand(model, batches, recipe):
+    """The loop as everybody writes it; returns what it makes small, step by step."""
+    optimizer = torch.optim.Adam(model.parameters(), 1.0, (0.9, 0.95), eps=1.0)
+    losses = []
+    for _ in range(recipe.steps):
+        parts = [next(batches) for _ in range(recipe.accumulate)]
+        count = sum(int((part["targets"] != IGNORE).sum()) for part in parts)
+        for part in parts:
+            logits, targets = model(part["ids"]).flatten(end_dim=-2), part["targets"].flatten()
+            loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
+            uneven = sum(mixture.balance_loss for mixture in mixtures(model))
+            share = int((targets != IGNORE).sum()) / count
+            (loss / count + recipe.balance * share * uneven).backward()
+            losses.append((loss / count + recipe.balance * share * uneven).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return [
+        sum(losses[i : i + recipe.accumulate]) for i in range(0, len(losses), recipe.accumulate)
+    ]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("sparing", [False, True])
+def test_the_balance_loss_is_added_with_its_weight(accumulate, sparing):
+    ours, theirs = (make_model(n_experts=4, **PLAIN) for _ in range(2))
+    recipe = quick(
+        steps=3, balance=0.5, accumulate=accumulate, schedule="constant", optimizer="adam",
+        weight_decay=0.0, clip=None, checkpoint_activations=sparing, **SMOOTH,
+    )  # fmt: skip
+    rows = run(ours, stream(), recipe)
+    losses = balanced_by_hand(theirs, stream(), recipe)
+    assert_close([row["loss"] for row in rows], losses, rtol=1e-5, atol=1e-6)
+    assert_same(ours, theirs, rtol=1e-4, atol=1e-6)
+    without = make_model(n_experts=4, **PLAIN)
+    run(without, stream(), replace(recipe, balance=0.0))
+    assert not torch.allclose(mixtures(ours)[0].router.weight, mixtures(without)[0].router.weight)
+
+
+def test_validation_knows_nothing_of_the_balance():
+    model = make_model(n_experts=4)
+    recipe = quick(balance=5.0, label_smoothing=0.2, validate_every=5)
+    rows = run(model, text(), recipe, validation=stream())
+    assert_close(rows[-1]["validation_loss"], evaluate(model, stream())["loss"])
+    assert rows[-1]["loss"] > 5
+
+
+def test_a_balance_evens_out_the_experts():
+    def unevenness(balance):
+        model = make_model(n_experts=4, active_experts=1, n_layers=1, **PLAIN)
+        with torch.no_grad():  # nearly all tokens go to the first expert
+            mixtures(model)[0].router.weight[0] += mixtures(model)[0].router.weight[1:].sum(0) * 3
+        run(model, text(), quick(steps=60, balance=balance, log_every=60))
+        model(next(text())["ids"])
+        return mixtures(model)[0].balance_loss.item()
+
+    assert unevenness(1.0) < 1.1 < unevenness(0.0)
+
+
+def test_a_mixture_that_was_not_run_is_not_balanced():
+    model = make_model(n_experts=4, **PLAIN)
+    first, second = model.decoder.stack.blocks
+    batch = next(text())
+    _, count = Objective(model)(batch)
+    second.forward = lambda x, *_, **__: x  # skipped; what it knew of an earlier pass is old
+    alone, _ = Objective(model)(batch)
+    balanced, _ = Objective(model, balance=0.5)(batch)
+    balanced.backward()
+    assert_close(balanced - alone, 0.5 * count * first.feed_forward.balance_loss)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+@pytest.mark.usefixtures("fresh_compiler")
+def test_the_compiled_step_is_balanced_too(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    eager, compiled = (make_model(n_layers=1, n_experts=2, **PLAIN) for _ in range(2))
+    recipe = quick(steps=2, balance=0.5, **SMOOTH)
+    rows = run(eager, text(), recipe)
+    fast = run(compiled, text(), replace(recipe, compile=True))
+    for a, b in zip(rows, fast, strict=True):
+        assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert_same(eager, compiled, rtol=1e-5, atol=1e-6)
+
+
+def test_without_experts_there_is_nothing_to_balance():
+    with pytest.raises(ValueError, match=r"^balance=0\.01 needs a model with a MixtureOfExperts"):
+        run(make_model(), text(), quick(balance=0.01))
 
 
 def classes(n=8):
@@ -475,6 +614,9 @@ def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path, monke
         def flush(self):
             written.append(("flushed", 0))
 
+        def close(self):
+            pass
+
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
@@ -599,3 +741,45 @@ def test_other_examples_are_noticed_when_a_run_goes_on(tmp_path):
     others = Batches([[3, 2, 1]] * 4, next_token_batch, batch_size=4)
     with pytest.raises(ValueError, match="batches gives other data than the run in"):
         train(make_model(), others, recipe, **options)
+
+
+def test_a_run_goes_on_with_the_same_validation_only(tmp_path):
+    """Losses on another text would be compared with the old ones by ``patience``."""
+    recipe = quick(steps=4, validate_every=2, checkpoint_every=2, patience=9)
+    other = TextWindows(TEXT.flip(0), length=8, batch_size=4)
+
+    def stop(row):
+        if row["step"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make_model(), text(), recipe, validation=text(), folder=tmp_path, on_step=stop)
+    with pytest.raises(
+        ValueError,
+        match=r"validation differs from that of the run in .*; give the same one, or take another",
+    ):
+        run(make_model(), text(), recipe, validation=other, folder=tmp_path)
+    assert len(run(make_model(), text(), recipe, validation=text(), folder=tmp_path)) == 4
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_goes_on_without_a_validation_only_if_it_had_none(first, tmp_path):
+    with_one, without = {"validation": text()}, {}
+    then, now = (with_one, without) if first else (without, with_one)
+    run(make_model(), text(), quick(), folder=tmp_path, **then)
+    with pytest.raises(ValueError, match="validation differs from that of the run in"):
+        run(make_model(), text(), quick(), folder=tmp_path, **now)
+    run(make_model(), text(), quick(), folder=tmp_path, **then)
+
+
+def test_checkpoints_of_earlier_versions_go_on(tmp_path, monkeypatch):
+    """They know neither of ``balance`` nor of a checksum of the validation."""
+    write = saving.write_checkpoint
+
+    def as_before(folder, step, tensors, state, keep):
+        del state["validation"], state["recipe"]["balance"]
+        write(folder, step, tensors, state, keep)
+
+    monkeypatch.setattr(saving, "write_checkpoint", as_before)
+    rows = run(make_model(), text(), quick(), validation=text(), folder=tmp_path)
+    assert run(make_model(1), text(), quick(), validation=text(), folder=tmp_path) == rows

@@ -1,0 +1,265 @@
+"""Training and judging leave everything but the weights as they found it, also when they fail."""
+
+import atexit
+import sys
+import types
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from tiny_models import tiny
+from torch import nn
+
+from experiments import common
+from transformer_lib.data import Batches, TextWindows, classification_batch
+from transformer_lib.heads import CausalLM, SequenceClassifier
+from transformer_lib.recipes import Recipe
+from transformer_lib.training import evaluate, modes_kept, train
+
+PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """They take longer than all the rest."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+def make_model(**choices):
+    torch.manual_seed(0)
+    return CausalLM(tiny(**choices))
+
+
+def text():
+    return TextWindows(torch.arange(200) % 7, length=8, batch_size=4)
+
+
+def quick(**changes):
+    return Recipe(**{"steps": 3, "learning_rate": 1e-2, "log_every": 1} | changes)
+
+
+run = partial(train, device="cpu", progress=False)
+
+
+def modes(model):
+    return [part.training for part in model.modules()]
+
+
+def partly_frozen(model):
+    """As somebody leaves a model who trains one part of it: the other one without dropout."""
+    model.train()
+    model.decoder.embedding.eval()
+    assert len(set(modes(model))) == 2
+    return model
+
+
+# --- modes ---
+
+
+def test_every_part_goes_back_to_its_own_mode():
+    model = partly_frozen(make_model())
+    before = modes(model)
+    with pytest.raises(ZeroDivisionError), modes_kept(model):
+        float(model.eval().training) / 0
+    assert modes(model) == before
+
+
+def test_to_judge_a_model_leaves_every_part_in_its_mode():
+    model = partly_frozen(make_model())
+    before = modes(model)
+    assert evaluate(model, text()) == evaluate(model, text())
+    assert modes(model) == before
+
+
+def test_to_judge_without_success_leaves_every_part_in_its_mode():
+    model = partly_frozen(make_model())
+    before = modes(model)
+    model.output.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluate(model, text())
+    assert modes(model) == before
+
+
+def test_a_validation_on_the_way_leaves_every_part_in_its_mode():
+    model, seen = make_model(), []
+
+    def freeze(row):
+        seen.append(modes(model))
+        model.decoder.embedding.eval()
+
+    run(model, text(), quick(validate_every=1), validation=text(), on_step=freeze)
+    assert all(seen[0])
+    assert seen[1] == seen[2] == modes(partly_frozen(model))
+
+
+def test_predictions_of_experiments_leave_every_part_in_its_mode():
+    torch.manual_seed(0)
+    model = SequenceClassifier(tiny(), 3)
+    model.encoder.embedding.eval()
+    before = modes(model)
+    examples = [([1, 2, 3], 0), ([4, 5], 1)]
+    assert (
+        len(common.predictions(model, Batches(examples, classification_batch, batch_size=1))) == 2
+    )
+    assert modes(model) == before
+
+
+def interrupt(row):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("sparing", [False, True])
+@pytest.mark.parametrize("accident", [interrupt, lambda row: 1 / 0])
+def test_a_training_that_fails_leaves_modes_and_blocks_as_they_were(accident, sparing):
+    model = partly_frozen(make_model())
+    before = modes(model)
+    with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
+        run(model, text(), quick(checkpoint_activations=sparing), on_step=accident)
+    assert modes(model) == before
+    assert not any("forward" in vars(block) for block in model.decoder.stack.blocks)
+
+
+def test_a_forward_pass_that_fails_leaves_modes_and_blocks_as_they_were():
+    model = make_model().eval()
+    model.decoder.stack.blocks[1].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(model, text(), quick(checkpoint_activations=True))
+    assert not any(modes(model))
+    assert not any("forward" in vars(block) for block in model.decoder.stack.blocks)
+
+
+# --- blocks that compute their activations again ---
+
+
+def test_nobody_sees_a_block_with_another_forward():
+    model, seen = make_model(), []
+
+    def look(row):
+        seen.append([vars(block).get("forward") for block in model.decoder.stack.blocks])
+
+    run(model, text(), quick(checkpoint_activations=True), on_step=look)
+    assert seen == [[None, None]] * 3
+
+
+def test_a_forward_of_ones_own_stays_and_is_computed_again():
+    model, calls = make_model(**PLAIN), []
+    block = model.decoder.stack.blocks[0]
+    plain = block.forward
+
+    def own(*inputs, **options):
+        calls.append(1)
+        return 2 * plain(*inputs, **options)
+
+    block.forward = own
+    other = make_model(**PLAIN)
+    doubled = other.decoder.stack.blocks[0].forward
+    other.decoder.stack.blocks[0].forward = lambda *inputs, **options: (
+        2 * doubled(*inputs, **options)
+    )
+    run(model, text(), quick(checkpoint_activations=True))
+    run(other, text(), quick())
+    assert block.forward is own
+    assert len(calls) == 2 * 3, "every block runs twice a step"
+    torch.testing.assert_close(model.state_dict(), other.state_dict())
+
+
+# --- gradients ---
+
+
+def test_gradients_that_were_there_before_are_not_part_of_the_first_step():
+    used, fresh = make_model(**PLAIN), make_model(**PLAIN)
+    used.output.projection.weight.requires_grad_(False)
+    fresh.output.projection.weight.requires_grad_(False)
+    for parameter in used.parameters():
+        parameter.grad = torch.full_like(parameter, 10.0)
+    rows = run(used, text(), quick())
+    assert rows == run(fresh, text(), quick())
+    torch.testing.assert_close(used.state_dict(), fresh.state_dict(), rtol=0, atol=0)
+
+
+# --- what was opened is closed ---
+
+
+@pytest.fixture
+def board(monkeypatch):
+    """TensorBoard's writer; says what was done with it."""
+    done = []
+
+    class SummaryWriter:
+        def __init__(self, *_, **__):
+            done.append("opened")
+
+        def add_scalar(self, *_):
+            pass
+
+        def flush(self):
+            pass
+
+        def close(self):
+            done.append("closed")
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    return done
+
+
+def test_tensorboard_is_closed_at_the_end(board, tmp_path):
+    run(make_model(), text(), quick(), folder=tmp_path)
+    assert board == ["opened", "closed"]
+
+
+def test_tensorboard_is_closed_after_an_accident(board, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(make_model(), text(), quick(), folder=tmp_path, on_step=interrupt)
+    assert board == ["opened", "closed"]
+
+
+@pytest.fixture
+def at_exit(monkeypatch):
+    """As if torchrun had started this process, alone; what it will do when it ends."""
+    store = dist.TCPStore("localhost", 0, is_master=True)
+    where = {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port, "RANK": 0, "WORLD_SIZE": 1}
+    for name, value in (where | {"LOCAL_RANK": 0, "TORCHELASTIC_USE_AGENT_STORE": True}).items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
+    calls = []
+    monkeypatch.setattr(atexit, "register", calls.append)
+    yield calls
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, about devices
+def test_the_processes_that_training_joined_are_left_when_python_ends(at_exit):
+    """Not before: evaluate, and another run, want to share their work, too."""
+    for _ in range(2):
+        run(make_model(), text(), quick())
+        assert dist.is_initialized()
+    (leave,) = at_exit
+    leave()
+    assert not dist.is_initialized()
+    leave()  # somebody was quicker
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_processes_that_somebody_else_joined_are_not_left(at_exit):
+    dist.init_process_group("gloo")
+    run(make_model(), text(), quick())
+    assert dist.is_initialized()
+    assert not at_exit
+
+
+def test_a_model_of_ones_own_is_left_in_evaluation_mode_after_success():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(11, 11)
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    model = Own().train()
+    run(model, text(), quick())
+    assert not any(modes(model))
