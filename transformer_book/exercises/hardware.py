@@ -28,7 +28,19 @@ INTENSITY = Exercise(
         "That is bytes for each operation; turn it round.": (
             lambda m, k, n, b: 1 / _intensity(m, k, n, b)
         ),
+        "Only the right factor is counted: the left one is read and the result written, too.": (
+            lambda m, k, n, b: 2 * m * k * n / (b * k * n)
+        ),
+        "Those are the operations; divide by the bytes that move.": (
+            lambda m, k, n, b: 2 * m * k * n
+        ),
     },
+    hints=(
+        "Intensity is operations divided by bytes. Count both for one product of matrices.",
+        "Each of the m · n results takes k products and k sums. Two factors are read and one "
+        "result is written: how many numbers are that?",
+        "`2 * m * k * n` operations; `m * k + k * n + m * n` numbers of `n_bytes` each.",
+    ),
 )
 
 
@@ -43,6 +55,9 @@ LOSS_SCALE = Exercise(
         (torch.tensor([3e-8, -2e-5, 1e-9]),),
         (torch.tensor([0.5, -7.0, 1e-7]),),
         (torch.tensor([-1e-3, 2e-4]),),
+        (torch.tensor([2.0, -63.96875]),),  # times 1024 it is 65,504
+        (torch.tensor([63.9697265625, 2.0]),),  # times 1024 it is 65,505
+        (torch.tensor([1e6, -3.0]),),
     ],
     mistakes={
         "The largest gradient overflows: round the power of two down, not up.": (
@@ -58,7 +73,28 @@ LOSS_SCALE = Exercise(
         "This is the exponent; return the power of two itself.": (
             lambda g: math.log2(_loss_scale(g))
         ),
+        "float16 does not go up to 65,536: its largest number is 65,504.": (
+            lambda g: 2.0 ** math.floor(math.log2(65536 / float(g.abs().max())))
+        ),
+        "A gradient may become 65,504 exactly: it must not exceed it.": (
+            lambda g: 2.0 ** (math.ceil(math.log2(65504 / float(g.abs().max()))) - 1)
+        ),
+        "int() cuts towards 0; an exponent below 0 must be rounded down (math.floor).": (
+            lambda g: 2.0 ** int(math.log2(65504 / float(g.abs().max())))
+        ),
+        "Gradients that are too large must shrink: the power of two may be less than 1.": (
+            lambda g: max(1.0, _loss_scale(g))
+        ),
+        "The smallest gradient decides here; the largest is the one that overflows.": (
+            lambda g: 2.0 ** math.floor(math.log2(65504 / float(g.abs().min())))
+        ),
     },
+    hints=(
+        "One gradient decides: the one with the largest absolute value.",
+        "How often does it go into 65,504? The base-2 logarithm of that turns into the exponent "
+        "by rounding. Up or down?",
+        "`2.0 ** math.floor(math.log2(65504 / largest))`, with the largest of `gradients.abs()`.",
+    ),
 )
 
 
@@ -84,7 +120,20 @@ AVERAGE = Exercise(
         "Each process keeps its own gradient here; after the exchange all have the same one.": (
             lambda sums, counts: sums / counts[:, None]
         ),
+        "The sums are weighted by the counts once more: they are sums already, not means.": (
+            lambda sums, counts: (sums * counts[:, None]).sum(dim=0) / counts.sum()
+        ),
+        "The sum runs over the entries of a gradient; it must run over the processes, dim=0.": (
+            lambda sums, counts: sums.sum(dim=1) / counts.sum()
+        ),
     },
+    hints=(
+        "Think of one process that has all the tokens: which sum would it have, and by what would "
+        "it divide?",
+        "Add up the gradients of all processes, `(N, n)` to `(n,)`, and divide by the number of "
+        "all tokens.",
+        "`sums.sum(dim=0)` is the one, `counts.sum()` the other.",
+    ),
 )
 
 
@@ -95,9 +144,9 @@ def _shard(x: Tensor, w1: Tensor, w2: Tensor, rank: int, world: int) -> Tensor:
 SHARD = Exercise(
     reference=_shard,
     inputs=[
-        (*random_inputs((3, 4), (4, 8), (8, 4)), 0, 2),
-        (*random_inputs((3, 4), (4, 8), (8, 4)), 1, 2),
-        (*random_inputs((2, 6), (6, 12), (12, 6)), 2, 4),
+        (*random_inputs((3, 4), (4, 10), (10, 7)), 0, 2),
+        (*random_inputs((3, 4), (4, 10), (10, 7)), 1, 2),
+        (*random_inputs((2, 8), (8, 12), (12, 5)), 2, 4),
     ],
     mistakes={
         "That is the whole network: this process has only its part of the units.": (
@@ -114,5 +163,31 @@ SHARD = Exercise(
         "This is the part of another process: count from 0.": (
             lambda x, w1, w2, rank, world: _shard(x, w1, w2, (rank + 1) % world, world)
         ),
+        "These parts add up as well, but here each machine has neighbouring units, as chunk cuts "
+        "them, not every n-th one.": (
+            lambda x, w1, w2, rank, world: torch.relu(x @ w1[:, rank::world]) @ w2[rank::world]
+        ),
+        "The first matrix is cut by rows: the ReLU then sees parts of a sum. Cut it by columns, so "
+        "that each hidden unit is whole.": (
+            lambda x, w1, w2, rank, world: (
+                torch.relu(x.chunk(world, dim=1)[rank] @ w1.chunk(world, dim=0)[rank]) @ w2
+            )
+        ),
+        "The ReLU comes after the second matrix; it belongs between the two.": (
+            lambda x, w1, w2, rank, world: torch.relu(
+                x @ w1.chunk(world, dim=1)[rank] @ w2.chunk(world, dim=0)[rank]
+            )
+        ),
+        "The second matrix is cut by columns: the parts lie side by side, but they must add up.": (
+            lambda x, w1, w2, rank, world: torch.relu(x @ w1) @ w2.chunk(world, dim=1)[rank]
+        ),
     },
+    hints=(
+        "Give each machine some of the hidden units. A unit needs nothing from the others until "
+        "the very end.",
+        "A hidden unit is a *column* of `w1`, which makes it, and a *row* of `w2`, which reads "
+        "it. Machine `rank` has the `rank`-th of `world` equal pieces of both.",
+        "`w1.chunk(world, dim=1)[rank]` and `w2.chunk(world, dim=0)[rank]`, in place of the whole "
+        "matrices.",
+    ),
 )
