@@ -1,7 +1,7 @@
 """Exercises of chapter 13, The whole Transformer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -43,7 +43,33 @@ COUNT = Exercise(
         "That is one encoder layer and one decoder layer; there are n_layers of each.": (
             lambda d, f, n, v: _count(d, f, 1, v)
         ),
+        "There is a norm too many at the end of each stack; the model of 2017 has none there.": (
+            lambda d, f, n, v: _count(d, f, n, v) + 2 * 2 * d
+        ),
+        "The output layer is the table itself; it has no bias of its own.": (
+            lambda d, f, n, v: _count(d, f, n, v) + v
+        ),
+        "A decoder layer has three norms, one for each sublayer: cross-attention has one, too.": (
+            lambda d, f, n, v: _count(d, f, n, v) - n * 2 * d
+        ),
+        "An attention has four matrices; the one of the output is missing.": (
+            lambda d, f, n, v: _count(d, f, n, v) - n * 3 * d * (d + 1)
+        ),
+        "The table is missing: vocab_size rows of D numbers.": (
+            lambda d, f, n, v: _count(d, f, n, v, tables=0)
+        ),
+        "A network has two matrices, D times F and F times D.": (
+            lambda d, f, n, v: _count(d, f, n, v) - n * 2 * d * f
+        ),
     },
+    hints=(
+        "Count one attention, one network and one norm. Then ask how many of each a pair of layers "
+        "has, one of the encoder and one of the decoder.",
+        "An attention has four matrices D by D with biases; a network D·F + F and F·D + D; a norm "
+        "2 D. A pair has three attentions, two networks and five norms.",
+        "One attention has `4 * (d_model**2 + d_model)`. Multiply the pair by `n_layers`, and add "
+        "the table once: `vocab_size * d_model`.",
+    ),
 )
 
 
@@ -65,7 +91,17 @@ TOKEN_RMS = Exercise(
         "That is the bound of the uniform distribution; its standard deviation is smaller by √3.": (
             lambda v, d: math.sqrt(6 * d / (v + d))
         ),
+        "The factor is √D, not D.": lambda v, d: d * math.sqrt(2 / (v + d)),
+        "The variance is multiplied by √D; the entries are, so the variance grows by D.": (
+            lambda v, d: math.sqrt(math.sqrt(d) * 2 / (v + d))
+        ),
     },
+    hints=(
+        "The entries have mean 0. What is their root mean square before the factor?",
+        "It is the root of the variance 2 / (rows + columns). The factor multiplies every entry, "
+        "and with it the root mean square.",
+        "Multiply `math.sqrt(2 / (vocab_size + d_model))` by the factor.",
+    ),
 )
 
 
@@ -117,7 +153,31 @@ GREEDY = Exercise(
         "What was written is not read: each new token must become the input of the next step.": (
             _greedy_from_the_start
         ),
+        "These are the scores of what was written; return the tokens: argmax, not max.": (
+            lambda s, start, end, limit: [
+                s[before].max().item() for before in (start, *_greedy(s, start, end, limit)[:-1])
+            ]
+        ),
+        "The worst token is taken; take the best.": (
+            lambda s, start, end, limit: _greedy(-s, start, end, limit)
+        ),
+        "The row belongs to the token before, the column to the token after; they are swapped.": (
+            lambda s, start, end, limit: _greedy(s.mT, start, end, limit)
+        ),
+        "It writes one token more than `limit`.": (
+            lambda s, start, end, limit: _greedy(s, start, end, limit + 1)
+        ),
+        "It writes one token less than `limit`; the start token does not count.": (
+            lambda s, start, end, limit: _greedy(s, start, end, limit - 1)
+        ),
     },
+    hints=(
+        "The newest token chooses the row, and the best place of that row is the next token.",
+        "Keep a list that begins with `start`. Each round looks at the row of its last token, adds "
+        "the best one, and stops after `end`. At most `limit` rounds; at the end leave `start` "
+        "out.",
+        "The next token is `scores[written[-1]].argmax().item()`; return `written[1:]`.",
+    ),
 )
 
 
@@ -149,6 +209,7 @@ LOGIT_GRADIENT = Exercise(
     inputs=[
         (_LOGITS, torch.tensor([1, 0, -100, 4], device="cpu"), -100),
         (_OTHERS, torch.tensor([5, 2, 2], device="cpu"), -100),
+        (_OTHERS, torch.tensor([4, 1, 1], device="cpu"), 1),  # a real token's id marks padding
     ],
     mistakes={
         "The sign is wrong: it is the probabilities minus what they should be.": (
@@ -164,7 +225,26 @@ LOGIT_GRADIENT = Exercise(
         "Those are probabilities; take away 1 at the target.": (
             lambda x, y, i: x.softmax(dim=-1) * (y != i)[:, None] / (y != i).sum()
         ),
+        "Positions without a target are marked by `ignore`, whatever number that is; a negative "
+        "id is not the test.": lambda x, y, i: _logit_gradient(x, y, -100),
+        "The logits themselves are compared with the target; first make probabilities of them.": (
+            lambda x, y, i: (
+                _logit_gradient(x, y, i)
+                + (x - x.softmax(dim=-1)) * (y != i)[:, None] / (y != i).sum()
+            )
+        ),
+        "Divide by the number of positions; this divides by the number of all logits.": (
+            lambda x, y, i: _logit_gradient(x, y, i) / x.shape[1]
+        ),
     },
+    hints=(
+        "For one position the gradient of the loss for its logits is short: what is said minus "
+        "what should be said.",
+        "Said is the softmax of the row, should be is 1 at the target and 0 elsewhere. Rows where "
+        "`targets` is `ignore` become zeros, and all others are divided by their number.",
+        "With `counted = targets != ignore` the last step is "
+        "`(said - should) * counted[:, None] / counted.sum()`.",
+    ),
 )
 
 
@@ -173,41 +253,91 @@ def _adam(
     gradients: list[float],
     rate: float,
     *,
-    corrected: bool = True,
-    eps_inside: bool = False,
-    square: Callable[[float], float] = lambda g: g * g,
+    beta_2: float = 0.98,
+    eps: float = 1e-9,
     first: int = 1,
+    square: Callable[[float], float] = lambda g: g * g,
 ) -> float:
     """Follow Adam of the 2017 paper through a list of gradients."""
     mean = size = 0.0
     for step, gradient in enumerate(gradients, start=first):
         mean = 0.9 * mean + 0.1 * gradient
-        size = 0.98 * size + 0.02 * square(gradient)
-        m, v = (mean / (1 - 0.9**step), size / (1 - 0.98**step)) if corrected else (mean, size)
-        root = math.sqrt(v + 1e-9) if eps_inside else math.sqrt(v) + 1e-9
-        weight -= rate * m / root
+        size = beta_2 * size + (1 - beta_2) * square(gradient)
+        corrected, root = mean / (1 - 0.9**step), math.sqrt(size / (1 - beta_2**step))
+        weight -= rate * corrected / (root + eps)
     return weight
+
+
+def _moments(gradients: list[float]) -> Iterator[tuple[int, float, float]]:
+    """The number of each step and both means after it, without corrections."""
+    mean = size = 0.0
+    for step, gradient in enumerate(gradients, start=1):
+        mean, size = 0.9 * mean + 0.1 * gradient, 0.98 * size + 0.02 * gradient**2
+        yield step, mean, size
+
+
+def _adam_uncorrected(weight: float, gradients: list[float], rate: float) -> float:
+    steps = (m / (math.sqrt(v) + 1e-9) for _, m, v in _moments(gradients))
+    return weight - rate * sum(steps)
+
+
+def _adam_with_eps_inside(weight: float, gradients: list[float], rate: float) -> float:
+    steps = (
+        m / (1 - 0.9**t) / math.sqrt(v / (1 - 0.98**t) + 1e-9) for t, m, v in _moments(gradients)
+    )
+    return weight - rate * sum(steps)
+
+
+def _adam_without_root(weight: float, gradients: list[float], rate: float) -> float:
+    steps = (m / (1 - 0.9**t) / (v / (1 - 0.98**t) + 1e-9) for t, m, v in _moments(gradients))
+    return weight - rate * sum(steps)
 
 
 ADAM = Exercise(
     reference=_adam,
-    inputs=[(1.0, [0.2], 0.1), (-0.5, [0.3, -0.1, 0.4], 0.1), (0.0, [1e-5, 2e-5], 0.1)],
+    inputs=[
+        (1.0, [0.2], 0.1),
+        (-0.5, [0.3, -0.1, 0.4], 0.1),
+        (0.0, [1e-5, 2e-5], 0.1),
+        (0.3, [2e-9, 5e-9], 0.1),  # hardly larger than epsilon
+    ],
     mistakes={
-        "The corrections are missing: divide by 1 - 0.9^t and 1 - 0.98^t.": (
-            lambda w, g, r: _adam(w, g, r, corrected=False)
-        ),
+        "The corrections are missing: divide by 1 - 0.9^t and 1 - 0.98^t.": (_adam_uncorrected),
         "It goes uphill: take the step away.": lambda w, g, r: 2 * w - _adam(w, g, r),
         "Steps are counted from 1, or the corrections are too small.": (
             lambda w, g, r: _adam(w, g, r, first=2)
         ),
-        "Epsilon is inside the root; Adam adds it to the root.": (
-            lambda w, g, r: _adam(w, g, r, eps_inside=True)
+        "Steps are counted from 1; at step 0 the corrections divide by 0.": (
+            lambda w, g, r: _adam(w, g, r, first=0)
         ),
+        "Epsilon is inside the root; Adam adds it to the root.": (_adam_with_eps_inside),
         "That is plain gradient descent.": lambda w, g, r: w - r * sum(g),
         "The second mean is one of squares, not of absolute values.": (
             lambda w, g, r: _adam(w, g, r, square=abs)
         ),
+        "Epsilon is 1e-9 in the paper; this is another one.": (
+            lambda w, g, r: _adam(w, g, r, eps=1e-8)
+        ),
+        "Epsilon is missing: it is added to the root.": (lambda w, g, r: _adam(w, g, r, eps=0.0)),
+        "The paper's second number is 0.98; 0.999 is PyTorch's.": (
+            lambda w, g, r: _adam(w, g, r, beta_2=0.999)
+        ),
+        "The root is missing: divide by the root of the second mean.": _adam_without_root,
+        "The means are not kept from step to step: this uses each gradient alone.": (
+            lambda w, g, r: w - r * sum(x / (abs(x) + 1e-9) for x in g)
+        ),
+        "Only the first gradient is used; go through the whole list.": (
+            lambda w, g, r: _adam(w, g[:1], r)
+        ),
     },
+    hints=(
+        "Two numbers are carried from step to step: a running mean of the gradients and one of "
+        "their squares. Both start at 0.",
+        "At step t, counted from 1: m = 0.9 m + 0.1 g and v = 0.98 v + 0.02 g². Divide m by "
+        "1 - 0.9^t and v by 1 - 0.98^t, without changing m and v themselves.",
+        "Loop over `enumerate(gradients, start=1)`; the step is "
+        "`rate * m_hat / (math.sqrt(v_hat) + 1e-9)`, and it is taken away.",
+    ),
 )
 
 
@@ -224,15 +354,16 @@ def _last_lookup_only(x: Tensor, logit_bar: Tensor, ids: Tensor, x_bar: Tensor) 
     return logit_bar.mT @ x + looked_up
 
 
+def _tied(ids: list[int], d_model: int, vocab_size: int) -> tuple[Tensor, ...]:
+    """Vectors, gradients of their logits, ids, and gradients of the looked-up vectors."""
+    n = len(ids)
+    x, logit_bar, x_bar = random_inputs((n, d_model), (n, vocab_size), (n, d_model))
+    return x, logit_bar, torch.tensor(ids, device="cpu"), x_bar
+
+
 TIED_GRADIENT = Exercise(
     reference=_tied_gradient,
-    inputs=[
-        (
-            *random_inputs((3, 4), (3, 5)),
-            torch.tensor([1, 3, 1], device="cpu"),
-            random_inputs((2, 2), (3, 4))[1],
-        )
-    ],
+    inputs=[_tied([1, 3, 1, 4, 0], 6, 5), _tied([1, 3, 1], 4, 5), _tied([2, 0, 2, 2], 3, 7)],
     mistakes={
         "That is the output layer's part alone; add what the lookups get.": (
             lambda x, g, ids, b: g.mT @ x
@@ -244,5 +375,26 @@ TIED_GRADIENT = Exercise(
             lambda x, g, ids, b: _tied_gradient(x, g, ids, b / math.sqrt(x.shape[-1]))
         ),
         "A token that is read twice gets both gradients, added up.": _last_lookup_only,
+        "The factor of the embedding is √D, not D.": (
+            lambda x, g, ids, b: _tied_gradient(x, g, ids, b * math.sqrt(x.shape[-1]))
+        ),
+        "The lookups are divided by √D; the way back multiplies by it, as the way in did.": (
+            lambda x, g, ids, b: _tied_gradient(x, g, ids, b / x.shape[-1])
+        ),
+        "The factor √D belongs to the lookups alone; the output layer has none.": (
+            lambda x, g, ids, b: (
+                math.sqrt(x.shape[-1]) * _tied_gradient(x, g, ids, b / math.sqrt(x.shape[-1]))
+            )
+        ),
+        "The logits are x Eᵀ, so the table's part is logit_barᵀ x: transpose it.": (
+            lambda x, g, ids, b: _tied_gradient(x, g.mT, ids, b)
+        ),
     },
+    hints=(
+        "The table has two jobs, and each sends a gradient back. The gradient of the table is "
+        "their sum.",
+        "As the output layer, logits = x Eᵀ: its part is `(V, N) @ (N, D)`. As a lookup, row "
+        "`ids[n]` gets √D times row n of `x_bar`, added up where a token comes twice.",
+        "The first part is `logit_bar.T @ x`; `index_add(0, ids, ...)` adds the second.",
+    ),
 )
