@@ -333,7 +333,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: if the shapes do not fit together.
         """
-        q, k, v = self._project(x, memory, angles, store, join=self.fused)
+        q, k, v = self._project(x, memory, angles, store, self.fused)
         dropout = self.dropout if self.training else 0.0
         options: Any = {"bias": bias, "causal": causal, "scale": self.scale, "dropout": dropout}
         attend = fused_attention if self.fused else _readable_attention
@@ -363,7 +363,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             The outputs ``(B, T, D)`` and the weights ``(B, H, T, S)``. No weight is dropped.
         """
-        q, k, v = self._project(x, memory, angles)
+        q, k, v = self._project(x, memory, angles, None)
         k, v = _repeat_heads(q, k), _repeat_heads(q, v)
         heads, weights = attention(q, k, v, mask, bias=bias, causal=causal, scale=self.scale)
         return self._merge(heads), weights
@@ -373,8 +373,7 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None,
         angles: Tensor | None,
-        store: KeyValueStore | None = None,
-        *,
+        store: KeyValueStore | None,
         join: bool = False,
     ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
         """Queries, keys and values of every head; keys and values of earlier calls come first."""

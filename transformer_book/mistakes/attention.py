@@ -6,14 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
-from transformer_lib.attention import MultiHeadAttention, attention
+from transformer_lib.attention import MultiHeadAttention, _repeat_heads, attention
 from transformer_lib.masks import query_key_distances
-
-Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
 
 # The right versions, kept from before any mistake is made.
 _attend = MultiHeadAttention.forward
-_project = MultiHeadAttention._project
 
 
 @instead_of("attention.attention")
@@ -86,6 +83,7 @@ def _attention_dropout_left_on(
     Caught by: test_routes.py::test_dropout_is_on_in_training_and_off_in_evaluation
     """
     q, k, v = self._project(x, memory, options.pop("angles", None), options.pop("store", None))
+    k, v = _repeat_heads(q, k), _repeat_heads(q, v)
     heads, _ = attention(q, k, v, mask, scale=self.scale, dropout=self.dropout, **options)
     return self._merge(heads)
 
@@ -123,17 +121,14 @@ def _output_projection_missing(self: MultiHeadAttention, heads: Tensor) -> Tenso
     return heads.transpose(1, 2).flatten(start_dim=2)
 
 
-@instead_of("attention.MultiHeadAttention._project")
-def _gqa_heads_tiled(self: MultiHeadAttention, *inputs: Any) -> Heads:
+@instead_of("attention._repeat_heads")
+def _gqa_heads_tiled(q: Tensor, x: Tensor) -> Tensor:
     """Shared keys and values are tiled (0 1 0 1) instead of repeated (0 0 1 1).
 
     Symptom: query heads ask the wrong keys; a loaded GQA checkpoint speaks nonsense.
     Caught by: test_routes.py::test_shared_keys_and_values_equal_repeated_weights
     """
-    q, k, v = _project(self, *inputs)
-    group = self.n_heads // self.n_kv_heads
-    k, v = k[:, ::group], v[:, ::group]  # each one once
-    return q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1)
+    return x.repeat(1, q.shape[1] // x.shape[1], 1, 1)
 
 
 @instead_of("attention.MultiHeadAttention.forward")

@@ -84,7 +84,7 @@ def _rope_pairing_mixed(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
 
 @instead_of("attention.MultiHeadAttention._project")
 def _rope_on_queries_only(
-    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any
+    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any, *rest: Any
 ) -> Heads:
     """RoPE rotates the queries, but not the keys.
 
@@ -98,7 +98,7 @@ def _rope_on_queries_only(
 
 @instead_of("attention.MultiHeadAttention._project")
 def _rope_on_values(
-    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any
+    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any, *rest: Any
 ) -> Heads:
     """RoPE rotates the values as well as queries and keys.
 
