@@ -233,7 +233,7 @@ def _as_ids(ids: Any) -> Tensor:
     else:
         whole = np.issubdtype(ids.dtype, np.integer)
     if not whole:
-        raise TypeError(f"ids has the dtype {ids.dtype}; expected whole numbers, token ids")
+        raise TypeError(f"ids has dtype {ids.dtype}; expected whole numbers, token ids")
     if isinstance(ids, np.ndarray):
         with warnings.catch_warnings():  # a file that must not be written: nobody does
             warnings.simplefilter("ignore", UserWarning)

@@ -547,12 +547,12 @@ def test_the_checksum_of_a_text_is_that_of_all_its_bytes():
         (
             lambda: TextWindows(np.zeros(9), 2, 1),
             TypeError,
-            r"^ids has the dtype float64; expected whole numbers, token ids$",
+            r"^ids has dtype float64; expected whole numbers, token ids$",
         ),
         (
             lambda: TextWindows(torch.zeros(9), 2, 1),
             TypeError,
-            r"^ids has the dtype torch.float32; expected whole numbers, token ids$",
+            r"^ids has dtype torch.float32; expected whole numbers, token ids$",
         ),
         (
             lambda: TextWindows([1, 2, 3], 2, 1),

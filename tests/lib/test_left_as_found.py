@@ -1,6 +1,8 @@
 """Training and judging leave everything but the weights as they found it, also when they fail."""
 
 import atexit
+import json
+import math
 import sys
 import types
 from functools import partial
@@ -103,6 +105,18 @@ def test_predictions_of_experiments_leave_every_part_in_its_mode():
         len(common.predictions(model, Batches(examples, classification_batch, batch_size=1))) == 2
     )
     assert modes(model) == before
+
+
+def test_a_card_without_numbers_is_refused(tmp_path):
+    """JSON has no word for them: other programs could not read the file."""
+    options = common.read_options("dropout", "a test", ["--tiny", "--out", str(tmp_path)])
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            common.write_results(
+                options, data="none", about={}, metrics={"loss": value}, recipe=quick()
+            )
+    common.write_results(options, data="none", about={}, metrics={"loss": None}, recipe=quick())
+    assert json.loads((tmp_path / "card.json").read_text())["metrics"] == {"loss": None}
 
 
 def interrupt(row):

@@ -16,9 +16,11 @@ from transformer_lib.attention import (
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, KeyValueStore
 from transformer_lib.config import TransformerConfig
+from transformer_lib.data import TextWindows
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.heads import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
+from transformer_lib.losses import Objective
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
 from transformer_lib.models import Encoder, EncoderDecoder
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm
@@ -32,8 +34,10 @@ from transformer_lib.positions import (
     t5_bucket,
 )
 from transformer_lib.presets import build_preset
+from transformer_lib.recipes import Recipe
 from transformer_lib.shapes import describe
 from transformer_lib.tracing import influence
+from transformer_lib.training import train
 
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 X = torch.zeros(2, 3, 8)
@@ -49,6 +53,10 @@ def allowed(*shape):
 
 def config(**changes):
     return lambda: TransformerConfig(**changes)
+
+
+def recipe(**changes):
+    return Recipe(**{"steps": 1, "learning_rate": 0.1} | changes)
 
 
 def lm(*args, **kwargs):
@@ -526,9 +534,45 @@ MODELS = [
     ),
 ]
 
+TRAINING = [
+    (lambda: recipe(balance=-0.01), "balance=-0.01 must be a number of at least 0"),
+    (lambda: recipe(balance=float("nan")), "balance=nan must be a number of at least 0"),
+    (lambda: recipe(balance="little"), "balance='little' must be a number of at least 0"),
+    (
+        lambda: Objective(CausalLM(small_config(n_experts=4)), balance=-1.0),
+        "balance=-1.0 must be a number of at least 0",
+    ),
+    (
+        lambda: Objective(CausalLM(small_config()), balance=0.01),
+        "balance=0.01 needs a model with a MixtureOfExperts",
+    ),
+    (
+        lambda: train(
+            CausalLM(small_config()), TextWindows(torch.arange(9), 2, 1), recipe(balance=0.01)
+        ),
+        "balance=0.01 needs a model with a MixtureOfExperts",
+    ),
+    (
+        lambda: TextWindows(torch.zeros(9), 2, 1),
+        "ids has dtype torch.float32; expected whole numbers, token ids",
+    ),
+    (
+        lambda: TextWindows(np.zeros(9), 2, 1),
+        "ids has dtype float64; expected whole numbers, token ids",
+    ),
+    (
+        lambda: TextWindows(np.zeros((3, 3), dtype=np.uint16), 2, 1),
+        "ids has shape (3, 3); expected (N)",
+    ),
+    (
+        lambda: TextWindows(np.zeros(2, dtype=np.uint16), 2, 1),
+        "length=2 is too much for a text of 2 tokens: one must follow",
+    ),
+]
+
 TABLE = [
     pytest.param(call, message, id=message[:60])
-    for call, message in CONFIGURATION + MASKS + ATTENTION + PARTS + MODELS
+    for call, message in CONFIGURATION + MASKS + ATTENTION + PARTS + MODELS + TRAINING
 ]
 
 
