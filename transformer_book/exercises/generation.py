@@ -147,6 +147,9 @@ BEAM_STEP = Exercise(
         "The second result is the place among all N · V; it must tell which beam that is.": (
             lambda totals, gains: (totals[:, None] + gains).flatten().topk(len(totals))
         ),
+        "Only the totals are returned; return which beam each goes on from, too.": (
+            lambda totals, gains: _beam_step(totals, gains)[0]
+        ),
         "These are all continuations; only the N best go on.": lambda totals, gains: (
             (totals[:, None] + gains).flatten().sort(descending=True).values,
             (totals[:, None] + gains).flatten().argsort(descending=True) // gains.shape[1],

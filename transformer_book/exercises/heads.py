@@ -104,6 +104,15 @@ def _scaled_by_model_width(
     return _merge(attend(q, k, v, scale=1 / math.sqrt(x.shape[-1]))) @ w_o
 
 
+def _with_causal_mask(
+    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
+) -> Tensor:
+    q, k, v = _queries_keys_values(x, w_q, w_k, w_v, w_o, n_heads)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").triu(1)
+    return _merge(scores.masked_fill(future, -math.inf).softmax(dim=-1) @ v) @ w_o
+
+
 def _multi_head_reshaped(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
 ) -> Tensor:
@@ -145,6 +154,14 @@ MULTI_HEAD = Exercise(
         ),
         "Heads attend to heads: positions must stand next to the features, (B, H, T, K), before "
         "the scores are computed.": _heads_meet_heads,
+        "There is a causal mask in it; here every position sees all.": _with_causal_mask,
+        "x is added to the result: that is the residual connection around the layer, not the "
+        "layer.": lambda x, q, k, v, o, h: x + _multi_head(x, q, k, v, o, h),
+        "The scale counts the heads; the width of one head is what matters.": (
+            lambda x, q, k, v, o, h: (
+                _merge(attend(*_queries_keys_values(x, q, k, v, o, h), scale=1 / math.sqrt(h))) @ o
+            )
+        ),
         "W_O is applied from the wrong side: here it is used as heads @ W_O.": (
             lambda x, q, k, v, o, h: _multi_head(x, q, k, v, o.mT, h)
         ),
@@ -251,8 +268,8 @@ def _distance(weights: Tensor) -> Tensor:
 DISTANCE = Exercise(
     reference=_distance,
     inputs=[
-        (scores.softmax(dim=-1),)
-        for scores in (*random_inputs((2, 3, 4)), *random_inputs((4, 2, 5)))
+        ((3 * scores).softmax(dim=-1),)
+        for scores in (*random_inputs((3, 2, 4)), *random_inputs((4, 3, 5)))
     ],
     mistakes={
         "The half is missing: heads with nothing in common must be 1 apart.": (
@@ -274,6 +291,9 @@ DISTANCE = Exercise(
         ),
         "The differences cancel, because each row sums to 1: take absolute values first.": (
             lambda w: 0 * _distance(w)
+        ),
+        "Only the first two heads are compared; take the mean over all pairs.": (
+            lambda w: _distance(w[:2])
         ),
         "The sum over the pairs is divided by the number of heads; divide by that of the pairs.": (
             lambda w: _distance(w) * (len(w) - 1) / 2

@@ -77,6 +77,9 @@ BATCH = Exercise(
     inputs=[(_IDS, 0), (_OTHER_IDS, 3)],  # in the second, padding is 3 and stands in the middle
     mistakes={
         "The future is not hidden: combine with the causal mask (&).": _padding_alone,
+        "That is the padding alone, (B, 1, 1, T): combine it with the causal mask (&).": (
+            lambda ids, pad: (ids != pad)[:, None, None, :]
+        ),
         "The padding is not hidden: compare ids with pad_id.": (
             lambda ids, pad: _causal_alone(ids)
         ),
