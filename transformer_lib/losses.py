@@ -182,14 +182,10 @@ def _ends_with_known_logits(model: nn.Module) -> bool:
 
 
 def _is_untouched(module: nn.Module) -> bool:
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
+    kinds = ("forward", "forward_pre", "backward", "backward_pre")
+    hooked = any(getattr(module, f"_{kind}_hooks") for kind in kinds)
     own = "forward" in vars(module) or module._compiled_call_impl is not None
-    return not own and not any(hooks) and type(module).forward is _KNOWN[type(module)]
+    return not (hooked or own) and type(module).forward is _KNOWN[type(module)]
 
 
 def _mixtures(model: nn.Module) -> list[MixtureOfExperts]:
