@@ -13,12 +13,8 @@ from transformer_lib.attention import MultiHeadAttention
 Run = Callable[[], object]
 
 
-class InterruptedRunError(Exception):
-    """What a run may raise: hooks have to go even then."""
-
-
 def _attend(*, fails: bool = False) -> tuple[MultiHeadAttention, Run]:
-    """A layer with seeded weights, and a function that runs it on seeded inputs."""
+    """A layer with seeded weights, and a function that runs it on seeded inputs, or fails."""
     with torch.device("meta"):  # draws nothing: other random numbers stay as they are
         empty = MultiHeadAttention(6, 2)
     attend = empty.double().to_empty(device="cpu")
@@ -28,7 +24,7 @@ def _attend(*, fails: bool = False) -> tuple[MultiHeadAttention, Run]:
 
     def run() -> object:
         if fails:
-            raise InterruptedRunError("the run was interrupted")
+            raise InterruptedError("the run was interrupted")
         return attend(drawn[0])
 
     return attend, run
@@ -69,7 +65,7 @@ def _hooks_left(attend: nn.Module, run: Run) -> str:
         return ""
     try:
         run()
-    except InterruptedRunError:
+    except InterruptedError:
         return "A hook is still there when the run raises an error: remove() it in a finally."
     return "A hook is still there after the run: remove() each handle."
 
@@ -78,7 +74,7 @@ LISTEN = Exercise(
     reference=_listen,
     inputs=[_attend, partial(_attend, fails=True)],
     inspect=_hooks_left,
-    raises=InterruptedRunError,
+    raises=InterruptedError,
     mistakes={
         "That is what goes into the projections; a forward hook gets what comes out as its third "
         "argument.": _listen_to_inputs,
