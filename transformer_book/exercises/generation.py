@@ -292,8 +292,8 @@ INSTEAD = Exercise(
     },
     hints=(
         "Kept guesses already give each token min(p, q). What is missing so that it gets p in all?",
-        "Missing is p - q where that is positive, nothing elsewhere. As a distribution it must "
-        "sum to 1.",
+        "What is missing is p - q where that is positive, and nothing elsewhere. A distribution "
+        "must sum to 1.",
         "Divide `(p - q).clamp(min=0)` by its sum.",
     ),
 )

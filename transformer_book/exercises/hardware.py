@@ -38,7 +38,7 @@ INTENSITY = Exercise(
     hints=(
         "Intensity is operations divided by bytes. Count both for one product of matrices.",
         "Each of the m · n results takes k products and k sums. Two factors are read and one "
-        "result is written: how many numbers are that?",
+        "result is written: how many numbers is that?",
         "`2 * m * k * n` operations; `m * k + k * n + m * n` numbers of `n_bytes` each.",
     ),
 )
@@ -91,8 +91,8 @@ LOSS_SCALE = Exercise(
     },
     hints=(
         "One gradient decides: the one with the largest absolute value.",
-        "How often does it go into 65,504? The base-2 logarithm of that turns into the exponent "
-        "by rounding. Up or down?",
+        "How often does it go into 65,504? The base-2 logarithm of that, rounded, is the exponent. "
+        "Rounded up or down?",
         "`2.0 ** math.floor(math.log2(65504 / largest))`, with the largest of `gradients.abs()`.",
     ),
 )

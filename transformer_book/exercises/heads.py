@@ -128,8 +128,10 @@ def _heads_meet_heads(
     return attend(q, k, v).flatten(start_dim=2) @ w_o
 
 
-def _write_all(found: Tensor, *arguments: Tensor) -> Tensor:
-    return _merge(found) @ arguments[4]
+def _write_all(
+    found: Tensor, x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
+) -> Tensor:
+    return _merge(found) @ w_o
 
 
 MULTI_HEAD = Exercise(

@@ -320,8 +320,7 @@ TRANSLATE = Exercise(
         ),
     },
     hints=(
-        "Turn the meaning of both masks round first. When is a pair allowed: if one of them "
-        "allows it, or both?",
+        "Turn both masks round first. When is a pair allowed: if one of them allows it, or both?",
         "`key_padding_mask` speaks of keys, the last axis: it becomes `(B, 1, 1, S)`. "
         "`attn_mask`, `(T, S)`, broadcasts as it is.",
         "`~` turns a mask round, `&` joins two, and `key_padding_mask[:, None, None, :]` has the "

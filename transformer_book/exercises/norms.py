@@ -167,7 +167,7 @@ FOLD = Exercise(
         "out: what stands before x, and what does not depend on x?",
         "The gain acts on what the layer reads, one number for each *column* of `weight`. The "
         "shift becomes a constant, `(out,)`.",
-        "The new weight is `weight * gain`, and to the bias comes `weight @ shift`.",
+        "The new weight is `weight * gain`; `weight @ shift` is added to the bias.",
     ),
     returns=("weight", "bias"),
 )
