@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_book.exercises.checking import Exercise, judge
+from transformer_book.exercises.checking import Exercise, UnfitError, judge
 from transformer_book.exercises.comparing import compare, is_whole, parts
 from transformer_book.exercises.relations import relate
 
@@ -213,6 +213,14 @@ def test_arguments_are_described_by_what_they_are():
     wanted = "x of shape (2, 3), n = 3, short = [1, 2], argument 4 (list of 9)"
     assert wanted in said
     assert "(builtin_function_or_method)" in said
+
+
+def test_what_a_measure_finds_unfit_is_told_as_it_is():
+    def measure(found):
+        raise UnfitError("There is no 'query' in it.")
+
+    question = Exercise(lambda x: x, [(1,)], {}, measure=lambda x: x if x == 1 else measure(x))
+    assert judge(question, lambda x: 2).text == "not yet. There is no 'query' in it."
 
 
 def test_a_class_without_forward_is_told_so():

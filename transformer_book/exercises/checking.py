@@ -35,6 +35,10 @@ def _nothing_to_say(*_: object) -> str:
     return ""
 
 
+class UnfitError(Exception):
+    """Raised by a measure if an answer cannot be measured; its sentence is told as it is."""
+
+
 @dataclass(frozen=True)
 class Exercise:
     """A question with a reference answer and the mistakes it knows.
@@ -48,7 +52,7 @@ class Exercise:
         hints: two or three steps from a nudge to the call to use.
         returns: what the parts of the result are called, if there are several.
         measure: what turns an answer that is no number, such as a model, into numbers, best as a
-            mapping with a name for each.
+            mapping with a name for each; it may raise an :class:`UnfitError`.
         inspect: gets the arguments after the answer had them and says what is wrong with them.
         leaves_arguments: whether an answer that changes an argument is wrong.
         raises: an error that the reference raises in some test, and an answer has to raise, too.
@@ -244,6 +248,8 @@ def _hint_of_crash(exercise: Exercise, tests: _Tests) -> str:
 def _describe_crash(answer: Answer, outcome: _Outcome) -> str:
     """The error with the reader's line and the arguments that led to it."""
     error = outcome.error
+    if isinstance(error, UnfitError):
+        return str(error)
     if 'missing the required "forward"' in str(error):
         return "The class has no forward method: is its name misspelt, or is it indented too far?"
     lines = [f"It raised {type(error).__name__}: {error}"]
