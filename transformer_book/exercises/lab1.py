@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.checking import Answer, Exercise, random_inputs
+from transformer_book.exercises.checking import Answer, Exercise, UnfitError, random_inputs
 from transformer_lib.attention import MultiHeadAttention
 
 Run = Callable[[], object]
@@ -70,9 +70,17 @@ def _hooks_left(attend: nn.Module, run: Run) -> str:
     return "A hook is still there after the run: remove() each handle."
 
 
+def _one_tensor(heard: object) -> object:
+    """Refuse queries and keys that come apart."""
+    if isinstance(heard, tuple | list):
+        raise UnfitError(f"It returned {len(heard)} things; torch.stack makes one tensor of them.")
+    return heard
+
+
 LISTEN = Exercise(
     reference=_listen,
     inputs=[_attend, partial(_attend, fails=True)],
+    measure=_one_tensor,
     inspect=_hooks_left,
     raises=InterruptedError,
     mistakes={
@@ -83,9 +91,6 @@ LISTEN = Exercise(
         ),
         "Those are queries and values; weights are made from queries and keys.": (
             lambda attend, run: _listen(attend, run, names=("query", "value"))
-        ),
-        "Queries and keys are right, but they come apart: torch.stack makes one tensor of them.": (
-            lambda attend, run: tuple(_listen(attend, run))
         ),
     },
     hints=(

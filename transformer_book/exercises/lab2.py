@@ -8,7 +8,7 @@ from statistics import mean
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.checking import Exercise
+from transformer_book.exercises.checking import Exercise, UnfitError
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, pad
 from transformer_lib.heads import CausalLM, MaskedLM
@@ -25,7 +25,7 @@ _UNEVEN = [([7, 5], [9, 6, 8]), ([5, 6, 9], [8])]
 def _whole(width: float) -> float:
     """Refuse 160.0: no layer can be that wide."""
     if isinstance(width, float) and width.is_integer():
-        raise TypeError(f"{width} is no whole number to Python; divide with // in place of /")
+        raise UnfitError(f"{width} is no whole number to Python: divide with // in place of /.")
     return width
 
 
@@ -75,10 +75,9 @@ def _mask_dropped(found: object) -> object:
     """Refuse targets that the mask of ``pad`` has blown up to four axes."""
     for part in found if isinstance(found, tuple | list) else ():
         if isinstance(part, Tensor) and part.ndim == 4:
-            shape = tuple(part.shape)
-            raise ValueError(
-                f"a part of shape {shape}: the mask of pad is (B, 1, 1, T), made for attention; "
-                "mask[:, 0, 0] is (B, T)"
+            raise UnfitError(
+                f"A part has shape {tuple(part.shape)}. The mask of pad is (B, 1, 1, T), made for "
+                "attention; mask[:, 0, 0] is (B, T)."
             )
     return found
 
