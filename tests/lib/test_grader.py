@@ -193,6 +193,18 @@ def test_an_error_that_a_known_mistake_raises_gets_its_hint_and_is_shown():
     assert another.startswith("not yet. It raised IndexError")
 
 
+def test_an_error_after_right_results_is_no_known_mistake_that_is_right_there_too():
+    question = Exercise(
+        lambda x: x.mT, [(X,), (X[None],)], {"Count from the end.": lambda x: x.transpose(0, 1)}
+    )
+
+    def for_two_axes_only(x):
+        _, columns = x.shape
+        return torch.stack([x[:, i] for i in range(columns)])
+
+    assert judge(question, for_two_axes_only).text.startswith("not yet. It raised ValueError")
+
+
 def test_an_error_inside_a_library_shows_the_line_that_called_it():
     def wrong(x):
         return torch.nn.functional.cross_entropy(x, x[0])

@@ -199,8 +199,9 @@ def _find_mistake(
         )
     if not any(complaints):
         return ""
+    only_crashed = not {*complaints} - {"", _CRASHED}  # right results are no sign of a mistake
     for hint, mistake in exercise.mistakes.items():
-        if _gives_the_same(exercise, mistake, tests):
+        if not only_crashed and _gives_the_same(exercise, mistake, tests):
             return hint
     if tests.last.error is not None and complaints[-1] == _CRASHED:
         return _hint_of_crash(exercise, tests) + _describe_crash(answer, tests.last)
