@@ -318,21 +318,28 @@ def _forgets_a_use_of_x(
     return v_bar @ w_v.mT, *_head_backward(x, w_q, w_k, w_v, output_bar)[1:]
 
 
-def _forgets_the_root(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, output_bar: Tensor
-) -> tuple[Tensor, ...]:
-    _, q_bar, k_bar, v_bar = _head_backward(x, w_q, w_k, w_v, output_bar)
-    root = math.sqrt(w_q.shape[-1])
-    per_score = _attention_backward(x @ w_q, x @ w_k, x @ w_v, output_bar)
-    x_bar = root * (per_score[0] @ w_q.mT + per_score[1] @ w_k.mT) + per_score[2] @ w_v.mT
-    return x_bar, root * q_bar, root * k_bar, v_bar
+def _wrong_at_the_scores(change: Callable[[Tensor, Tensor, float], Tensor]) -> Answer:
+    """A mistake in the scores' gradient, from weights, their gradient and the root of K."""
+
+    def backward(
+        x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, output_bar: Tensor
+    ) -> tuple[Tensor, ...]:
+        q, k, v = x @ w_q, x @ w_k, x @ w_v
+        root = math.sqrt(q.shape[-1])
+        weights = (q @ k.mT / root).softmax(dim=-1)
+        scores_bar = change(weights, output_bar @ v.mT, root)
+        q_bar, k_bar, v_bar = scores_bar @ k, scores_bar.mT @ q, weights.mT @ output_bar
+        x_bar = q_bar @ w_q.mT + k_bar @ w_k.mT + v_bar @ w_v.mT
+        return x_bar, x.mT @ q_bar, x.mT @ k_bar, x.mT @ v_bar
+
+    return backward
 
 
 HEAD_BACKWARD = Exercise(
     reference=_head_backward,
     inputs=[
-        random_inputs((4, 4), (4, 4), (4, 4), (4, 4), (4, 4)),
         random_inputs((5, 6), (6, 4), (6, 4), (6, 3), (5, 3)),
+        random_inputs((3, 4), (4, 5), (4, 5), (4, 2), (3, 2)),
     ],
     mistakes={
         "x is used three times: its gradient has a share from the queries and the keys too.": (
@@ -346,7 +353,15 @@ HEAD_BACKWARD = Exercise(
             lambda x, q, k, v: (x, q.mT, k.mT, v.mT)
         ),
         "The scores were divided by the square root of K on the way forward; the gradients of "
-        "queries and keys are, too.": _forgets_the_root,
+        "queries and keys are, too.": _wrong_at_the_scores(
+            lambda w, g, root: _scores_gradient(w, g)
+        ),
+        "The softmax is missing on the way back: weights times gradient, less its average.": (
+            _wrong_at_the_scores(lambda w, g, root: g / root)
+        ),
+        "On its way back through the softmax the gradient loses its average: see exercise 2.": (
+            _wrong_at_the_scores(lambda w, g, root: w * g / root)
+        ),
     },
     hints=(
         "Go backwards through Q = X W_Q: from the gradient of Q to those of X and of W_Q. Then the "

@@ -39,6 +39,9 @@ MERGE = Exercise(
         "That is the mean of two outputs; the half with more weight must count more.": (
             lambda m1, l1, o1, m2, l2, o2: (o1 / l1 + o2 / l2) / 2
         ),
+        "Each half is divided by its own sum; both share one, or the weights sum to 2.": (
+            lambda m1, l1, o1, m2, l2, o2: o1 / l1 + o2 / l2
+        ),
         "The output is not divided yet: the weights must sum to 1.": (
             lambda m1, l1, o1, m2, l2, o2: _together(m1, o1, m2, o2)
         ),

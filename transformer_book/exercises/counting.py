@@ -63,6 +63,10 @@ FLOPS_PER_TOKEN = Exercise(
     reference=_flops,
     inputs=[(64, 2, 100, 16), (768, 12, 50_257, 1024)],
     mistakes={
+        "That is the forward pass of the matrices; add the products inside attention, and the "
+        "backward pass, which costs twice as much again.": (
+            lambda d, n, v, t: _flops(d, n, v, 0) // 3
+        ),
         "That is the forward pass alone; the backward pass costs twice as much again.": (
             lambda d, n, v, t: _flops(d, n, v, t) // 3
         ),
@@ -227,6 +231,9 @@ BEST_SIZE = Exercise(
         "beta B / D^beta.": lambda c, a, b, x, y: _best_size(c, a / x, b / y, x, y),
         "That is D, the number of tokens; N was asked for.": (
             lambda c, a, b, x, y: c / 6 / _best_size(c, a, b, x, y)
+        ),
+        "The factor in front is missing: (alpha A / (beta B)) to the power 1 / (alpha + beta).": (
+            lambda c, a, b, x, y: float((c / 6) ** (y / (x + y)))
         ),
         "The ratio is upside down: alpha A stands above beta B.": (
             lambda c, a, b, x, y: float(

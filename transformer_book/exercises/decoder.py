@@ -97,6 +97,9 @@ BLOCK_PARAMETERS = Exercise(
         "memory: four matrices like self-attention, not six.": (
             lambda d, f: _block_parameters(d, f) + 2 * (d * d + d)
         ),
+        "Those are the matrices alone; biases and norms are missing.": (
+            lambda d, f: 8 * d * d + 2 * d * f
+        ),
         "The second attention is missing: there is self-attention, and there is cross-attention.": (
             lambda d, f: _block_parameters(d, f) - 4 * (d * d + d)
         ),
@@ -199,6 +202,9 @@ EXACT_MATCH = Exercise(
         ),
         "One wrong letter anywhere makes everything wrong: ask word by word, all(dim=1).": (
             lambda a, t: ((a == t) | (t == IGNORE)).all().double()
+        ),
+        "Padding counts as wrong, and letters are counted instead of words.": (
+            lambda a, t: (a == t).double().mean()
         ),
         "Padding counts as a right letter, and letters are counted instead of words.": (
             lambda a, t: ((a == t) | (t == IGNORE)).double().mean()

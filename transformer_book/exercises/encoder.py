@@ -55,6 +55,9 @@ SUBLAYER = Exercise(
         "The norm stands between f and the sum; with pre it comes before f, else after the sum.": (
             lambda x, f, norm, pre: x + norm(f(x))
         ),
+        "With the norm last, normalise the sum, not its two parts.": (
+            lambda x, f, norm, pre: x + f(norm(x)) if pre else norm(x) + norm(f(x))
+        ),
         "With the norm last there is one norm, of the sum: f reads x as it is.": (
             lambda x, f, norm, pre: x + f(norm(x)) if pre else norm(x + f(norm(x)))
         ),
@@ -244,6 +247,9 @@ PARAMETERS = Exercise(
         ),
         "F is not always 4 D; use d_ff.": (
             lambda v, m, d, f, n, pre: _parameters(v, m, d, 4 * d, n, pre)
+        ),
+        "Those are the matrices alone; biases and norms are missing.": (
+            lambda v, m, d, f, n, pre: (v + m) * d + n * (4 * d * d + 2 * d * f)
         ),
         "The table of tokens is missing: a row of width D for each of V tokens.": (
             lambda v, m, d, f, n, pre: _parameters(0, m, d, f, n, pre)
