@@ -17,7 +17,7 @@ ROOT = pathlib.Path(transformer_lib.__file__).parents[1]
 LIBRARY = sorted(pathlib.Path(transformer_lib.__file__).parent.rglob("*.py"))
 BOOK = sorted(pathlib.Path(transformer_book.__file__).parent.rglob("*.py"))
 MAX_FUNCTION_LINES = 60
-MAX_CODE_LINES = 4000  # of transformer_lib; blank lines, comments and docstrings not counted
+MAX_CODE_LINES = 4200  # of transformer_lib; blank lines, comments and docstrings not counted
 NOT_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER,
