@@ -222,11 +222,15 @@ def check(name: str, answer: Answer) -> None:
         attention.soft_lookup: not attempted yet (nothing was returned).
         >>> check("attention.soft_lookup", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
         attention.soft_lookup: not yet. This is the plain mean: the weights must depend on ...
+        >>> check("attention.soft_lookup", lambda query, keys, values: values)
+        attention.soft_lookup: not yet. The shape is (3, 2); expected (2,).
         Stuck? from transformer_book.exercises import hint; hint("attention.soft_lookup")
     """
-    verdict = judge(_exercise(name), answer)
+    exercise = _exercise(name)
+    verdict = judge(exercise, answer)
     print(f"{name}: {verdict.text}")
-    if verdict.text.startswith("not yet"):
+    is_known = any(sentence in verdict.text for sentence in exercise.mistakes)
+    if verdict.text.startswith("not yet") and not is_known:
         print(f'Stuck? from transformer_book.exercises import hint; hint("{name}")')
 
 

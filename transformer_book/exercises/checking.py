@@ -32,11 +32,25 @@ def _as_it_is(returned: object) -> object:
 
 
 def _nothing_to_say(*_: object) -> str:
+    """Leave the arguments unseen."""
     return ""
 
 
 class UnfitError(Exception):
-    """Raised by a measure if an answer cannot be measured; its sentence is told as it is."""
+    """Raised by a measure if an answer cannot be measured; its sentence is told as it is.
+
+    Args:
+        sentence: what is wrong with the answer.
+
+    Example:
+        >>> def measure(found):
+        ...     raise UnfitError("Return a class, not an object of it.")
+        >>> judge(Exercise(lambda: 1, [()], {}, measure=measure, raises=UnfitError), int).right
+        True
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,10 @@ class Verdict:
     Args:
         right: whether it solves the exercise.
         text: one sentence or a few.
+
+    Example:
+        >>> Verdict(right=True, text="correct.").right
+        True
     """
 
     right: bool

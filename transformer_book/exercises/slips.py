@@ -34,6 +34,11 @@ def attend(
 
     Returns:
         What each query finds, ``(..., T, Dv)``.
+
+    Example:
+        >>> import torch
+        >>> attend(torch.zeros(1, 2), torch.ones(3, 2), torch.tensor([[1.0], [2.0], [6.0]]))
+        tensor([[3.]])
     """
     scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if allowed is not None:
@@ -54,6 +59,11 @@ def scale_slips(
 
     Returns:
         For each hint the function that makes this mistake.
+
+    Example:
+        >>> slips = scale_slips(lambda q, k, v: (q, k, v))
+        >>> [hint for hint in slips if "not scaled" in hint]
+        ['The scores are not scaled: divide them by the square root of the width of a query.']
     """
 
     def by(scale: Callable[[Tensor, Tensor, Tensor], float]) -> Answer:
@@ -93,6 +103,10 @@ def mixing_slips(parts: Parts, finish: Answer = lambda found, *_: found) -> dict
 
     Returns:
         For each hint the function that makes this mistake.
+
+    Example:
+        >>> "The keys are mixed; mix the values." in mixing_slips(lambda q, k, v: (q, k, v))
+        True
     """
     slips: dict[str, Answer] = {
         "The softmax runs over the queries; each query's row must sum to 1.": (
@@ -120,6 +134,11 @@ def mask_slips(parts: Parts, finish: Answer = lambda found, *_: found) -> dict[s
 
     Returns:
         For each hint the function that makes this mistake.
+
+    Example:
+        >>> slips = mask_slips(lambda q, k, v, mask: (q, k, v, mask))
+        >>> [hint for hint in slips if "exp(0)" in hint]
+        ['Hidden scores are set to 0, but exp(0) is 1: hide them with -inf.']
     """
     slips: dict[str, Answer] = {
         "The mask is not used: hidden keys get weight.": lambda q, k, v, _: attend(q, k, v),
