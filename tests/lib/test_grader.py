@@ -36,6 +36,7 @@ DOUBLE = Exercise(lambda x: 2 * x, [(X,), (X[:1],)], {})
         (1_000_000 - 512, 1_000_000, (), "It is 512 too small."),
         (True, False, (), "It is True; expected False in one of the tests."),
         ((7, 5), (7, 6), ("size", "cost"), "1 cost fewer than expected."),
+        ((7, 5), (6, 5), ("N with tables", "FLOPs"), "N with tables: it is 1 too large."),
         ([[1, 2], [3]], [[1, 2], [3, 0]], (), "Its rows have different lengths."),
         ("words", X, (), "It returned a str; expected numbers."),
         (("words", X), (X, X), ("a", "b"), "a: a str; expected numbers."),

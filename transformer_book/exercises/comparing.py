@@ -206,10 +206,10 @@ def _label(name: str, sentence: str) -> str:
 
 def _too_many(excess: float, name: str) -> str:
     size = show(abs(excess))
-    if name:
+    if name and " " not in name:  # such as "parameters"
         unit = name.removesuffix("s") if abs(excess) == 1 else name
         return f"{size} {unit} {'more' if excess > 0 else 'fewer'} than expected."
-    return f"It is {size} too {'large' if excess > 0 else 'small'}."
+    return _label(name, f"It is {size} too {'large' if excess > 0 else 'small'}.")
 
 
 def show(number: float) -> str:
