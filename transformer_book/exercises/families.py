@@ -132,12 +132,14 @@ _FATE = torch.tensor(
     [[0.1, 0.85, 0.95, 0.5, 0.2, 0.85], [0.95, 0.81, 0.79, 0.1, 0.99, 0.83]], device="cpu"
 )
 _OTHER = torch.arange(30, 42, device="cpu").view(2, 6)
+_BORDERS = torch.tensor([[0.8, 0.9], [0.0, 1.0]], device="cpu")
 
 MASKED = Exercise(
     reference=_masked,
     inputs=[
         (_TOKENS, _CHOSEN, _FATE, _OTHER, 4),
         (_TOKENS.view(3, 4), _CHOSEN.view(3, 4), _FATE.view(3, 4), _OTHER.view(3, 4), 3),
+        (_TOKENS[:, :2], _CHOSEN[:1, :2].expand(2, 2), _BORDERS, _OTHER[:, :2], 5),
     ],
     mistakes={
         "Every chosen token became [MASK]: 10 per cent of them should be random, and 10 per cent "
