@@ -106,7 +106,7 @@ def one_row_for_each_head(weights):
     return EXERCISES["lab1.scores"].reference(weights).mT
 
 
-@wrong("lab1.silence", "`x`", "Return a changed copy")
+@wrong("lab1.silence", "`x`", "Work on a copy")
 def silenced_in_place(x, n_heads, head):
     width = x.shape[-1] // n_heads
     part = slice(head * width, (head + 1) * width)

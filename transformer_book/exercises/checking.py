@@ -179,7 +179,7 @@ def _judge(exercise: Exercise, answer: Answer) -> Verdict:
         return Verdict(False, f"not yet. {complaint}")
     changed = _changed_arguments(exercise, answer, tests)
     if changed and exercise.leaves_arguments:
-        return Verdict(False, f"not yet. {changed} Return a changed copy.")
+        return Verdict(False, f"not yet. {changed} Work on a copy.")
     return Verdict(True, " ".join(filter(None, (CORRECT, changed))))
 
 
