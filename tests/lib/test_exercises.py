@@ -124,6 +124,9 @@ COUNTS = [
     ("counting.flops_per_token", 1),
     ("counting.training_bytes", 1),
     ("counting.training_bytes", -512),
+    ("lab5.cost", 1),
+    ("lab5.width", 8),
+    ("lab5.plan", 1),
 ]
 
 
