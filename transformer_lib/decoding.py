@@ -26,9 +26,9 @@ LanguageModel = CausalLM | Seq2SeqLM
 class DecodingStep:
     """The tokens so far in, the scores of the next one out; with a cache only new ones are read.
 
-    For use inside :func:`generating` and ``torch.no_grad``. One object serves one batch. A
-    ``CausalLM`` with a ``forward`` or hooks of its own is called as a whole; of others only the
-    parts are, since nobody asks for scores at every position of the prompt.
+    For use under ``torch.no_grad``. One object serves one batch. The model is in eval mode during
+    a call, and only then. A ``CausalLM`` with a ``forward`` or hooks of its own is called as a
+    whole; of others the parts are, since nobody asks for scores at every position of the prompt.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``.
@@ -51,7 +51,7 @@ class DecodingStep:
         >>> from transformer_lib.config import TransformerConfig
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
         >>> prompt = torch.tensor([[5, 7, 9]])
-        >>> with generating(model), torch.no_grad():
+        >>> with torch.no_grad():
         ...     DecodingStep(model, prompt, max_new_tokens=4)(prompt).shape
         torch.Size([1, 100])
     """
@@ -88,7 +88,8 @@ class DecodingStep:
             if source_mask is not None:
                 expect_shape("source_mask", source_mask, "B 1 1 S", sizes)
                 self.memory_mask = source_mask.clone()  # compiled steps will write to it
-            self.memory = model.body.encoder(source, source_mask)
+            with generating(model):
+                self.memory = model.body.encoder(source, source_mask)
         self.real = self.positions = None
         if prompt_mask is not None:
             n_places = max_len if cache is None else cache.max_len
@@ -100,10 +101,13 @@ class DecodingStep:
     def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
         start = 0 if self.cache is None else self.cache.length
-        return self.read(ids[:, start:], ids.shape[1])
+        with generating(self.model):
+            return self.read(ids[:, start:], ids.shape[1])
 
     def read(self, new: Int[Tensor, "B T"], n_keys: int) -> Float[Tensor, "B V"]:
         """Return the scores of the token after ``new``, ``(B, T)``, which the cache has not seen.
+
+        The model stays in the mode it is in.
 
         Args:
             new: the tokens that come next.
@@ -221,7 +225,7 @@ class CompiledDecoder(nn.Module):
     def begin(
         self, prompt: Int[Tensor, "B T"], max_new_tokens: int, **inputs: Any
     ) -> Callable[[Tensor], Tensor]:
-        """Make ready for a batch, inside :func:`generating`.
+        """Make ready for a batch.
 
         Args:
             prompt: what the batch starts with, ``(B, T)``.
@@ -250,8 +254,8 @@ class CompiledDecoder(nn.Module):
                 if old is not None and new is not None:
                     old.copy_(new)
             self.cache.reset()
-        self.parts = list(self.model.modules())
-        self.hooks = [hooks for part in self.parts for hooks in _hooks(part)]
+        self.hooks = list(_hooks(*self.model.modules()))
+        self.attributes = [vars(part) for part in self.model.modules()]
         self.fresh, self.current = True, step
         return partial(self._next, step)
 
@@ -264,19 +268,25 @@ class CompiledDecoder(nn.Module):
         self.cache.show(n_keys)
         is_prompt, self.fresh = self.fresh, False
         # Looked at in every step, hence without a call for each part.
-        watched = any(self.hooks) or any("forward" in vars(part) for part in self.parts)
+        watched = any(self.hooks) or any("forward" in names for names in self.attributes)
         if is_prompt or watched:
-            return self.step.read(ids if is_prompt else ids[:, -1:], n_keys)
+            with generating(self.model):
+                return self.step.read(ids if is_prompt else ids[:, -1:], n_keys)
         self.token.copy_(ids[:, -1:])
         if n_keys not in self.replays:
-            self.replays[n_keys] = self._record(n_keys)
+            with generating(self.model):
+                self.replays[n_keys] = self._record(n_keys)
         self.cache.count_on_device()
         return self.replays[n_keys]()
+
+    def _run(self, read: Callable[..., Tensor], n_keys: int) -> Tensor:
+        with generating(self.model):
+            return read(self.token, n_keys)
 
     def _record(self, n_keys: int) -> Callable[[], Tensor]:
         """Compile a step that looks at so many places; return what runs it."""
         if self.token.device.type != "cuda":
-            return partial(torch.compile(self.step.read), self.token, n_keys)
+            return partial(self._run, torch.compile(self.step.read), n_keys)
         # For a single row, products are sums over one pass of the weights. Told so, the compiler
         # writes them itself, together with all that happens to the row before and after.
         single = len(self.token) == 1
@@ -321,14 +331,11 @@ def _is_as_built(model: nn.Module, built: type[nn.Module]) -> bool:
     return _has_forward_of(model, built) and not any(_hooks(model))
 
 
-def _hooks(part: nn.Module) -> tuple[dict[int, Any], ...]:
-    """Whoever listens to what a module is given and returns."""
-    return (
-        part._forward_pre_hooks,
-        part._forward_hooks,
-        all_modules._global_forward_pre_hooks,
-        all_modules._global_forward_hooks,
-    )
+def _hooks(*parts: nn.Module) -> Iterator[dict[int, Any]]:
+    """Where whoever listens to what these modules are given and return is entered."""
+    yield from (all_modules._global_forward_pre_hooks, all_modules._global_forward_hooks)
+    for part in parts:
+        yield from (part._forward_pre_hooks, part._forward_hooks)
 
 
 def _looks(model: nn.Module) -> list[Any]:

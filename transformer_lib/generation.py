@@ -21,7 +21,6 @@ from transformer_lib.decoding import (
     CompiledDecoder,
     DecodingStep,
     LanguageModel,
-    generating,
     prompt_rows,
 )
 from transformer_lib.embeddings import check_ids
@@ -256,30 +255,30 @@ def _stream(
     penalised: bool,
 ) -> Iterator[Int[Tensor, " B"]]:
     begin = model.begin if isinstance(model, CompiledDecoder) else partial(DecodingStep, model)
-    with generating(model), torch.no_grad():  # not where the caller goes on between two tokens
+    with torch.no_grad():  # not where the caller goes on between two tokens
         step = begin(prompt, max_new_tokens, **inputs)
     ends = _end_tokens(model, prompt, eos_id, pad_id)
     seen = _seen(prompt, model, inputs) if penalised else None
     may_end = eos_id is not None or stop is not None
     running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
-    watch, n_prompt = _Watch(running), prompt.shape[1]
+    watch, n_prompt = _Watch(), prompt.shape[1]
     ids = F.pad(prompt, (0, max_new_tokens), value=pad_id)  # (B, L)
     for n in range(n_prompt, ids.shape[1]):
-        with generating(model), torch.no_grad():
+        with torch.no_grad():
             logits = step(ids[:, :n])
+            watch.look(logits, running if may_end else None)
             tokens = draw(logits, seen=seen)
-            watch.look(logits, running)
         tokens = tokens.where(running, pad_id) if may_end else tokens
         ids[:, n] = tokens
         if seen is not None:
             seen.scatter_(1, tokens[:, None], True)
         if n + 1 == ids.shape[1]:
-            watch.report()
+            watch.check()
         yield tokens
         if may_end:
             running &= ~_has_ended(ids[:, n_prompt : n + 1], ends, stop)
             if not running.any():  # only then a GPU has to wait
-                watch.report()
+                watch.check()
                 return
 
 
@@ -287,40 +286,38 @@ class _Watch:
     """Looks for scores that are not numbers, without making a GPU wait for every token.
 
     Args:
-        rows: anything with one entry for each row of scores.
-        n_beams: how many of them belong to one row of the prompt.
+        n_beams: how many rows of scores belong to one row of the prompt.
     """
 
-    def __init__(self, rows: Tensor, n_beams: int = 1) -> None:
-        self.n_tokens, self.n_beams = 0, n_beams
-        self.since = torch.zeros_like(rows, dtype=torch.long)  # the first such token; 0: none
-        self.best = torch.zeros_like(rows, dtype=torch.float32)  # its best score
+    def __init__(self, n_beams: int = 1) -> None:
+        self.n_beams, self.n_checked = n_beams, 0
+        self.best: list[Tensor] = []  # the best score of each row, for tokens not looked at yet
 
-    def look(self, logits: Float[Tensor, "B V"], running: Bool[Tensor, " B"]) -> None:
-        """Note rows, of those that run, whose best score is NaN or infinite; report now and then.
+    def look(self, logits: Float[Tensor, "B V"], running: Bool[Tensor, " B"] | None) -> None:
+        """Note the best scores, and check them now and then; on a CPU at once.
 
         Args:
             logits: scores of the next token.
-            running: rows in which a token is wanted.
+            running: rows in which a token is wanted; ``None``: all.
         """
-        self.n_tokens += 1
-        best = logits.amax(dim=-1).float()
-        new = running & (self.since == 0) & ~best.isfinite()
-        self.since = torch.where(new, self.n_tokens, self.since)
-        self.best = torch.where(new, best, self.best)
-        if self.since.device.type == "cpu" or self.n_tokens % LOOK_EVERY == 0:
-            self.report()
+        best = logits.amax(dim=-1)  # NaN if one is; minus infinity if nothing is left
+        self.best.append(best if running is None else best.where(running, 0.0))
+        if best.device.type == "cpu" or len(self.best) == LOOK_EVERY:
+            self.check()
 
-    def report(self) -> None:
-        """Raise an error if there was such a row.
+    def check(self) -> None:
+        """Raise an error if there was a row without a finite best score.
 
         Raises:
             FloatingPointError: which says in which row, and at which new token.
         """
-        if self.since.any():
-            row = int(self.since.ne(0).int().argmax())
-            when = f" at new token {int(self.since[row])}"
-            raise FloatingPointError(_no_choice(row // self.n_beams, float(self.best[row]), when))
+        wrong = ~torch.stack(self.best).isfinite() if self.best else torch.zeros(0)
+        if wrong.any():
+            token, row = wrong.nonzero()[0].tolist()
+            when = f" at new token {self.n_checked + token + 1}"
+            best = float(self.best[token][row])
+            raise FloatingPointError(_no_choice(row // self.n_beams, best, when))
+        self.n_checked, self.best = self.n_checked + len(self.best), []
 
 
 def _no_choice(row: int, best: float, when: str = "") -> str:
@@ -424,7 +421,7 @@ def beam_search(
     check_whole("n_beams", n_beams)
     check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
     inputs = {name: _repeat(value, n_beams) for name, value in inputs.items()}
-    with generating(model), torch.no_grad():
+    with torch.no_grad():
         step = DecodingStep(model, _repeat(prompt, n_beams), max_new_tokens, **inputs)
         ends = _end_tokens(model, prompt, eos_id, pad_id)
         ids, totals = _search(step, prompt, n_beams, max_new_tokens, ends, pad_id)
@@ -440,7 +437,7 @@ def _search(
 ) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
     """Follow N hypotheses of each row; return them and the logarithms of their probabilities."""
     ids = _repeat(prompt, n)  # (B * N, T)
-    watch = _Watch(ids[:, 0], n)
+    watch = _Watch(n)
     first_row = n * torch.arange(len(prompt), device=ids.device)[:, None]  # (B, 1)
     # All beams start alike; if more than one counted, they would stay copies of each other.
     totals = torch.where(torch.arange(n, device=ids.device) > 0, -math.inf, 0.0 * first_row)
@@ -459,7 +456,7 @@ def _search(
         rows = (first_row + best // gains.shape[-1]).flatten()  # (B * N,): whom each goes on from
         ids = torch.cat((ids[rows], (best % gains.shape[-1]).view(-1, 1)), dim=1)
         step.select(rows)
-    watch.report()
+    watch.check()
     return ids.unflatten(0, (-1, n)), totals
 
 

@@ -8,6 +8,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.nn.utils import prune
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
@@ -16,7 +17,7 @@ from transformer_lib.attention import attention, fused_attention
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.decoding import CompiledDecoder
-from transformer_lib.generation import generate
+from transformer_lib.generation import Sampling, generate, stream
 from transformer_lib.heads import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.losses import linear_cross_entropy
 from transformer_lib.masks import causal_mask, padding_mask
@@ -162,6 +163,129 @@ def test_recorded_steps_give_the_tokens_of_the_model(kind, position):
             inputs["source"] = torch.randint(11, (3, 6), generator=generator).cuda()
         plain = generate(model, max_new_tokens=14, prompt_mask=mask, **inputs)
         assert torch.equal(generate(fast, max_new_tokens=14, prompt_mask=mask, **inputs), plain)
+
+
+def a_step_of_training(model):
+    model.train()
+    model(torch.arange(6, device="cuda")[None]).square().sum().backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+
+
+def new_weights_elsewhere(model):
+    other = randomise(CausalLM(model.config)).cuda()
+    model.load_state_dict({k: -v for k, v in other.state_dict().items()}, assign=True)
+
+
+def a_hook(model):
+    model.decoder.stack.blocks[0].register_forward_hook(lambda _module, _inputs, out: -3 * out)
+
+
+def a_pruned_layer(model):
+    for block in model.decoder.stack.blocks:
+        prune.l1_unstructured(block.attention.value, "weight", 0.9)
+        prune.l1_unstructured(block.feed_forward.contract, "weight", 0.9)
+
+
+def another_setting(model):
+    for block in model.decoder.stack.blocks:
+        block.attention.scale = -3.0
+
+
+@pytest.mark.parametrize(
+    "change", [a_step_of_training, new_weights_elsewhere, a_hook, a_pruned_layer, another_setting]
+)
+def test_recorded_steps_see_what_happened_since_the_last_call(change):
+    torch.compiler.reset()
+    model = randomise(CausalLM(small_config(position="rope", max_len=40))).cuda()
+    rows = [[3, 5, 7], [2, 4, 6]][: 1 if change is another_setting else 2]  # one is tuned longer
+    fast, prompt = CompiledDecoder(model, max_len=32), torch.tensor(rows).cuda()
+    before = generate(fast, prompt, max_new_tokens=12)
+    assert torch.equal(before, generate(model, prompt, max_new_tokens=12, use_cache=False))
+    change(model)
+    modes = [part.training for part in model.modules()]
+    expected = generate(model, prompt, max_new_tokens=12, use_cache=False)
+    for _ in range(2):
+        assert torch.equal(generate(fast, prompt, max_new_tokens=12), expected)
+    assert [part.training for part in model.modules()] == modes
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_recorded_steps_leave_their_arguments_alone():
+    torch.compiler.reset()
+    model = randomise(Seq2SeqLM(small_config(max_len=40))).cuda()
+    fast = CompiledDecoder(model, max_len=32)
+    start, source = torch.ones(2, 1, dtype=torch.long).cuda(), torch.arange(10).view(2, 5).cuda()
+    masks = [padding_mask(torch.tensor(n), 5).cuda() for n in ([2, 1], [5, 3])]
+    copies = [mask.clone() for mask in masks]
+    for mask in (*masks, masks[0]):
+        options = {"source": source, "source_mask": mask, "max_new_tokens": 6}
+        assert torch.equal(generate(fast, start, **options), generate(model, start, **options))
+    for mask, before in zip(masks, copies, strict=True):
+        assert torch.equal(mask, before)
+
+
+@pytest.mark.parametrize("n_new", [9, 40])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_scores_that_are_not_numbers_are_noticed_in_the_end(compiled, n_new):
+    torch.compiler.reset()
+    model = randomise(CausalLM(small_config(position="learned", max_len=64))).cuda()
+    with torch.no_grad():
+        model.decoder.embedding.positions.table.weight[6] = torch.nan
+    decoder = CompiledDecoder(model, max_len=60) if compiled else model
+    tokens, prompt = [], torch.tensor([[3, 5, 7], [1, 1, 2]]).cuda()
+    with pytest.raises(FloatingPointError, match="of row 0 at new token 5 is nan"):
+        generate(decoder, prompt, max_new_tokens=n_new, on_token=tokens.append)
+    assert len(tokens) == (8 if n_new == 9 else 15)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_token_makes_the_gpu_wait(compiled):
+    torch.compiler.reset()
+    model = randomise(CausalLM(small_config(max_len=64))).cuda()
+    decoder = CompiledDecoder(model, max_len=60) if compiled else model
+    options = {"max_new_tokens": 12, "sampling": Sampling(top_k=5)}
+    tokens = stream(decoder, torch.tensor([[3, 5, 7]]).cuda(), **options)
+    next(tokens), next(tokens)  # the prompt, and what has to be compiled
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(8):
+            next(tokens)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_static_cache_that_is_full_says_so_on_the_gpu():
+    model = randomise(CausalLM(small_config())).cuda().eval()
+    cache = KeyValueCache(2, max_len=4, static="cuda")
+    ids = torch.tensor([[3, 5, 7]]).cuda()
+    with torch.no_grad():
+        model(ids, cache=cache)
+        with pytest.raises(ValueError, match="max_len=4 positions; 3 are in use and 3 more"):
+            model(ids, cache=cache)
+        cache.rewind(1)
+        assert_close(model(ids, cache=cache), model(ids[:, [0, 0, 1, 2]])[:, 1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n_queries", [1, 40])
+@pytest.mark.parametrize("case", ["none", "causal", "padding", "bias"])
+def test_shared_keys_equal_copies_on_the_gpu(dtype, n_queries, case):
+    torch.manual_seed(0)
+    q = torch.randn(2, 8, n_queries, 64, device="cuda").to(dtype).requires_grad_()
+    k, v = torch.randn(2, 2, 2, 40, 64, device="cuda").to(dtype).requires_grad_()
+    mask = padding_mask(torch.tensor([40, 11]), 40).cuda() if case == "padding" else None
+    bias = torch.randn(1, 8, n_queries, 40, device="cuda") if case == "bias" else None
+    options = {"bias": bias, "causal": case == "causal"}
+    wanted, _ = attention(q, *(x.repeat_interleave(4, dim=1) for x in (k, v)), mask, **options)
+    found = fused_attention(q, k, v, mask, enable_gqa=True, **options)
+    tolerance = 1e-4 if dtype == torch.float32 else 3e-2
+    assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+    for ours, theirs in zip(
+        torch.autograd.grad(found.float().square().sum(), q),
+        torch.autograd.grad(wanted.float().square().sum(), q),
+        strict=True,
+    ):
+        assert relative_error(ours, theirs) < (1e-4 if dtype == torch.float32 else 3e-2)
 
 
 @pytest.mark.parametrize("parts", [2**29, 2**12])

@@ -363,6 +363,23 @@ def test_a_step_reads_only_what_is_new():
         assert step.cache.length == 5
 
 
+def test_autocast_to_bfloat16_rounds_the_residual_stream_and_not_the_products_alone():
+    """What `Recipe.precision` says of it: a stack rounds the stream, a block by itself does not."""
+    torch.manual_seed(0)
+    stack = Stack(config(norm_position="pre", n_layers=24, d_model=64), causal=True).eval()
+    x = torch.randn(8, 16, 64)
+    with torch.no_grad():
+        exact, stream_of_float32 = stack(x), x
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = stack(x)
+            for block in stack.blocks:
+                stream_of_float32 = block(stream_of_float32, causal=True)
+            products_alone = stack.final_norm(stream_of_float32)
+    assert (rounded.dtype, stream_of_float32.dtype) == (torch.bfloat16, torch.float32)
+    errors = [(found - exact).square().mean().sqrt() for found in (rounded.float(), products_alone)]
+    assert 1.2 < errors[0] / errors[1] < 4
+
+
 def test_autocast_keeps_the_stream_in_bfloat16_through_every_norm():
     for norm in ("layer", "rms"):
         model = CausalLM(config(norm=norm, norm_position="pre")).eval()

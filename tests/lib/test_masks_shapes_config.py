@@ -1,7 +1,9 @@
 """The plain values: masks, shape checks, configuration, and the influence measurement."""
 
 import dataclasses
+import json
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import TypeCheckError
@@ -90,6 +92,14 @@ def test_defaults_are_the_base_model_of_2017():
 def test_config_names_what_does_not_fit(change, message):
     with pytest.raises(ValueError, match=message):
         TransformerConfig(**change)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_whole_numbers_of_numpy_become_those_of_python():
+    config = TransformerConfig(d_model=np.int64(64), n_heads=np.int16(4), n_kv_heads=np.uint8(2))
+    assert config == TransformerConfig(d_model=64, n_heads=4, n_kv_heads=2)
+    assert all(type(n) is int for n in (config.d_model, config.n_heads, config.n_kv_heads))
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["d_model"] == 64
 
 
 def test_config_cannot_be_changed_afterwards():
