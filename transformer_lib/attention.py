@@ -419,10 +419,12 @@ class MultiHeadAttention(nn.Module):
             in its place or listens to, or if only some of them have a bias.
         """
         parts = (self.query, self.key, self.value)
-        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-        if not all(map(is_plain_linear, parts)) or len(biases) not in (0, len(parts)):
+        if not all(map(is_plain_linear, parts)):
             return None
         weights: list[Tensor] = [part.weight for part in parts]
+        biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
+        if len(biases) not in (0, len(parts)):
+            return None
         return torch.cat(weights), torch.cat(biases) if biases else None
 
     def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:

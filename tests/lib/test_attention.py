@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.testing import assert_close
 
 from transformer_lib.attention import (
@@ -426,3 +427,21 @@ class TestHead:
         sizes = {"d_model": 4, "d_head": 4, "d_value": 4, name: 0}
         with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
             AttentionHead(**sizes)
+
+
+def test_a_projection_may_be_any_module():
+    """One without weight and bias of its own, as a lab or an adapter puts in its place."""
+
+    class Shifted(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x) + 1
+
+    attend, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
+    attend.value = Shifted(attend.value)
+    with_gradients = attend(x)
+    with torch.no_grad():
+        assert_close(attend(x), with_gradients)
