@@ -8,6 +8,7 @@ evaluates are changed, in the reference and in the functions of its module that 
 import ast
 import copy
 import inspect
+import pickle
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -70,6 +71,16 @@ def _definitions(tree):
     return {node.name: node for node in tree.body if isinstance(node, kinds)}
 
 
+@cache
+def _pickled(node):
+    return pickle.dumps(node)
+
+
+def _copy(node):
+    """A copy of a part of a module, several times faster than copy.deepcopy."""
+    return pickle.loads(_pickled(node))
+
+
 def _needed(reference, functions):
     """The reference's expression and every function that it may call, in the order of the file."""
     found, waiting = set(), [reference]
@@ -83,8 +94,8 @@ def _needed(reference, functions):
 
 def _build(module, reference, functions, changer):
     """Run the functions and the reference's expression, changed, in a copy of their module."""
-    body = [changer.visit(copy.deepcopy(node)) for node in _needed(reference, functions)]
-    expression = ast.Expression(changer.visit(copy.deepcopy(reference)))
+    body = [changer.visit(_copy(node)) for node in _needed(reference, functions)]
+    expression = ast.Expression(changer.visit(_copy(reference)))
     code = ast.Module(body=body, type_ignores=[])
     scope = dict(vars(module)) | {"_hit": changer.hit}
     exec(compile(ast.fix_missing_locations(code), "<mutant>", "exec"), scope)

@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,11 @@ class Exercise:
         given = self.inputs[i]
         return given() if callable(given) else copy.deepcopy(given)
 
+    @cached_property
+    def _known(self) -> dict[tuple[str, int], "_Outcome"]:
+        """What the reference and the mistakes led to, by hint and test; no reader sees it."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -184,7 +190,7 @@ def _judge(exercise: Exercise, answer: Answer) -> Verdict:
 
 
 def _expect(exercise: Exercise, i: int) -> _Outcome:
-    right = _call(exercise, exercise.reference, i)
+    right = _call_known(exercise, "", exercise.reference, i)
     if right.error is not None and type(right.error) is not exercise.raises:
         raise right.error
     return right
@@ -199,6 +205,13 @@ def _call(exercise: Exercise, answer: Answer, i: int) -> _Outcome:
         return _Outcome(arguments, exercise.measure(found))
     except Exception as error:  # whatever the reader's code raises is shown to the reader
         return _Outcome(arguments, error=error)
+
+
+def _call_known(exercise: Exercise, hint: str, answer: Answer, i: int) -> _Outcome:
+    """As :func:`_call`, for the reference and the mistakes: once is enough."""
+    if (hint, i) not in exercise._known:
+        exercise._known[hint, i] = _call(exercise, answer, i)
+    return exercise._known[hint, i]
 
 
 def _is_a_stub(error: Exception | None) -> bool:
@@ -219,7 +232,7 @@ def _find_mistake(
         return ""
     only_crashed = not {*complaints} - {"", _CRASHED}  # right results are no sign of a mistake
     for hint, mistake in exercise.mistakes.items():
-        if not only_crashed and _gives_the_same(exercise, mistake, tests):
+        if not only_crashed and _gives_the_same(exercise, hint, mistake, tests):
             return hint
     if tests.last.error is not None and complaints[-1] == _CRASHED:
         return _hint_of_crash(exercise, tests) + _describe_crash(answer, tests.last)
@@ -240,13 +253,13 @@ def _complain(exercise: Exercise, outcome: _Outcome, right: _Outcome) -> str:
     return compare(outcome.value, right.value, exercise.returns, reveal=reveal)
 
 
-def _gives_the_same(exercise: Exercise, mistake: Answer, tests: _Tests) -> bool:
+def _gives_the_same(exercise: Exercise, hint: str, mistake: Answer, tests: _Tests) -> bool:
     """Whether a mistake returns what the answer returned, in all tests that came to an end."""
     matched = 0
     for i, outcome in enumerate(tests.outcomes):
         if outcome.error is not None:
             continue
-        wrong = _call(exercise, mistake, i)  # an error: it cannot be made with these sizes
+        wrong = _call_known(exercise, hint, mistake, i)  # an error: not with these sizes
         if wrong.error is not None or compare(outcome.value, wrong.value, exercise.returns):
             return False
         matched += 1
@@ -258,7 +271,7 @@ def _hint_of_crash(exercise: Exercise, tests: _Tests) -> str:
     if len(tests.outcomes) > 1:
         return ""
     for hint, mistake in exercise.mistakes.items():
-        error = _call(exercise, mistake, 0).error
+        error = _call_known(exercise, hint, mistake, 0).error
         if repr(error) == repr(tests.last.error):
             return f"{hint}\n"
     return ""
