@@ -30,7 +30,7 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/mypy
 
 test-lib: $(READY)  ## tests of the library and of the book's machinery, with shapes enforced
-	$(BIN)/python -m pytest -n 2 transformer_lib transformer_book tests/lib tests/book \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 transformer_lib transformer_book tests/lib tests/book \
 		--cov=transformer_lib --cov=transformer_book --cov-report=term-missing:skip-covered --cov-fail-under=97
 
 check-notebooks: $(READY)  ## guard: every cell run, every output stored, every figure described
