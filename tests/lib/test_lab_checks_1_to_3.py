@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from lab_answers import Answers, assert_accepted, assert_refused
 from torch import nn
 
 from transformer_book.exercises import EXERCISES
@@ -14,24 +15,8 @@ from transformer_lib.heads import OutputLayer
 from transformer_lib.models import Encoder
 
 PAD, BOS, EOS, SEP, MASK = range(5)
-WRONG: list = []  # exercise, a part of what is said, answer
-RIGHT: list = []  # exercise, answer
-
-
-def wrong(name, *sentences):
-    def add(answer):
-        WRONG.append(pytest.param(name, sentences, answer, id=f"{name}: {answer.__name__}"))
-        return answer
-
-    return add
-
-
-def right(name):
-    def add(answer):
-        RIGHT.append(pytest.param(name, answer, id=f"{name}: {answer.__name__}"))
-        return answer
-
-    return add
+ANSWERS = Answers()
+wrong, right = ANSWERS.wrong, ANSWERS.right
 
 
 # Lab 1
@@ -518,17 +503,14 @@ def spans_as_one_tensor(right, counted, edges):
     return torch.stack(spans_without_item(right, counted, edges))
 
 
-@pytest.mark.parametrize(("name", "sentences", "answer"), WRONG)
+@pytest.mark.parametrize(("name", "sentences", "answer"), ANSWERS.wrong_ones)
 def test_wrong_answers_are_refused_and_told_why(name, sentences, answer):
-    verdict = judge(EXERCISES[name], answer)
-    assert not verdict.right
-    for sentence in sentences:
-        assert sentence in verdict.text
+    assert_refused(name, sentences, answer)
 
 
-@pytest.mark.parametrize(("name", "answer"), RIGHT)
+@pytest.mark.parametrize(("name", "answer"), ANSWERS.right_ones)
 def test_right_answers_of_other_forms_are_accepted(name, answer):
-    assert judge(EXERCISES[name], answer).text == "correct."
+    assert_accepted(name, answer)
 
 
 def test_an_answer_in_place_opens_no_door_for_answers_after_it():

@@ -5,30 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from lab_answers import Answers, assert_accepted, assert_refused
 from torch import nn
 from torch.nn import functional
 
 from transformer_book.exercises import EXERCISES
 from transformer_book.exercises.checking import judge
 
-WRONG: list = []  # exercise, parts of what is said, answer
-RIGHT: list = []  # exercise, answer
-
-
-def wrong(name, *sentences):
-    def add(answer):
-        WRONG.append(pytest.param(name, sentences, answer, id=f"{name}: {answer.__name__}"))
-        return answer
-
-    return add
-
-
-def right(name):
-    def add(answer):
-        RIGHT.append(pytest.param(name, answer, id=f"{name}: {answer.__name__}"))
-        return answer
-
-    return add
+ANSWERS = Answers()
+wrong, right = ANSWERS.wrong, ANSWERS.right
 
 
 # Lab 4, batches
@@ -919,14 +904,11 @@ def from_the_last_on(sizes, losses, floors):
     return left_out_by_numpy(sizes, losses, floors)[::-1].copy()
 
 
-@pytest.mark.parametrize(("name", "sentences", "answer"), WRONG)
+@pytest.mark.parametrize(("name", "sentences", "answer"), ANSWERS.wrong_ones)
 def test_wrong_answers_are_refused_and_told_why(name, sentences, answer):
-    verdict = judge(EXERCISES[name], answer)
-    assert not verdict.right
-    for sentence in sentences:
-        assert sentence in verdict.text
+    assert_refused(name, sentences, answer)
 
 
-@pytest.mark.parametrize(("name", "answer"), RIGHT)
+@pytest.mark.parametrize(("name", "answer"), ANSWERS.right_ones)
 def test_right_answers_of_other_forms_are_accepted(name, answer):
-    assert judge(EXERCISES[name], answer).text == "correct."
+    assert_accepted(name, answer)
