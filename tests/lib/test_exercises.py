@@ -53,27 +53,19 @@ def has_tensors(name):
 WITH_TENSORS = [name for name in EXERCISES if has_tensors(name)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def answers_that_spoil_their_arguments_came_first():
-    """Everything below is tested after such answers: they must have damaged nothing."""
-    for exercise in EXERCISES.values():
+def zeroes_first(name):
+    """An answer that spoils its arguments before it computes with them."""
 
-        def zeroes_first(*arguments, exercise=exercise):
-            spoil(arguments)
-            return exercise.reference(*arguments)
+    def answer(*arguments):
+        spoil(arguments)
+        return EXERCISES[name].reference(*arguments)
 
-        judge(exercise, zeroes_first)
+    return answer
 
 
 @pytest.mark.parametrize("name", WITH_TENSORS)
 def test_an_answer_that_zeroes_its_arguments_first_is_wrong(name):
-    exercise = EXERCISES[name]
-
-    def zeroes_first(*arguments):
-        spoil(arguments)
-        return exercise.reference(*arguments)
-
-    assert not judge(exercise, zeroes_first).right
+    assert not judge(EXERCISES[name], zeroes_first(name)).right
 
 
 @pytest.mark.parametrize("name", WITH_TENSORS)
@@ -166,7 +158,9 @@ def test_the_reference_passes(capsys, name):
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_each_mistake_is_diagnosed_with_its_own_hint(name):
+    """Also after an answer that would spoil the arguments of others."""
     exercise = EXERCISES[name]
+    judge(exercise, zeroes_first(name))
     told = {hint: judge(exercise, wrong).text for hint, wrong in exercise.mistakes.items()}
     assert {hint: text for hint, text in told.items() if hint not in text} == {}
 
