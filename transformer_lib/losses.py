@@ -120,8 +120,8 @@ def linear_cross_entropy(
         label_smoothing: how much of the target's probability is spread over all classes.
 
     Returns:
-        The summed loss, in float32 at least. It can be differentiated once: PyTorch is refused a
-        second derivative with a RuntimeError.
+        The summed loss, in float32 at least. It can be differentiated once; a second derivative is
+        refused with a RuntimeError.
 
     Example:
         >>> x, weight = torch.zeros(5, 2), torch.ones(4, 2)

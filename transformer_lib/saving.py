@@ -257,7 +257,7 @@ def why_missing(path: Path) -> str:
         path: the file.
 
     Returns:
-        The end of an error message: empty unless :func:`whole_files` was cut off there.
+        The end of an error message, empty unless :func:`whole_files` was cut off there.
 
     Example:
         >>> why_missing(Path("nowhere/model.json"))
@@ -391,7 +391,7 @@ def book_folder() -> Path:
     """Find the data and results of the book.
 
     Returns:
-        The folder: in the package if that is installed, else in the clone that it belongs to.
+        The folder in the package if that is installed, else in the clone that it belongs to.
 
     Example:
         >>> (book_folder() / "data" / "shakespeare.txt").is_file()
