@@ -17,11 +17,11 @@ from bench.races import Competitor, Run
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE
+from transformer_lib.encoder_decoder import Encoder
 from transformer_lib.generation import generate
-from transformer_lib.heads import CausalLM
 from transformer_lib.losses import Objective
 from transformer_lib.masks import padding_mask
-from transformer_lib.models import Encoder
+from transformer_lib.models import CausalLM
 
 Answers = Mapping[str, Any]  # the first answer of every competitor that gave one
 

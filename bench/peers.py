@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformer_lib.blocks import Stack
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE
-from transformer_lib.heads import CausalLM
-from transformer_lib.models import Encoder
+from transformer_lib.encoder_decoder import Encoder
+from transformer_lib.models import CausalLM
 from transformer_lib.pretrained import save_pretrained
 
 
@@ -114,8 +114,8 @@ def _copy_block(theirs: Any, ours: Any) -> None:
     _copy(theirs.self_attn.in_proj_bias, torch.cat([part.bias for part in parts]))
     pairs = (
         (theirs.self_attn.out_proj, ours.attention.output),
-        (theirs.linear1, ours.feed_forward.expand),
-        (theirs.linear2, ours.feed_forward.contract),
+        (theirs.linear1, ours.feed_forward.up),
+        (theirs.linear2, ours.feed_forward.down),
     )
     for linear, mine in pairs:
         _copy(linear.weight, mine.weight)
@@ -125,7 +125,7 @@ def _copy_block(theirs: Any, ours: Any) -> None:
 
 
 def _copy_norm(theirs: nn.LayerNorm, ours: Any) -> None:
-    _copy(theirs.weight, ours.gain)
+    _copy(theirs.weight, ours.weight)
     _copy(theirs.bias, ours.bias)
 
 

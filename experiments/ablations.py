@@ -31,8 +31,8 @@ from experiments.decoders import judge, letters, numbers
 from transformer_book.tasks import FIRST_SYMBOL
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, TextWindows, translation_batch
-from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.losses import Objective
+from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.recipes import Recipe, modern_recipe, recipe_2017
 from transformer_lib.training import evaluate, train
 

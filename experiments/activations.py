@@ -31,7 +31,7 @@ from experiments.common import (
 from transformer_lib.blocks import Block
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
 
 WIDTH, LAYERS = 128, 2  # of the model that all others are compared with
@@ -159,8 +159,8 @@ class Experts(MixtureOfExperts):
         self.chosen = chosen
         gates = (weights[..., None] * picked).sum(dim=-2)  # (..., E)
         nets: Any = self.experts
-        read = torch.cat([net.expand.weight for net in nets])  # (E F, D)
-        write = torch.cat([net.contract.weight for net in nets], dim=1)  # (D, E F)
+        read = torch.cat([net.up.weight for net in nets])  # (E F, D)
+        write = torch.cat([net.down.weight for net in nets], dim=1)  # (D, E F)
         inner = nets[0].activation(x @ read.T).unflatten(-1, (EXPERTS, -1))  # (..., E, F)
         output: Tensor = (gates[..., None] * inner).flatten(start_dim=-2) @ write.T
         return output
@@ -278,7 +278,7 @@ def judge(model: CausalLM, unknown: Tensor, length: int, n: int) -> Row:
     inputs: list[Tensor] = []
     single = [] if parts(model, MixtureOfExperts) else parts(model, FeedForward)
     hooks = [
-        (network.gate or network.expand).register_forward_hook(
+        (network.gate or network.up).register_forward_hook(
             lambda _, __, out: inputs.append(out.flatten(0, 1) > 0)
         )
         for network in single

@@ -19,7 +19,7 @@ from torch import Tensor
 from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
 from transformer_lib.config import Position, TransformerConfig
 from transformer_lib.data import IGNORE
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
 
 Order = Literal["first digit first", "last digit first"]

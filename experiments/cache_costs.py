@@ -25,7 +25,7 @@ from experiments.common import Options, Row, modern_config, read_options, write_
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.decoding import generating
 from transformer_lib.generation import generate
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 
 SHAPES = {  # width, heads, blocks, width of the feed-forward network, tokens

@@ -32,8 +32,8 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Stack
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
-from transformer_lib.heads import CausalLM
 from transformer_lib.masks import causal_mask, window_mask
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import evaluate, train
 

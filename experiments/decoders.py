@@ -34,7 +34,7 @@ from transformer_book import datasets
 from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, reverse_task
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, translation_batch
-from transformer_lib.heads import Seq2SeqLM
+from transformer_lib.models import Seq2SeqLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import Tokenizer

@@ -29,7 +29,7 @@ from transformer_book import datasets
 from transformer_book.datasets import image_batch
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, Batches
-from transformer_lib.heads import VisionTransformer
+from transformer_lib.models import VisionTransformer
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import train
 

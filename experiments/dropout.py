@@ -26,7 +26,7 @@ from experiments.common import (
 )
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import evaluate, train
 

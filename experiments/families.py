@@ -44,9 +44,9 @@ from transformer_lib.data import (
     pad,
     translation_batch,
 )
-from transformer_lib.heads import CausalLM, OutputLayer, Seq2SeqLM, mean_over_tokens
+from transformer_lib.encoder_decoder import Decoder, Encoder
 from transformer_lib.masks import prefix_mask, token_mask
-from transformer_lib.models import Decoder, Encoder
+from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM, mean_over_tokens
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import evaluate, train
 

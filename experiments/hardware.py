@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 
 from experiments.common import Options, Row, constant_adam, read_options, write_csv, write_results
 from transformer_lib.blocks import Block
-from transformer_lib.heads import CausalLM
 from transformer_lib.losses import Objective
+from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
 
 TYPES = {

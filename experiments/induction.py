@@ -28,7 +28,7 @@ from experiments.common import (
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.tracing import attention_maps
 

@@ -23,7 +23,7 @@ from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES, NumberWords
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, classification_batch
-from transformer_lib.heads import SequenceClassifier
+from transformer_lib.models import SequenceClassifier
 from transformer_lib.recipes import modern_recipe
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import train

@@ -32,8 +32,8 @@ from transformer_book.mistakes import mistake
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, next_token_batch
 from transformer_lib.generation import Sampling, choose_token
-from transformer_lib.heads import CausalLM
 from transformer_lib.masks import token_mask
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import evaluate, train

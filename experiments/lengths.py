@@ -31,7 +31,7 @@ from experiments.common import (
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import Position, TransformerConfig
 from transformer_lib.data import IGNORE, TextWindows
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import train
 

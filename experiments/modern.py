@@ -34,7 +34,7 @@ from experiments.common import (
     write_results,
 )
 from transformer_lib.config import TransformerConfig
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.norms import RMSNorm, rms_norm
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
 
@@ -84,7 +84,7 @@ class PlainRMSNorm(RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each vector of ``x``, ``(..., D)``."""
-        return rms_norm(x, self.gain, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Ensemble:

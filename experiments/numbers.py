@@ -18,7 +18,7 @@ from transformer_book.datasets import Number
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, pad, translation_batch
 from transformer_lib.generation import generate
-from transformer_lib.heads import Seq2SeqLM
+from transformer_lib.models import Seq2SeqLM
 from transformer_lib.recipes import recipe_2017
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import train

@@ -30,7 +30,7 @@ from experiments.common import (
     write_results,
 )
 from transformer_book import minilm
-from transformer_lib.heads import SequenceClassifier, mean_over_tokens
+from transformer_lib.models import SequenceClassifier, mean_over_tokens
 
 LAST = 13  # the last chapter whose text is kept
 SUMMARY = "In one minute"

@@ -28,8 +28,8 @@ from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
 from transformer_lib.blocks import Stack, next_positions
 from transformer_lib.config import TransformerConfig
-from transformer_lib.heads import VisionTransformer
 from transformer_lib.initialisation import initialise
+from transformer_lib.models import VisionTransformer
 from transformer_lib.positions import AddedPositions
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.tokenizers import CharTokenizer

@@ -29,7 +29,7 @@ from transformer_book.recurrent import RecurrentClassifier
 from transformer_book.tasks import FIRST_SYMBOL, Pair, answer_batch, recall_task
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, Batches
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import train
 

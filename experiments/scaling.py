@@ -34,7 +34,7 @@ from experiments.common import Options, Row, read_options, write_csv, write_resu
 from transformer_book.counting import forward_flops, parameter_count, training_flops
 from transformer_book.laws import Law, fit_law, resampled_laws, spread
 from transformer_lib.config import TransformerConfig
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 
 PACKAGES = (

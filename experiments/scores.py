@@ -31,8 +31,8 @@ from experiments.common import (
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, TextWindows
-from transformer_lib.heads import CausalLM
 from transformer_lib.losses import Objective
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.tracing import attention_maps
 from transformer_lib.training import evaluate, train

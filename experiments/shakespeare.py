@@ -19,7 +19,7 @@ from transformer_book import datasets
 from transformer_book.tasks import answer_batch
 from transformer_lib.data import Batches, TextWindows
 from transformer_lib.generation import Sampling, generate
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import modern_recipe
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import bits_per_byte, evaluate, train

@@ -37,7 +37,7 @@ from transformer_lib.blocks import Block
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.feedforward import FeedForward
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.norms import LayerNorm, RMSNorm, rms_norm
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.training import evaluate, train
@@ -75,11 +75,11 @@ class Spelled(nn.Module):
 
     def __init__(self, norm: RMSNorm) -> None:
         super().__init__()
-        self.gain, self.eps = norm.gain, norm.eps
+        self.weight, self.eps = norm.weight, norm.eps
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each vector of ``x``, ``(..., D)``."""
-        return rms_norm(x, self.gain, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Subject(nn.Module):
@@ -101,7 +101,7 @@ class Subject(nn.Module):
         blocks = [part for part in self.modules() if isinstance(part, Block)]
         for block in blocks if kind == "post, small writes" else []:
             assert isinstance(block.feed_forward, FeedForward)
-            for writer in (block.attention.output, block.feed_forward.contract):
+            for writer in (block.attention.output, block.feed_forward.down):
                 writer.weight.data /= math.sqrt(2 * config.n_layers)
         for owner in [part for part in self.modules() if not isinstance(part, Spelled)]:
             for name, part in list(owner.named_children()):

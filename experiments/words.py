@@ -30,7 +30,7 @@ from experiments.common import (
 )
 from transformer_book import datasets
 from transformer_lib.data import TextWindows
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import evaluate, train
 

@@ -7,9 +7,9 @@ remains are the two products inside attention, which have no parameters.
 
 from typing import Literal, NamedTuple, get_args
 
+from transformer_lib.checks import check_choice, check_whole
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
-from transformer_lib.shapes import check_choice, check_whole
 
 Kind = Literal[
     "encoder", "decoder", "encoder-decoder", "masked-lm", "classifier", "mean-classifier", "vision"

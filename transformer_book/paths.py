@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
-from transformer_book.diagrams import Canvas
-from transformer_book.pictures import MUTED, Picture
+from transformer_book.figures.diagrams import Canvas
+from transformer_book.figures.pictures import MUTED, Picture
 
 _MINUTES = re.compile(r"\*(\d+) minutes to read")
 _NEEDS = re.compile(r"You need: (.*?)\.(?=[\s*]|$)", re.DOTALL)

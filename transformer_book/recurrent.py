@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.attention import attention
+from transformer_lib.checks import check_choice, check_whole, expect_shape
 from transformer_lib.data import Batch
 from transformer_lib.embeddings import check_ids
 from transformer_lib.masks import padding_mask
-from transformer_lib.shapes import check_choice, check_whole, expect_shape
 
 Kind = Literal["rnn", "gru", "lstm"]
 

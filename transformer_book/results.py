@@ -3,8 +3,8 @@
 import csv
 from pathlib import Path
 
+from transformer_lib.checks import check_choice
 from transformer_lib.saving import book_folder
-from transformer_lib.shapes import check_choice
 
 Cell = int | float | str
 FOLDER = book_folder() / "results"

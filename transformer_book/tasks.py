@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from transformer_lib.checks import check_whole
 from transformer_lib.data import IGNORE, Batch, Ids, next_token_batch
-from transformer_lib.shapes import check_whole
 
 FIRST_SYMBOL = 3  # 0, 1 and 2 are padding, start and end
 

@@ -15,16 +15,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformer_lib.cache import KeyValueStore
-from transformer_lib.config import RopePairing
-from transformer_lib.masks import causal_mask
-from transformer_lib.positions import rotate
-from transformer_lib.shapes import (
+from transformer_lib.checks import (
     check_divides,
     check_probability,
     expect_last,
     expect_shape,
-    is_plain_linear,
 )
+from transformer_lib.config import RopePairing
+from transformer_lib.hooks import is_plain_linear
+from transformer_lib.masks import causal_mask
+from transformer_lib.positions import rotate
 
 
 def attention(

@@ -15,7 +15,7 @@ from transformer_lib.feedforward import make_feed_forward
 from transformer_lib.masks import causal_mask, window_mask
 from transformer_lib.norms import make_norm
 from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
-from transformer_lib.shapes import autocast_dtype
+from transformer_lib.precision import autocast_dtype
 
 
 class Block(nn.Module):

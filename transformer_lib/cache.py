@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_lib.shapes import check_whole
+from transformer_lib.checks import check_whole
 
 
 class KeyValueStore:

@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 
 import torch
 
+from transformer_lib.checks import check_whole
 from transformer_lib.data import Batches, TextWindows, translation_batch
 from transformer_lib.decoding import CompiledDecoder
 from transformer_lib.generation import Sampling, beam_search, stream
-from transformer_lib.heads import CausalLM, Seq2SeqLM, VisionTransformer
+from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import modern_recipe
 from transformer_lib.saving import book_folder, load_model, save_model
-from transformer_lib.shapes import check_whole
 from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import trace
 from transformer_lib.training import train

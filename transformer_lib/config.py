@@ -5,7 +5,7 @@ import operator
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from transformer_lib.shapes import check_divides, check_fields, check_number, check_probability
+from transformer_lib.checks import check_divides, check_fields, check_number, check_probability
 
 Position = Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 RopePairing = Literal["interleaved", "split"]

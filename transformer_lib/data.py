@@ -19,8 +19,8 @@ from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from transformer_lib.checks import check_choice, check_whole, expect_shape
 from transformer_lib.masks import padding_mask
-from transformer_lib.shapes import check_choice, check_whole, expect_shape
 
 IGNORE = -100  # a target that is not counted
 

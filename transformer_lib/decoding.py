@@ -14,11 +14,12 @@ from torch.nn.modules import module as all_modules
 
 from transformer_lib.blocks import next_positions
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.checks import check_whole, expect_shape
 from transformer_lib.config import TransformerConfig
 from transformer_lib.embeddings import check_ids
-from transformer_lib.heads import CausalLM, Seq2SeqLM
-from transformer_lib.models import EncoderDecoder
-from transformer_lib.shapes import check_whole, expect_shape, is_plain_linear
+from transformer_lib.encoder_decoder import EncoderDecoder
+from transformer_lib.hooks import is_plain_linear
+from transformer_lib.models import CausalLM, Seq2SeqLM
 
 LanguageModel = CausalLM | Seq2SeqLM
 

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from transformer_lib.checks import check_divides, check_whole, expect_shape
 from transformer_lib.config import TransformerConfig
 from transformer_lib.norms import make_norm
 from transformer_lib.positions import AddedPositions
-from transformer_lib.shapes import check_divides, check_whole, expect_shape
 
 
 class Embedding(nn.Module):

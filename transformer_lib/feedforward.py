@@ -9,8 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from transformer_lib.checks import check_choice, check_whole, expect_last
 from transformer_lib.config import Activation, TransformerConfig
-from transformer_lib.shapes import check_choice, check_whole, expect_last
 
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
@@ -28,8 +28,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 class FeedForward(nn.Module):
     """Widen each vector, apply a non-linearity, and narrow it again.
 
-    Plain: ``contract(activation(expand(x)))``. Gated (``swiglu``, ``geglu``):
-    ``contract(activation(gate(x)) * expand(x))``.
+    Plain: ``down(activation(up(x)))``. Gated (``swiglu``, ``geglu``):
+    ``down(activation(gate(x)) * up(x))``.
 
     Args:
         d_model: D, the width of the residual stream.
@@ -54,16 +54,16 @@ class FeedForward(nn.Module):
         check_choice("activation", activation, tuple(ACTIVATIONS))
         self.d_model = d_model
         self.activation, gated = ACTIVATIONS[activation]
-        self.expand = nn.Linear(d_model, d_ff, bias=bias)
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
         self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
-        self.contract = nn.Linear(d_ff, d_model, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Work on each vector of ``x``, ``(..., D)``, alone."""
         expect_last("x", x, "D", {"D": self.d_model})
-        wide = self.expand(x)  # (..., F)
+        wide = self.up(x)  # (..., F)
         active = self.activation(wide if self.gate is None else self.gate(x))
-        narrow: Tensor = self.contract(active if self.gate is None else active * wide)
+        narrow: Tensor = self.down(active if self.gate is None else active * wide)
         return narrow
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from transformer_lib.checks import check_number, check_whole, expect_shape
 from transformer_lib.decoding import (
     CompiledDecoder,
     DecodingStep,
@@ -24,7 +25,6 @@ from transformer_lib.decoding import (
     prompt_rows,
 )
 from transformer_lib.embeddings import check_ids
-from transformer_lib.shapes import check_number, check_whole, expect_shape
 
 Decodes = LanguageModel | CompiledDecoder
 Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
@@ -230,7 +230,7 @@ def stream(
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
-        >>> from transformer_lib.heads import CausalLM
+        >>> from transformer_lib.models import CausalLM
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> [t.shape for t in stream(model, torch.tensor([[5], [7]]), max_new_tokens=2)]
         [torch.Size([2]), torch.Size([2])]
@@ -355,7 +355,7 @@ def generate(
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
-        >>> from transformer_lib.heads import CausalLM
+        >>> from transformer_lib.models import CausalLM
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> ids = generate(model, torch.tensor([[5, 7], [8, 9]]), max_new_tokens=4)
         >>> ids.shape, ids[:, :2].tolist()
@@ -411,7 +411,7 @@ def beam_search(
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
-        >>> from transformer_lib.heads import CausalLM
+        >>> from transformer_lib.models import CausalLM
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> ids, scores = beam_search(model, torch.tensor([[5, 7]]), n_beams=4, max_new_tokens=3)
         >>> ids.shape, scores.shape

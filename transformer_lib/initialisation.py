@@ -57,6 +57,6 @@ def _shrink_residual_writes(stack: Stack) -> None:
     networks = [part for part in stack.modules() if isinstance(part, FeedForward)]
     blocks = [part for part in stack.modules() if isinstance(part, Block)]
     n_writes = sum(2 if block.cross_attention is None else 3 for block in blocks)
-    matrices = [part.output.weight for part in writers] + [net.contract.weight for net in networks]
+    matrices = [part.output.weight for part in writers] + [net.down.weight for net in networks]
     for matrix in matrices:
         nn.init.normal_(matrix, std=0.02 / math.sqrt(n_writes))

@@ -13,10 +13,12 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from transformer_lib.checks import check_number, check_probability
 from transformer_lib.data import IGNORE
 from transformer_lib.feedforward import MixtureOfExperts
-from transformer_lib.heads import CausalLM, OutputLayer, Seq2SeqLM
-from transformer_lib.shapes import autocast_dtype, check_number, check_probability, is_plain_linear
+from transformer_lib.hooks import is_plain_linear
+from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM
+from transformer_lib.precision import autocast_dtype
 
 LOGITS_AT_ONCE = 2**31  # 4 GiB in bfloat16: fewer and larger parts are faster
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from transformer_lib.shapes import check_whole, expect_shape
+from transformer_lib.checks import check_whole, expect_shape
 
 
 def query_key_distances(

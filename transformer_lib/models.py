@@ -1,147 +1,87 @@
-"""Encoder, decoder, and both together."""
+"""Language models, classifiers, and one that reads images."""
 
+from typing import Literal
+
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.blocks import Stack, check_positions, next_positions
+from transformer_lib.blocks import Stack, next_positions
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.checks import check_choice, check_whole
 from transformer_lib.config import TransformerConfig
-from transformer_lib.embeddings import Embedding, check_ids
+from transformer_lib.embeddings import PatchEmbedding
+from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
+from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.initialisation import initialise
-from transformer_lib.shapes import expect_shape
+from transformer_lib.norms import make_norm
+from transformer_lib.positions import AddedPositions
+
+Pooling = Literal["cls", "mean"]
 
 
-class Encoder(nn.Module):
-    """Token ids in, one vector for each token out; every token sees every other.
+class CausalLM(nn.Module):
+    """A decoder alone that predicts the next token (GPT, LLaMA).
 
     Args:
         config: the model's configuration.
 
     Example:
-        >>> import torch
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
-        >>> Encoder(config)(torch.tensor([[5, 7, 9]])).shape
-        torch.Size([1, 3, 8])
+        >>> CausalLM(config)(torch.tensor([[5, 7, 9]])).shape
+        torch.Size([1, 3, 100])
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config)
-        self.stack = Stack(config, causal=False)
-        initialise(self, config)
+        self.decoder = Decoder(config)
+        self.output = OutputLayer(config, self.decoder.embedding.tokens)
 
     def forward(
         self,
         ids: Int[Tensor, "B T"],
         mask: Bool[Tensor, "..."] | None = None,
-        *,
-        segments: Int[Tensor, "B T"] | None = None,
-        positions: Int[Tensor, "#B T"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """Encode a batch of sequences.
-
-        Args:
-            ids: token ids, ``(B, T)``.
-            mask: what hides padding, broadcastable to ``(B, H, T, T)``.
-            segments: the segment of each token, ``(B, T)``.
-            positions: the place of each token, ``(1, T)`` or ``(B, T)``; 0, 1, 2, ... if left out.
-
-        Returns:
-            One vector for each token, ``(B, T, D)``.
-
-        Raises:
-            TypeError: if ids are not whole numbers.
-            ValueError: if an id is outside the vocabulary or the sequence is too long.
-        """
-        positions = _places(ids, positions, self.config.max_len)
-        x = self.embedding(ids, positions, segments)
-        encoded: Tensor = self.stack(x, mask, positions=positions)
-        return encoded
-
-
-class Decoder(nn.Module):
-    """Token ids in, one vector for each token out; a token sees only itself and what came before.
-
-    Args:
-        config: the model's configuration.
-        cross_attention: whether it also reads a memory, such as an encoder's output.
-
-    Example:
-        >>> import torch
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
-        >>> decoder = Decoder(config, cross_attention=True)
-        >>> decoder(torch.tensor([[5, 7, 9]]), memory=torch.zeros(1, 4, 8)).shape
-        torch.Size([1, 3, 8])
-    """
-
-    def __init__(self, config: TransformerConfig, *, cross_attention: bool = False) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = Embedding(config)
-        self.stack = Stack(config, causal=True, cross_attention=cross_attention)
-        initialise(self, config)
-
-    def forward(
-        self,
-        ids: Int[Tensor, "B T"],
-        memory: Float[Tensor, "B S D"] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-        memory_mask: Bool[Tensor, "..."] | None = None,
         *,
         positions: Int[Tensor, "#B T"] | None = None,
         cache: KeyValueCache | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """Decode a batch of sequences, or with a cache the next tokens of them.
+    ) -> Float[Tensor, "B T V"]:
+        """Score every token of the vocabulary as the next one, at each position.
 
         Args:
             ids: token ids, ``(B, T)``.
-            memory: what cross-attention reads, ``(B, S, D)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
                 ``(B, H, T, S)``.
-            memory_mask: what hides padding in the memory, broadcastable to ``(B, H, T, S)``.
-            positions: the place of each token, ``(1, T)`` or ``(B, T)``; counted on from the cache
-                if left out. With padding at the start, give them in every call: the number of real
-                tokens before each one.
+            positions: the place of each token; counted on from the cache if left out. With padding
+                at the start, give them in every call.
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
 
         Returns:
-            One vector for each token, ``(B, T, D)``.
-
-        Raises:
-            TypeError: if ids are not whole numbers.
-            ValueError: if an id is outside the vocabulary, the sequence is too long, or a memory
-                is missing or not wanted.
+            Logits, ``(B, T, V)``.
         """
-        positions = _places(ids, positions, self.config.max_len, cache)
-        x = self.embedding(ids, positions)
-        decoded: Tensor = self.stack(x, mask, memory, memory_mask, positions=positions, cache=cache)
-        return decoded
+        x = self.decoder(ids, mask=mask, positions=positions, cache=cache)
+        logits: Tensor = self.output(x)
+        return logits
 
 
-class EncoderDecoder(nn.Module):
-    """The Transformer of 2017 without its output layer: an encoder, and a decoder that reads it.
-
-    With ``tie_embeddings`` both share one table of token vectors.
+class Seq2SeqLM(nn.Module):
+    """The whole Transformer of 2017: from a source sequence to the next target token (T5 too).
 
     Args:
-        config: the model's configuration, the same for both.
+        config: the model's configuration, the same for encoder and decoder.
 
     Example:
-        >>> import torch
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
-        >>> model = EncoderDecoder(config)
+        >>> model = Seq2SeqLM(config)
         >>> model(torch.tensor([[5, 7, 9]]), torch.tensor([[1, 2]])).shape
-        torch.Size([1, 2, 8])
+        torch.Size([1, 2, 100])
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config, cross_attention=True)
-        if config.tie_embeddings:
-            self.decoder.embedding.tokens = self.encoder.embedding.tokens
+        self.body = EncoderDecoder(config)
+        self.output = OutputLayer(config, self.body.decoder.embedding.tokens)
 
     def forward(
         self,
@@ -149,8 +89,8 @@ class EncoderDecoder(nn.Module):
         target: Int[Tensor, "B T"],
         source_mask: Bool[Tensor, "..."] | None = None,
         target_mask: Bool[Tensor, "..."] | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """Encode the source and decode the target while looking at it.
+    ) -> Float[Tensor, "B T V"]:
+        """Score every token of the vocabulary as the next one, at each target position.
 
         Args:
             source: token ids, ``(B, S)``.
@@ -159,33 +99,240 @@ class EncoderDecoder(nn.Module):
             target_mask: what hides padding in the target, broadcastable to ``(B, H, T, T)``.
 
         Returns:
-            One vector for each target token, ``(B, T, D)``.
+            Logits, ``(B, T, V)``.
+        """
+        x = self.body(source, target, source_mask, target_mask)
+        logits: Tensor = self.output(x)
+        return logits
+
+
+class MaskedLM(nn.Module):
+    """An encoder that guesses the tokens that were hidden from it (BERT).
+
+    Args:
+        config: the model's configuration.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> MaskedLM(config)(torch.tensor([[5, 7, 9]])).shape
+        torch.Size([1, 3, 100])
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        # BERT puts one more layer between the encoder and the output, with the same activation.
+        self.transform = nn.Linear(config.d_model, config.d_model)
+        self.activation, _ = ACTIVATIONS[config.activation]
+        self.norm = make_norm(config)
+        initialise(self.transform, config)
+        self.output = OutputLayer(config, self.encoder.embedding.tokens, bias=True)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        segments: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Score every token of the vocabulary at each position.
+
+        Args:
+            ids: token ids, ``(B, T)``, some of them replaced by a mask token.
+            mask: what hides padding, broadcastable to ``(B, H, T, T)``.
+            segments: the segment of each token, ``(B, T)``.
+
+        Returns:
+            Logits, ``(B, T, V)``.
+        """
+        x = self.encoder(ids, mask, segments=segments)
+        x = self.norm(self.activation(self.transform(x)))
+        logits: Tensor = self.output(x)
+        return logits
+
+
+class SequenceClassifier(nn.Module):
+    """An encoder that says to which class a whole sequence belongs.
+
+    Args:
+        config: the model's configuration.
+        n_classes: the number of classes; 0 leaves the last layer out, and the forward pass returns
+            the sequence's vector.
+        pooling: ``"cls"`` takes the first token's vector through one more layer (BERT; so no
+            padding may come first), ``"mean"`` the mean over the real tokens.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> SequenceClassifier(config, n_classes=3)(torch.tensor([[5, 7, 9]])).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(self, config: TransformerConfig, n_classes: int, pooling: Pooling = "cls") -> None:
+        super().__init__()
+        check_whole("n_classes", n_classes, least=0)
+        check_choice("pooling", pooling, ("cls", "mean"))
+        self.config = config
+        self.encoder = Encoder(config)
+        self.pooler = nn.Linear(config.d_model, config.d_model) if pooling == "cls" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.d_model, n_classes) if n_classes else None
+        for layer in (self.pooler, self.classifier):
+            if layer is not None:
+                initialise(layer, config)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        segments: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B n_classes"]:
+        """Score the classes, or return the sequence's vector if there are none.
+
+        Args:
+            ids: token ids, ``(B, T)``.
+            mask: what hides padding, ``(B, 1, 1, T)``.
+            segments: the segment of each token, ``(B, T)``.
+
+        Returns:
+            Logits ``(B, n_classes)``, or vectors ``(B, D)`` if ``n_classes`` is 0.
 
         Raises:
-            ValueError: if the source's mask is another one than for padding, or ids do not fit.
+            ValueError: if the mask is not one for padding and the mean is asked for.
         """
-        # Both kinds of attention to the source use the same mask, so it may not depend on a query.
-        if source_mask is not None and (source_mask.ndim != 4 or source_mask.shape[-2] != 1):
-            wanted = "a padding mask, (B, 1, 1, S), the same for every query"
-            raise ValueError(f"source_mask has shape {tuple(source_mask.shape)}; expected {wanted}")
-        memory = self.encoder(source, source_mask)
-        x: Tensor = self.decoder(target, memory, target_mask, source_mask)
-        return x
+        x = self.encoder(ids, mask, segments=segments)
+        if self.pooler is None:
+            pooled = mean_over_tokens(x, mask)
+        else:
+            pooled = torch.tanh(self.pooler(x[:, 0]))  # (B, D)
+        if self.classifier is None:
+            return pooled
+        logits: Tensor = self.classifier(self.dropout(pooled))
+        return logits
 
 
-def _places(
-    ids: Tensor, positions: Tensor | None, max_len: int, cache: KeyValueCache | None = None
-) -> Int[Tensor, "#B T"]:
-    """Check that the tokens have room, and number their positions if nobody did."""
-    expect_shape("ids", ids, "B T", {})  # what they contain is looked at where they are embedded
-    # A static cache has room for no more than it was made for, and nobody can look at its length
-    # without making the device wait.
-    before = 0 if cache is None or cache.filled is not None else cache.length
-    if before + ids.shape[1] > max_len:
-        after = f" after {before} in the cache" if before else ""
-        raise ValueError(f"ids has {ids.shape[1]} tokens{after}; the model accepts {max_len=}")
-    if positions is None:
-        return next_positions(ids, cache)
-    check_ids("positions", positions, max_len)
-    check_positions(positions, ids)
-    return positions
+class VisionTransformer(nn.Module):
+    """An encoder that reads an image as a sequence of patches and classifies it (ViT).
+
+    Args:
+        config: the model's configuration; what concerns token embeddings is not used, and
+            ``max_len`` must be the number of patches and one more for the class token.
+        image_size: height and width of the images.
+        patch_size: height and width of a patch; must divide ``image_size``.
+        n_channels: the number of colour channels.
+        n_classes: the number of classes.
+
+    Raises:
+        ValueError: if the sizes do not fit together.
+
+    Example:
+        >>> config = TransformerConfig(d_model=8, n_heads=2, n_layers=2, max_len=5)
+        >>> model = VisionTransformer(config, 8, 4, n_channels=1, n_classes=10)
+        >>> model(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        image_size: int,
+        patch_size: int,
+        n_channels: int = 3,
+        n_classes: int = 1000,
+    ) -> None:
+        super().__init__()
+        check_whole("n_classes", n_classes)
+        self.config = config
+        self.patches = PatchEmbedding(image_size, patch_size, n_channels, config.d_model)
+        n_patches = self.patches.n_patches
+        if config.max_len != n_patches + 1:
+            wanted = f"{n_patches + 1}: {n_patches} patches and the class token"
+            raise ValueError(f"max_len={config.max_len} must be {wanted}")
+        self.class_token = nn.Parameter(torch.zeros(config.d_model))
+        self.positions = AddedPositions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stack = Stack(config, causal=False)
+        self.classifier = nn.Linear(config.d_model, n_classes)
+        initialise(self, config)
+
+    def forward(self, images: Float[Tensor, "B C height width"]) -> Float[Tensor, "B n_classes"]:
+        """Score the classes of each image.
+
+        Args:
+            images: ``(B, C, height, width)``.
+
+        Returns:
+            Logits, ``(B, n_classes)``.
+        """
+        patches = self.patches(images)  # (B, n_patches, D)
+        first = self.class_token.expand(len(images), 1, -1)
+        x = torch.cat((first, patches), dim=1)  # (B, T, D)
+        positions = next_positions(x)
+        x = self.stack(self.dropout(self.positions(x, positions)), positions=positions)
+        logits: Tensor = self.classifier(x[:, 0])
+        return logits
+
+
+class OutputLayer(nn.Module):
+    """From vectors to a score for every token of the vocabulary.
+
+    Args:
+        config: the model's configuration.
+        tokens: the token embedding, whose weights are used again if ``tie_embeddings``.
+        bias: whether each token has a learned constant too.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> tokens = nn.Embedding(100, 8)
+        >>> OutputLayer(config, tokens).projection.weight is tokens.weight
+        True
+    """
+
+    def __init__(
+        self, config: TransformerConfig, tokens: nn.Embedding, *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.scale = config.logit_scale
+        self.projection = nn.Linear(config.d_model, config.vocab_size, bias=bias)
+        initialise(self, config)
+        if config.tie_embeddings:
+            self.projection.weight = tokens.weight
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
+        """Return the logits ``(..., V)`` of vectors ``(..., D)``."""
+        logits: Tensor = self.projection(x if self.scale == 1 else x * self.scale)
+        return logits
+
+
+def mean_over_tokens(
+    x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B 1 1 T"] | None = None
+) -> Float[Tensor, "B D"]:
+    """Take the mean of each sequence's vectors, padding left out.
+
+    Args:
+        x: one vector for each token, ``(B, T, D)``.
+        mask: what hides padding, ``(B, 1, 1, T)``.
+
+    Returns:
+        One vector for each sequence, ``(B, D)``; zeros if it has no token.
+
+    Raises:
+        ValueError: if the mask has another shape.
+
+    Example:
+        >>> from transformer_lib.masks import padding_mask
+        >>> x = torch.tensor([[[1.0], [3.0], [99.0]]])
+        >>> mean_over_tokens(x, padding_mask(torch.tensor([2]), 3))
+        tensor([[2.]])
+    """
+    if mask is None:
+        return x.mean(dim=1)
+    if tuple(mask.shape) != (x.shape[0], 1, 1, x.shape[1]):
+        wanted = f"a padding mask, (B, 1, 1, T) = ({x.shape[0]}, 1, 1, {x.shape[1]})"
+        raise ValueError(f"mask has shape {tuple(mask.shape)}; expected {wanted}")
+    real = mask[:, 0, 0, :, None]  # (B, T, 1)
+    return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)

@@ -11,21 +11,21 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from transformer_lib.checks import check_whole, expect_last
 from transformer_lib.config import TransformerConfig
-from transformer_lib.shapes import check_whole, expect_last
 
 
 def layer_norm(
     x: Float[Tensor, "*batch D"],
-    gain: Float[Tensor, " D"],
+    weight: Float[Tensor, " D"],
     bias: Float[Tensor, " D"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Tensor, "*batch D"]:
-    """Shift each vector to mean 0 and scale it to variance 1, then apply gain and bias.
+    """Shift each vector to mean 0 and scale it to variance 1, then apply weight and bias.
 
     Args:
         x: vectors, ``(..., D)``.
-        gain: what each feature is multiplied by, ``(D,)``.
+        weight: what each feature is multiplied by, ``(D,)``.
         bias: what is added to each feature, ``(D,)``.
         eps: added to the variance, inside the root, against division by zero.
 
@@ -36,24 +36,24 @@ def layer_norm(
         ValueError: if the widths differ.
 
     Example:
-        >>> layer_norm(torch.tensor([1.0, 2.0, 3.0]), gain=torch.ones(3))
+        >>> layer_norm(torch.tensor([1.0, 2.0, 3.0]), weight=torch.ones(3))
         tensor([-1.2247,  0.0000,  1.2247])
     """
-    _check_widths(x, gain, bias)
+    _check_widths(x, weight, bias)
     mean = x.mean(dim=-1, keepdim=True)
     variance = (x - mean).square().mean(dim=-1, keepdim=True)  # divides by D, not by D - 1
-    normalised = gain * (x - mean) / torch.sqrt(variance + eps)
+    normalised = weight * (x - mean) / torch.sqrt(variance + eps)
     return normalised if bias is None else normalised + bias
 
 
 def rms_norm(
-    x: Float[Tensor, "*batch D"], gain: Float[Tensor, " D"], eps: float = 1e-5
+    x: Float[Tensor, "*batch D"], weight: Float[Tensor, " D"], eps: float = 1e-5
 ) -> Float[Tensor, "*batch D"]:
-    """Scale each vector to root mean square 1, then apply the gain; the mean stays.
+    """Scale each vector to root mean square 1, then apply the weight (the gain); the mean stays.
 
     Args:
         x: vectors, ``(..., D)``.
-        gain: what each feature is multiplied by, ``(D,)``.
+        weight: what each feature is multiplied by, ``(D,)``.
         eps: added to the mean square, inside the root, against division by zero.
 
     Returns:
@@ -63,16 +63,16 @@ def rms_norm(
         ValueError: if the widths differ.
 
     Example:
-        >>> rms_norm(torch.tensor([3.0, 4.0]), gain=torch.ones(2))
+        >>> rms_norm(torch.tensor([3.0, 4.0]), weight=torch.ones(2))
         tensor([0.8485, 1.1314])
     """
-    _check_widths(x, gain, None)
+    _check_widths(x, weight, None)
     mean_square = x.square().mean(dim=-1, keepdim=True)
-    return gain * x / torch.sqrt(mean_square + eps)
+    return weight * x / torch.sqrt(mean_square + eps)
 
 
 class LayerNorm(nn.Module):
-    """:func:`layer_norm` with learned gain and bias, by PyTorch's kernel.
+    """:func:`layer_norm` with learned weight and bias, by PyTorch's kernel.
 
     Args:
         width: D, the width of the vectors.
@@ -88,20 +88,20 @@ class LayerNorm(nn.Module):
         super().__init__()
         check_whole("width", width)
         self.eps = eps
-        self.gain = nn.Parameter(torch.ones(width))
+        self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
-        _check_widths(x, self.gain, self.bias)
-        with _own_dtype(x, self.gain):
-            gain = self.gain.to(x.dtype)
+        _check_widths(x, self.weight, self.bias)
+        with _own_dtype(x, self.weight):
+            weight = self.weight.to(x.dtype)
             bias = None if self.bias is None else self.bias.to(x.dtype)
-            return F.layer_norm(x, gain.shape, gain, bias, self.eps)
+            return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
 
 class RMSNorm(nn.Module):
-    """:func:`rms_norm` with a learned gain, by PyTorch's kernel.
+    """:func:`rms_norm` with a learned weight, by PyTorch's kernel.
 
     Args:
         width: D, the width of the vectors.
@@ -116,13 +116,13 @@ class RMSNorm(nn.Module):
         super().__init__()
         check_whole("width", width)
         self.eps = eps
-        self.gain = nn.Parameter(torch.ones(width))
+        self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
-        _check_widths(x, self.gain, None)
-        with _own_dtype(x, self.gain):
-            return F.rms_norm(x, self.gain.shape, self.gain.to(x.dtype), self.eps)
+        _check_widths(x, self.weight, None)
+        with _own_dtype(x, self.weight):
+            return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
 def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
@@ -143,18 +143,18 @@ def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
     return LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
-def _own_dtype(x: Tensor, gain: Tensor) -> AbstractContextManager[object]:
+def _own_dtype(x: Tensor, weight: Tensor) -> AbstractContextManager[object]:
     """Keep autocast from turning a stream of bfloat16 into float32 and back around every norm.
 
     The kernels compute in float32 in any case; only what goes in and out is rounded.
     """
-    if x.dtype == gain.dtype:
+    if x.dtype == weight.dtype:
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
 
-def _check_widths(x: Tensor, gain: Tensor, bias: Tensor | None) -> None:
-    sizes: dict[str, int] = {"D": gain.shape[-1]}
+def _check_widths(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    sizes: dict[str, int] = {"D": weight.shape[-1]}
     expect_last("x", x, "D", sizes)
     if bias is not None:
         expect_last("bias", bias, "D", sizes)

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from transformer_lib.checks import check_choice, check_whole
 from transformer_lib.config import RopePairing, TransformerConfig
 from transformer_lib.masks import query_key_distances
-from transformer_lib.shapes import check_choice, check_whole
 
 PAIRINGS = ("interleaved", "split")
 

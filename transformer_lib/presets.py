@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from transformer_lib import heads
+from transformer_lib import models
+from transformer_lib.checks import check_choice
 from transformer_lib.config import TransformerConfig
-from transformer_lib.shapes import check_choice
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _read_presets(path: Path) -> dict[str, Preset]:
     for name, row in tomllib.loads(path.read_text(encoding="utf-8")).items():
         base = presets[row["like"]].config if "like" in row else TransformerConfig()
         presets[name] = Preset(
-            build=partial(getattr(heads, row["model"]), **row.get("arguments", {})),
+            build=partial(getattr(models, row["model"]), **row.get("arguments", {})),
             config=replace(base, **row.get("config", {})),
             parameters=row["parameters"],
             published=row["published"],

@@ -15,12 +15,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from transformer_lib import heads, models
-from transformer_lib.checkpoints import FAMILIES, LAYOUTS, TABLES, Family, Model, Transform
+from transformer_lib import encoder_decoder, models
+from transformer_lib.checks import check_choice, check_whole
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
+from transformer_lib.hugging_face import FAMILIES, LAYOUTS, TABLES, Family, Model, Transform
 from transformer_lib.saving import whole_files, why_missing
-from transformer_lib.shapes import check_choice, check_whole
 
 Settings = dict[str, Any]  # the content of config.json
 Tensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
@@ -78,7 +78,7 @@ def load_pretrained(
         ...     norm="rms", norm_position="pre", activation="swiglu", scale_embeddings=False,
         ... )
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_pretrained(heads.CausalLM(config), folder)
+        ...     save_pretrained(models.CausalLM(config), folder)
         ...     model = load_pretrained(folder)
         >>> model(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 100])
@@ -113,7 +113,7 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
         ValueError: if no family has models like this one; it says which choice differs.
 
     Example:
-        >>> save_pretrained(heads.CausalLM(TransformerConfig(d_model=8, n_heads=2)), "unused")
+        >>> save_pretrained(models.CausalLM(TransformerConfig(d_model=8, n_heads=2)), "unused")
         Traceback (most recent call last):
         ValueError: no family of checkpoints has a CausalLM with position='sinusoidal'
     """
@@ -281,28 +281,28 @@ def _build(settings: Settings, *, has_pooler: bool) -> Model:
     n_classes = len(settings.get("id2label") or ()) or settings.get("num_labels", 2)
     match settings["architectures"][0]:
         case "BertModel" if not has_pooler:
-            return models.Encoder(config)
+            return encoder_decoder.Encoder(config)
         case "BertModel":
-            return heads.SequenceClassifier(config, n_classes=0)
+            return models.SequenceClassifier(config, n_classes=0)
         case "BertForMaskedLM":
             _expect("tie_word_embeddings", config.tie_embeddings, True)
-            return heads.MaskedLM(config)
+            return models.MaskedLM(config)
         case "BertForSequenceClassification":
-            return heads.SequenceClassifier(config, n_classes)
+            return models.SequenceClassifier(config, n_classes)
         case "T5ForConditionalGeneration":
-            return heads.Seq2SeqLM(config)
+            return models.Seq2SeqLM(config)
         case "ViTForImageClassification":
             sizes = settings["image_size"], settings["patch_size"], settings["num_channels"]
-            return heads.VisionTransformer(config, *sizes, n_classes)
-    return heads.CausalLM(config)
+            return models.VisionTransformer(config, *sizes, n_classes)
+    return models.CausalLM(config)
 
 
 def _architecture(model: nn.Module) -> str:
     """Return the architecture of ``transformers`` that a model of ours corresponds to."""
     kind = type(model).__name__
-    if isinstance(model, heads.CausalLM):
+    if isinstance(model, models.CausalLM):
         kind += f" with position={model.config.position!r}"
-    elif isinstance(model, heads.SequenceClassifier):
+    elif isinstance(model, models.SequenceClassifier):
         kind += " with pooling='mean'" if model.pooler is None else ""
         kind += " without classes" if model.classifier is None else ""
     if kind not in TABLES["written_as"]:
@@ -324,7 +324,7 @@ def _write_settings(model: Model, architecture: str) -> Settings:
     settings |= {"architectures": [architecture], "model_type": kind}
     if kind == "t5":
         settings["scale_decoder_outputs"] = config.logit_scale != 1.0
-    if isinstance(model, heads.VisionTransformer):
+    if isinstance(model, models.VisionTransformer):
         patches = model.patches
         settings |= {"image_size": patches.image_size, "patch_size": patches.patch_size}
         settings["num_channels"] = patches.n_channels
@@ -341,7 +341,7 @@ def _write_settings(model: Model, architecture: str) -> Settings:
 
 def _fields_that_matter(model: Model) -> list[str]:
     free = _FREE if model.config.position == "rope" else _FREE | {"rope_theta"}
-    if isinstance(model, heads.VisionTransformer):
+    if isinstance(model, models.VisionTransformer):
         free = free | _FREE_WITHOUT_TEXT
     if not hasattr(model, "output"):
         free = free | _FREE_WITHOUT_OUTPUT

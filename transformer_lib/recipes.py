@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from transformer_lib.shapes import check_fields, check_number, check_probability, check_whole
+from transformer_lib.checks import check_fields, check_number, check_probability, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)

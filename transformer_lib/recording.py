@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from transformer_lib.shapes import LETTERS
+from transformer_lib.checks import LETTERS
 
 Letters = tuple[str, ...]
 

@@ -23,16 +23,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save, save_file
 from torch import Tensor, nn
 
-from transformer_lib import heads
+from transformer_lib import models
+from transformer_lib.checks import check_choice
 from transformer_lib.config import TransformerConfig
-from transformer_lib.shapes import check_choice
 
 if sys.platform != "win32":
     import fcntl
 
 Tensors = dict[str, Tensor]
 _HEADS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SequenceClassifier", "VisionTransformer")
-_CLASSES = {name: getattr(heads, name) for name in _HEADS}
+_CLASSES = {name: getattr(models, name) for name in _HEADS}
+# Parts of tensors' names in files of version 0.1, and what they are called now.
+_OLD_NAMES = {"gain": "weight", "expand": "up", "contract": "down"}
 LOCK = ".lock"  # the file that is locked in a folder
 _CHECKPOINT = re.compile(r"step-\d{8,}-[0-9a-f]{8}\.safetensors")  # the step, and the checksum
 _UNFINISHED = re.compile(rf"\.{_CHECKPOINT.pattern}\.part")
@@ -44,7 +46,7 @@ def save_model(
     """Write a model so that :func:`load_model` can build it again.
 
     Args:
-        model: one of the models of ``heads``.
+        model: one of the models of ``models``.
         folder: where ``model.json`` (class and arguments) and ``model.safetensors`` (weights by our
             own names, tied ones once) are written; made if need be.
         tokenizer: written beside it as ``tokenizer.json``.
@@ -57,7 +59,7 @@ def save_model(
         >>> import tempfile
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_model(heads.CausalLM(config), folder)
+        ...     save_model(models.CausalLM(config), folder)
         ...     model = load_model(folder)
         >>> model(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 100])
@@ -107,7 +109,7 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
         with torch.random.fork_rng(devices=[]):  # as if no weights were drawn only to be replaced
             model: nn.Module = _CLASSES[description["class"]](**arguments)
         path = Path(folder) / "model.safetensors"
-        tensors = load(path.read_bytes())
+        tensors = with_current_names(load(path.read_bytes()))
         check_tensors(model, tensors)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}{why_missing(path)}") from None
@@ -126,7 +128,7 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
-        >>> described = describe_model(heads.SequenceClassifier(config, n_classes=3))
+        >>> described = describe_model(models.SequenceClassifier(config, n_classes=3))
         >>> described["class"], described["arguments"]["n_classes"]
         ('SequenceClassifier', 3)
     """
@@ -134,10 +136,10 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
     config = getattr(model, "config", None)
     if isinstance(config, TransformerConfig):
         arguments["config"] = asdict(config)
-    if isinstance(model, heads.SequenceClassifier):
+    if isinstance(model, models.SequenceClassifier):
         arguments["n_classes"] = model.classifier.out_features if model.classifier else 0
         arguments["pooling"] = "cls" if model.pooler else "mean"
-    elif isinstance(model, heads.VisionTransformer):
+    elif isinstance(model, models.VisionTransformer):
         for name in ("image_size", "patch_size", "n_channels"):
             arguments[name] = getattr(model.patches, name)
         arguments["n_classes"] = model.classifier.out_features
@@ -155,13 +157,32 @@ def without_copies(model: nn.Module, state: Tensors) -> Tensors:
         What has to be stored.
 
     Example:
-        >>> model = heads.CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
+        >>> model = models.CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> model.state_dict().keys() - without_copies(model, model.state_dict()).keys()
         {'output.projection.weight'}
     """
     ours = model.state_dict(keep_vars=True)
     first = {id(tensor): name for name, tensor in reversed(ours.items())}
     return {name: state[name].contiguous() for name in sorted(first.values()) if name in state}
+
+
+def with_current_names(tensors: Tensors) -> Tensors:
+    """Give tensors of an old file the names that they have now.
+
+    Args:
+        tensors: what a file holds.
+
+    Returns:
+        The same tensors: ``gain`` is ``weight``, ``expand`` is ``up``, ``contract`` is ``down``.
+
+    Example:
+        >>> list(with_current_names({"blocks.0.feed_forward.expand.bias": torch.zeros(1)}))
+        ['blocks.0.feed_forward.up.bias']
+    """
+    return {
+        ".".join(_OLD_NAMES.get(part, part) for part in name.split(".")): tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def check_tensors(model: nn.Module, tensors: Tensors) -> None:
@@ -369,7 +390,7 @@ def read_checkpoint(folder: Path) -> tuple[Tensors, dict[str, Any]]:
         if path.stem.endswith(f"{zlib.crc32(content):08x}"):
             length = int.from_bytes(content[:8], "little")  # of the header, which comes next
             header = json.loads(content[8 : 8 + length])
-            return load(content), json.loads(header["__metadata__"]["state"])
+            return with_current_names(load(content)), json.loads(header["__metadata__"]["state"])
         warnings.warn(f"{path} is damaged, an earlier checkpoint is looked for", stacklevel=2)
     if found:
         raise ValueError(f"all checkpoints in {folder} are damaged; remove them to start anew")

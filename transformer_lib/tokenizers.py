@@ -21,8 +21,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformer_lib.checks import check_whole
 from transformer_lib.saving import write_file
-from transformer_lib.shapes import check_whole
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")  # what every tokenizer must have
 MAX_REMEMBERED = 100_000  # words whose ids are kept, so that a frequent one is cut up only once

@@ -26,11 +26,11 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from transformer_lib import saving
 from transformer_lib.blocks import Block
+from transformer_lib.checks import check_whole
 from transformer_lib.data import IGNORE, Batch, Batches
 from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.saving import lock_folder, write_file
-from transformer_lib.shapes import check_whole
 
 Row = dict[str, Any]  # one line of metrics.csv: a number or None for each of these
 COLUMNS = ("step", "tokens", "loss", "learning_rate", "grad_norm", "validation_loss", "perplexity")
@@ -79,11 +79,11 @@ def train(
         ValueError: if the folder holds another run.
 
     Example:
-        >>> from transformer_lib import config, data, heads
+        >>> from transformer_lib import config, data, models
         >>> sizes = config.TransformerConfig(vocab_size=5, d_model=8, n_heads=2, n_layers=1)
         >>> text = data.TextWindows(torch.arange(100) % 5, length=8, batch_size=4)
         >>> recipe = Recipe(steps=50, learning_rate=0.01, log_every=25)
-        >>> rows = train(heads.CausalLM(sizes), text, recipe, progress=False, device="cpu")
+        >>> rows = train(models.CausalLM(sizes), text, recipe, progress=False, device="cpu")
         >>> [row["step"] for row in rows], rows[0]["loss"] > rows[1]["loss"]
         ([25, 50], True)
     """
@@ -114,10 +114,10 @@ def evaluate(model: nn.Module, validation: Batches) -> dict[str, float]:
         ValueError: if there is no target.
 
     Example:
-        >>> from transformer_lib import config, data, heads
+        >>> from transformer_lib import config, data, models
         >>> sizes = config.TransformerConfig(vocab_size=5, d_model=8, n_heads=2, n_layers=1)
         >>> text = data.TextWindows(torch.arange(101) % 5, length=8, batch_size=4)
-        >>> evaluate(heads.CausalLM(sizes), text)["tokens"]
+        >>> evaluate(models.CausalLM(sizes), text)["tokens"]
         100
     """
     return _mean_loss(Objective(model), validation, next(model.parameters()).device)

@@ -13,12 +13,13 @@ from torch import nn
 
 from tools import replay
 from tools.replay import DrawnOnCpu
-from transformer_book import exercises, plots
+from transformer_book import exercises
+from transformer_book.figures import plots
 from transformer_lib import saving
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURE = """
-from transformer_book import plots
+from transformer_book.figures import plots
 plots.bars({"a": [1]}, names=["x"], title="T", y_label="y")
 """
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tools import site
-from transformer_book import pictures
+from transformer_book.figures import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from transformer_lib import saving
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, next_token_batch
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import train
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from transformer_book import counting, diagrams, laws, objectives, panels, plots, sketches, tasks
+from transformer_book import counting, laws, objectives, tasks
+from transformer_book.figures import diagrams, panels, plots, sketches
 from transformer_lib.config import TransformerConfig
 
 NAN, INF = math.nan, math.inf

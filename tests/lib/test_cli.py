@@ -16,7 +16,7 @@ import torch
 
 from transformer_lib import cli
 from transformer_lib.config import TransformerConfig
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
 from transformer_lib.saving import load_model, lock_folder, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer

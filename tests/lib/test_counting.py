@@ -20,14 +20,14 @@ from transformer_book.counting import (
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
-from transformer_lib.heads import (
+from transformer_lib.encoder_decoder import Decoder, Encoder
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.models import Decoder, Encoder
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.tracing import attention_maps, trace
 

@@ -18,9 +18,9 @@ from transformer_lib.cache import KeyValueCache
 from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.decoding import CompiledDecoder
 from transformer_lib.generation import Sampling, generate, stream
-from transformer_lib.heads import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.losses import linear_cross_entropy
 from transformer_lib.masks import causal_mask, padding_mask
+from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import train
@@ -183,7 +183,7 @@ def a_hook(model):
 def a_pruned_layer(model):
     for block in model.decoder.stack.blocks:
         prune.l1_unstructured(block.attention.value, "weight", 0.9)
-        prune.l1_unstructured(block.feed_forward.contract, "weight", 0.9)
+        prune.l1_unstructured(block.feed_forward.down, "weight", 0.9)
 
 
 def another_setting(model):

@@ -31,8 +31,8 @@ from transformer_lib.data import (
     pad,
     translation_batch,
 )
-from transformer_lib.heads import CausalLM, Seq2SeqLM, SequenceClassifier, VisionTransformer
 from transformer_lib.losses import Objective
+from transformer_lib.models import CausalLM, Seq2SeqLM, SequenceClassifier, VisionTransformer
 
 WORDS = [[*range(1, 2 + i % 7), 10 + i] for i in range(53)]  # all different, lengths 2 to 8
 TINY = {"vocab_size": 100, "d_model": 16, "n_heads": 2, "n_layers": 2, "d_ff": 32, "max_len": 64}

@@ -18,7 +18,7 @@ from transformer_lib.decoding import (
     generating,
 )
 from transformer_lib.generation import Sampling, generate, stream
-from transformer_lib.heads import CausalLM, Seq2SeqLM
+from transformer_lib.models import CausalLM, Seq2SeqLM
 
 POSITIONS = ("sinusoidal", "learned", "rope", "alibi", "t5", "none")
 

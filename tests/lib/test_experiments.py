@@ -54,8 +54,8 @@ from transformer_book.tasks import recall_task
 from transformer_lib.attention import attention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import MixtureOfExperts
-from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.masks import window_mask
+from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.recipes import learning_rate, modern_recipe
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer

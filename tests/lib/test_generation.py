@@ -31,8 +31,8 @@ from transformer_lib.generation import (
     generate,
     stream,
 )
-from transformer_lib.heads import CausalLM, MaskedLM, Seq2SeqLM
 from transformer_lib.masks import padding_mask
+from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM
 from transformer_lib.pretrained import load_pretrained
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported

@@ -16,8 +16,8 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 from transformer_book.mistakes import mistake
 from transformer_lib.data import IGNORE, Batches, next_token_batch
-from transformer_lib.heads import CausalLM, OutputLayer, Seq2SeqLM
 from transformer_lib.losses import Objective
+from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import evaluate, train
 

@@ -11,8 +11,8 @@ from torch import nn
 from transformer_book.exercises import EXERCISES
 from transformer_book.exercises.checking import judge
 from transformer_lib.data import IGNORE, pad
-from transformer_lib.heads import OutputLayer
-from transformer_lib.models import Encoder
+from transformer_lib.encoder_decoder import Encoder
+from transformer_lib.models import OutputLayer
 
 PAD, BOS, EOS, SEP, MASK = range(5)
 ANSWERS = Answers()

@@ -15,7 +15,7 @@ from torch import nn
 
 from experiments import common
 from transformer_lib.data import Batches, TextWindows, classification_batch
-from transformer_lib.heads import CausalLM, SequenceClassifier
+from transformer_lib.models import CausalLM, SequenceClassifier
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import evaluate, modes_kept, train
 

@@ -9,14 +9,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lib import losses
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE
-from transformer_lib.heads import (
+from transformer_lib.losses import Objective, linear_cross_entropy
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.losses import Objective, linear_cross_entropy
 
 CONFIG = TransformerConfig(
     vocab_size=11, max_len=8, d_model=8, n_heads=2, n_layers=1, dropout=0.0, logit_scale=0.5

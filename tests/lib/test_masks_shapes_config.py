@@ -9,7 +9,7 @@ import torch
 from jaxtyping import TypeCheckError
 from torch.testing import assert_close
 
-from transformer_lib import shapes
+from transformer_lib import checks
 from transformer_lib.attention import AttentionHead, attention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.masks import causal_mask, padding_mask
@@ -53,9 +53,9 @@ def test_masks_combine_with_and():
 
 
 def test_describe_names_each_dimension():
-    assert shapes.describe(torch.zeros(2, 1, 6), "B 1 T") == "B=2 1 T=6"
+    assert checks.describe(torch.zeros(2, 1, 6), "B 1 T") == "B=2 1 T=6"
     with pytest.raises(ValueError, match="letters names 2 dimensions"):
-        shapes.describe(torch.zeros(2, 3, 4), "B T")
+        checks.describe(torch.zeros(2, 3, 4), "B T")
 
 
 def test_wrong_shapes_are_caught_by_the_annotations_in_the_test_run():

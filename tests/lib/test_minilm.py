@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from torch.testing import assert_close
 
 from transformer_book import minilm
-from transformer_lib.heads import SequenceClassifier, mean_over_tokens
 from transformer_lib.masks import token_mask
+from transformer_lib.models import SequenceClassifier, mean_over_tokens
 from transformer_lib.pretrained import load_pretrained, save_pretrained
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported

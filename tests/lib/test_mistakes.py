@@ -12,7 +12,7 @@ from tiny_models import make, random_ids, tiny
 
 from transformer_book.mistakes import MISTAKES, mistake
 from transformer_lib import attention
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 
 REQUIRED = 50  # the catalogue may grow, not shrink
 ALSO_CAUGHT = {  # tests that are not the best ones to name, but must be able to fail too

@@ -15,14 +15,15 @@ from transformer_lib.attention import (
 )
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, KeyValueStore
+from transformer_lib.checks import describe
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.embeddings import Embedding, PatchEmbedding
+from transformer_lib.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.heads import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
 from transformer_lib.losses import Objective
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
-from transformer_lib.models import Encoder, EncoderDecoder
+from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm
 from transformer_lib.positions import (
     AlibiBias,
@@ -35,7 +36,6 @@ from transformer_lib.positions import (
 )
 from transformer_lib.presets import build_preset
 from transformer_lib.recipes import Recipe
-from transformer_lib.shapes import describe
 from transformer_lib.tracing import influence
 from transformer_lib.training import train
 

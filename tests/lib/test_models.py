@@ -10,7 +10,9 @@ from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
 from transformer_lib.cache import KeyValueCache
-from transformer_lib.heads import (
+from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
+from transformer_lib.masks import padding_mask, prefix_mask
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     OutputLayer,
@@ -19,8 +21,6 @@ from transformer_lib.heads import (
     VisionTransformer,
     mean_over_tokens,
 )
-from transformer_lib.masks import padding_mask, prefix_mask
-from transformer_lib.models import Decoder, Encoder, EncoderDecoder
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.tracing import influence
 

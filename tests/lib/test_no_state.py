@@ -16,8 +16,8 @@ from transformer_lib.cache import KeyValueCache, KeyValueStore
 from transformer_lib.data import TextWindows
 from transformer_lib.decoding import CompiledDecoder, DecodingStep
 from transformer_lib.generation import Sampling, beam_search, generate, stream
-from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.masks import padding_mask
+from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.tracing import attention_maps, hidden_states, trace
 from transformer_lib.training import evaluate, train
@@ -433,7 +433,7 @@ def a_hook_on_the_model(model):
 def a_pruned_layer(model):
     for block in model.decoder.stack.blocks:
         prune.l1_unstructured(block.attention.value, "weight", 0.9)
-        prune.l1_unstructured(block.feed_forward.contract, "weight", 0.9)
+        prune.l1_unstructured(block.feed_forward.down, "weight", 0.9)
 
 
 def a_parametrized_layer(model):
@@ -450,7 +450,7 @@ def a_replaced_forward(model):
 
 def a_new_layer(model):
     torch.manual_seed(3)
-    model.decoder.stack.blocks[0].feed_forward.contract = nn.Linear(12, 16).double()
+    model.decoder.stack.blocks[0].feed_forward.down = nn.Linear(12, 16).double()
 
 
 CHANGES = (

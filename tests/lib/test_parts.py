@@ -18,7 +18,6 @@ from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, KeyValueStore
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, make_feed_forward
-from transformer_lib.heads import CausalLM, Seq2SeqLM
 from transformer_lib.initialisation import initialise
 from transformer_lib.masks import (
     causal_mask,
@@ -27,6 +26,7 @@ from transformer_lib.masks import (
     token_mask,
     window_mask,
 )
+from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
 from transformer_lib.positions import (
     AddedPositions,
@@ -159,15 +159,15 @@ class TestFeedForward:
     def test_plain_network_is_the_formula(self):
         net = randomise(FeedForward(3, 5)).double()
         x = draw(2, 4, 3)
-        wide = (x @ net.expand.weight.T + net.expand.bias).clamp(min=0)
-        assert_close(net(x), wide @ net.contract.weight.T + net.contract.bias)
+        wide = (x @ net.up.weight.T + net.up.bias).clamp(min=0)
+        assert_close(net(x), wide @ net.down.weight.T + net.down.bias)
 
     def test_gate_is_activated_and_multiplies_the_rest(self):
         net = randomise(FeedForward(3, 5, "swiglu", bias=False)).double()
         x = draw(2, 4, 3)
         gate = x @ net.gate.weight.T
-        wide = gate / (1 + (-gate).exp()) * (x @ net.expand.weight.T)
-        assert_close(net(x), wide @ net.contract.weight.T)
+        wide = gate / (1 + (-gate).exp()) * (x @ net.up.weight.T)
+        assert_close(net(x), wide @ net.down.weight.T)
 
     def test_exact_and_tanh_gelu_differ(self):
         x = draw(4, 3)
@@ -221,7 +221,7 @@ class TestExperts:
             moe.router.weight.zero_()
             moe.router.weight[0] = 50  # all tokens go to the first
         moe(torch.ones(2, 3, 8)).sum().backward()
-        assert moe.experts[0].expand.weight.grad.any()
+        assert moe.experts[0].up.weight.grad.any()
         for expert in moe.experts[1:]:
             assert all(not p.grad.any() for p in expert.parameters())  # zeros, not None
 
@@ -308,7 +308,7 @@ class TestEmbeddings:
             + embed.positions.table.weight[:2]
             + embed.segments.weight[segments]
         )
-        expected = nn.functional.layer_norm(total, (8,), embed.norm.gain, embed.norm.bias)
+        expected = nn.functional.layer_norm(total, (8,), embed.norm.weight, embed.norm.bias)
         assert_close(embed(ids, places, segments), expected)
         assert_close(embed(ids, places), embed(ids, places, torch.zeros_like(ids)))
 
@@ -379,8 +379,8 @@ class TestInitialisation:
         torch.manual_seed(0)
         net = FeedForward(64, 256)
         initialise(net, small_config(init="xavier"))
-        assert_close(net.expand.weight.var(), torch.tensor(2 / 320), rtol=0.05, atol=0)
-        assert net.expand.bias.abs().max() == 0
+        assert_close(net.up.weight.var(), torch.tensor(2 / 320), rtol=0.05, atol=0)
+        assert net.up.bias.abs().max() == 0
 
     def test_scaled_embeddings_start_with_variance_one(self):
         torch.manual_seed(0)
@@ -397,9 +397,9 @@ class TestInitialisation:
         block = decoder.stack.blocks[0]
         std = torch.tensor(0.02)
         assert_close(block.attention.query.weight.std(), std, rtol=0.1, atol=0)
-        assert_close(block.feed_forward.expand.weight.std(), std, rtol=0.1, atol=0)
+        assert_close(block.feed_forward.up.weight.std(), std, rtol=0.1, atol=0)
         assert_close(decoder.embedding.tokens.weight.std(), std, rtol=0.1, atol=0)
-        for weight in (block.attention.output.weight, block.feed_forward.contract.weight):
+        for weight in (block.attention.output.weight, block.feed_forward.down.weight):
             assert_close(weight.std(), std / math.sqrt(writes * 4), rtol=0.1, atol=0)
 
     def test_queries_make_up_for_a_scale_that_attention_does_not_have(self):
@@ -413,7 +413,7 @@ class TestInitialisation:
     def test_norms_are_left_alone(self):
         block = Block(small_config())
         initialise(block, small_config())
-        assert (block.attention_norm.gain == 1).all()
+        assert (block.attention_norm.weight == 1).all()
         assert (block.attention_norm.bias == 0).all()
 
 

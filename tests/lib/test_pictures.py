@@ -9,8 +9,8 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from transformer_book import diagrams, landscapes, panels, plot_style, plots, sketches
-from transformer_book.pictures import INK, finish_svg
+from transformer_book.figures import diagrams, landscapes, panels, plot_style, plots, sketches
+from transformer_book.figures.pictures import INK, finish_svg
 from transformer_lib.config import Position, TransformerConfig
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,15 +15,15 @@ from torch import nn
 from torch.testing import assert_close
 
 from transformer_lib.config import TransformerConfig
-from transformer_lib.heads import (
+from transformer_lib.encoder_decoder import Decoder, Encoder
+from transformer_lib.masks import padding_mask
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.masks import padding_mask
-from transformer_lib.models import Decoder, Encoder
 from transformer_lib.presets import PRESETS
 from transformer_lib.pretrained import (
     _one_spelling,

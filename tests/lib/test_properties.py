@@ -27,9 +27,9 @@ from torch.testing import assert_close
 from transformer_lib.attention import MultiHeadAttention, attention, fused_attention
 from transformer_lib.blocks import Stack
 from transformer_lib.embeddings import Embedding
-from transformer_lib.heads import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
+from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
 from transformer_lib.masks import causal_mask, prefix_mask
-from transformer_lib.models import Decoder, Encoder, EncoderDecoder
+from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
 from transformer_lib.positions import rope_angles, rotate
 from transformer_lib.tracing import influence
 

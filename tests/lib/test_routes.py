@@ -30,16 +30,16 @@ from transformer_lib.attention import AttentionHead, MultiHeadAttention
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.embeddings import Embedding, PatchEmbedding
+from transformer_lib.encoder_decoder import Decoder, EncoderDecoder
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.heads import (
+from transformer_lib.masks import causal_mask
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.masks import causal_mask
-from transformer_lib.models import Decoder, EncoderDecoder
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
 from transformer_lib.positions import change_pairing
 
@@ -245,10 +245,10 @@ def test_each_activation_follows_its_formula():
     for activation, formula in formulas.items():
         network = make(FeedForward, 8, 12, activation)
         if network.gate is None:
-            inner = formula(network.expand(x))
+            inner = formula(network.up(x))
         else:
-            inner = formula(network.gate(x)) * network.expand(x)
-        same(network(x), network.contract(inner), msg=lambda text, a=activation: f"{a}: {text}")
+            inner = formula(network.gate(x)) * network.up(x)
+        same(network(x), network.down(inner), msg=lambda text, a=activation: f"{a}: {text}")
 
 
 def test_a_mixture_equals_its_experts_asked_one_token_at_a_time():
@@ -266,8 +266,8 @@ def test_norms_equal_the_formulas_written_out():
     for size in (1.0, 1e-3):  # small vectors tell where epsilon stands
         x = size * random_vectors(2, 5, 16)
         layer, rms = make(LayerNorm, 16), make(RMSNorm, 16)
-        same(layer(x), layer_norm(x, layer.gain, layer.bias))
-        same(rms(x), rms_norm(x, rms.gain))
+        same(layer(x), layer_norm(x, layer.weight, layer.bias))
+        same(rms(x), rms_norm(x, rms.weight))
 
 
 def test_logits_follow_the_formula_of_t5():

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
-from transformer_lib.heads import (
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,

@@ -159,9 +159,9 @@ def test_whole_transformer_equals_torch(norm_position):
 def test_layer_norm_equals_torch(eps, bias):
     theirs = randomise(nn.LayerNorm(D, eps=eps, bias=bias))
     ours = LayerNorm(D, eps, bias=bias)
-    ours.load_state_dict({"gain": theirs.weight} | ({"bias": theirs.bias} if bias else {}))
+    ours.load_state_dict({"weight": theirs.weight} | ({"bias": theirs.bias} if bias else {}))
     (x, y), (their_x, _) = both(vectors(2, 5, D), vectors(2, 5, D))
-    written_out = layer_norm(y, ours.gain, ours.bias, eps)
+    written_out = layer_norm(y, ours.weight, ours.bias, eps)
     assert_same(ours(x), theirs(their_x), (x,), (their_x,))
     assert_same(written_out, theirs(their_x), (y,), (their_x,))
 
@@ -170,10 +170,10 @@ def test_layer_norm_equals_torch(eps, bias):
 def test_rms_norm_equals_torch(eps):
     theirs = randomise(nn.RMSNorm(D, eps=eps))
     ours = RMSNorm(D, eps)
-    ours.load_state_dict({"gain": theirs.weight})
+    ours.load_state_dict({"weight": theirs.weight})
     (x, y), (their_x, _) = both(vectors(2, 5, D), vectors(2, 5, D))
     assert_same(ours(x), theirs(their_x), (x,), (their_x,))
-    assert_same(rms_norm(y, ours.gain, eps), theirs(their_x), (y,), (their_x,))
+    assert_same(rms_norm(y, ours.weight, eps), theirs(their_x), (y,), (their_x,))
 
 
 @pytest.mark.parametrize(

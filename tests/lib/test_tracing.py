@@ -26,16 +26,16 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
+from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.heads import (
+from transformer_lib.masks import padding_mask
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.masks import padding_mask
-from transformer_lib.models import Decoder, Encoder, EncoderDecoder
 from transformer_lib.presets import PRESETS
 from transformer_lib.tracing import attention_maps, hidden_states, influence, trace
 
@@ -275,9 +275,9 @@ OUTSIDE_ATTENTION = {
         ("embedding.positions", "add positions", "B T D -> B T D"),
         ("stack.blocks.0", "add to the stream", "B T D -> B T D"),
         ("stack.blocks.0.attention_norm", "layer norm", "B T D -> B T D"),
-        ("stack.blocks.0.feed_forward.expand", "expand", "B T D -> B T F"),
+        ("stack.blocks.0.feed_forward.up", "expand", "B T D -> B T F"),
         ("stack.blocks.0.feed_forward", "activate (ReLU)", "B T F -> B T F"),
-        ("stack.blocks.0.feed_forward.contract", "contract", "B T F -> B T D"),
+        ("stack.blocks.0.feed_forward.down", "contract", "B T F -> B T D"),
         ("stack.blocks.0", "add to the stream", "B T D -> B T D"),
         ("stack.blocks.0.feed_forward_norm", "layer norm", "B T D -> B T D"),
     ],
@@ -285,9 +285,9 @@ OUTSIDE_ATTENTION = {
         ("blocks.0.attention_norm", "layer norm", "B T D -> B T D"),
         ("blocks.0", "add to the stream", "B T D -> B T D"),
         ("blocks.0.feed_forward_norm", "layer norm", "B T D -> B T D"),
-        ("blocks.0.feed_forward.expand", "expand", "B T D -> B T F"),
+        ("blocks.0.feed_forward.up", "expand", "B T D -> B T F"),
         ("blocks.0.feed_forward", "activate (ReLU)", "B T F -> B T F"),
-        ("blocks.0.feed_forward.contract", "contract", "B T F -> B T D"),
+        ("blocks.0.feed_forward.down", "contract", "B T F -> B T D"),
         ("blocks.0", "add to the stream", "B T D -> B T D"),
         ("final_norm", "layer norm", "B T D -> B T D"),
     ],
@@ -297,11 +297,11 @@ OUTSIDE_ATTENTION = {
         ("decoder.embedding.positions", "add positions", "B T D -> B T D"),
         ("decoder.stack.blocks.0", "add to the stream", "B T D -> B T D"),
         ("decoder.stack.blocks.0.attention_norm", "layer norm", "B T D -> B T D"),
-        ("decoder.stack.blocks.0.feed_forward.expand", "expand", "B T D -> B T F"),
+        ("decoder.stack.blocks.0.feed_forward.up", "expand", "B T D -> B T F"),
         ("decoder.stack.blocks.0.feed_forward.gate", "expand for the gate", "B T D -> B T F"),
         ("decoder.stack.blocks.0.feed_forward", "activate (SiLU)", "B T F -> B T F"),
         ("decoder.stack.blocks.0.feed_forward", "multiply by the gate", "B T F -> B T F"),
-        ("decoder.stack.blocks.0.feed_forward.contract", "contract", "B T F -> B T D"),
+        ("decoder.stack.blocks.0.feed_forward.down", "contract", "B T F -> B T D"),
         ("decoder.stack.blocks.0", "add to the stream", "B T D -> B T D"),
         ("decoder.stack.blocks.0.feed_forward_norm", "layer norm", "B T D -> B T D"),
         ("output.projection", "logits (tied)", "B T D -> B T V"),

@@ -26,14 +26,14 @@ from transformer_lib.data import (
     next_token_batch,
     translation_batch,
 )
-from transformer_lib.heads import (
+from transformer_lib.losses import Objective
+from transformer_lib.models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.losses import Objective
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe, recipe_2017
 from transformer_lib.training import COLUMNS, _device, _share, bits_per_byte, evaluate, train
 

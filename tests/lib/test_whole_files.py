@@ -12,7 +12,7 @@ from tiny_models import LLAMA, tiny
 
 from transformer_lib import saving
 from transformer_lib.data import TextWindows
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 from transformer_lib.pretrained import load_pretrained, save_pretrained
 from transformer_lib.recipes import Recipe
 from transformer_lib.saving import load_model, lock_folder, save_model, whole_files, write_file

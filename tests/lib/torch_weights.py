@@ -28,7 +28,7 @@ def copy_linear(ours, theirs):
 
 
 def copy_norm(ours, theirs):
-    copy_(ours.gain, theirs.weight)
+    copy_(ours.weight, theirs.weight)
     copy_(ours.bias, theirs.bias)
 
 
@@ -50,8 +50,8 @@ def copy_block(ours, theirs):
         copy_attention(ours.cross_attention, theirs.multihead_attn)
         copy_norm(ours.cross_attention_norm, theirs.norm2)
         norms = [*norms, theirs.norm3]
-    copy_linear(ours.feed_forward.expand, theirs.linear1)
-    copy_linear(ours.feed_forward.contract, theirs.linear2)
+    copy_linear(ours.feed_forward.up, theirs.linear1)
+    copy_linear(ours.feed_forward.down, theirs.linear2)
     copy_norm(ours.feed_forward_norm, norms[-1])
 
 

@@ -130,14 +130,14 @@ def check_formats(cell: NotebookNode) -> Iterator[Trouble]:
     """Only formats that can be compared exactly and that show everywhere."""
     for output in cell.outputs:
         for kind in sorted(set(output.get("data", {})) - ALLOWED_FORMATS):
-            advice = "draw the figure with transformer_book.plots (SVG)"
+            advice = "draw the figure with transformer_book.figures.plots (SVG)"
             if not kind.startswith("image/"):
                 advice = f"use one of {', '.join(sorted(ALLOWED_FORMATS))}"
             yield f"stores {kind}, which cannot be compared exactly", advice
         if "data:image/" in str(output.get("data", {}).get("text/html", "")):
             yield (
                 "HTML output with an embedded bitmap, which cannot be compared",
-                ("draw the figure with transformer_book.plots (SVG)"),
+                ("draw the figure with transformer_book.figures.plots (SVG)"),
             )
 
 

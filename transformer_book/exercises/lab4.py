@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transformer_book.exercises.checking import Answer, Exercise, UnfitError, random_inputs
 from transformer_lib.config import TransformerConfig
-from transformer_lib.heads import CausalLM
+from transformer_lib.models import CausalLM
 
 
 def _batch(ids: Tensor, starts: Tensor, length: int, *, shift: int = 1) -> tuple[Tensor, Tensor]:
@@ -344,13 +344,13 @@ ATTENTION = Exercise(
 class _Norm(nn.Module):
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(d_model))
+        self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x - x.mean(dim=-1, keepdim=True)
         size = (x.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt()
-        return self.gain * x / size + self.bias
+        return self.weight * x / size + self.bias
 
 
 class _Block(nn.Module):
@@ -359,14 +359,14 @@ class _Block(nn.Module):
         self.attention_norm: nn.Module = _Norm(d_model)
         self.attention = _Attention(d_model, n_heads)
         self.feed_forward_norm: nn.Module = _Norm(d_model)
-        self.expand = nn.Linear(d_model, 4 * d_model)
-        self.contract = nn.Linear(4 * d_model, d_model)
+        self.up = nn.Linear(d_model, 4 * d_model)
+        self.down = nn.Linear(4 * d_model, d_model)
 
     def activate(self, x: Tensor) -> Tensor:
         return x.relu()
 
     def network(self, x: Tensor) -> Tensor:
-        new: Tensor = self.contract(self.activate(self.expand(x)))
+        new: Tensor = self.down(self.activate(self.up(x)))
         return new
 
     def forward(self, x: Tensor) -> Tensor:
@@ -459,10 +459,15 @@ class _LateRelu(_Block):
         return x
 
 
+_NORM = ("weight", "bias")
 _BLOCK = [
     *(f"attention.{name}" for name in _ATTENTION),
-    *_linear("expand", "contract"),
-    *(f"{name}_norm.{part}" for name in ("attention", "feed_forward") for part in ("gain", "bias")),
+    *_linear("up", "down"),
+    *(
+        f"{name}_norm.{part}"
+        for name in ("attention", "feed_forward")
+        for part in ("weight", "bias")
+    ),
 ]
 BLOCK = Exercise(
     reference=_Block,
@@ -485,15 +490,15 @@ BLOCK = Exercise(
         "The network reads the stream as it was before attention added to it.": _SideBySide,
         "The ReLU is missing: two linear layers in a row are one.": _NoActivation,
         "That is GELU, as in GPT-2. It would learn, but the model of step 7 has ReLU.": _Gelu,
-        "The ReLU comes after `contract`; it belongs between the two layers.": _LateRelu,
+        "The ReLU comes after `down`; it belongs between the two layers.": _LateRelu,
     },
     hints=(
         "The stream x goes straight through. Twice something is added to it, and only what a "
         "sublayer reads is normalised.",
         "First x plus attention of the normalised x. Then the same with the new x, the second "
-        "norm and the network: `expand` to 4 D, ReLU, `contract` to D.",
+        "norm and the network: `up` to 4 D, ReLU, `down` to D.",
         "`x = x + self.attention(self.attention_norm(x))`, and a second line like it with "
-        "`self.contract(self.expand(...).relu())`.",
+        "`self.down(self.up(...).relu())`.",
     ),
 )
 
@@ -567,7 +572,7 @@ class _Probabilities(_GPT):
 
 
 _MODEL = [
-    *(*_TABLES, "final_norm.gain", "final_norm.bias"),
+    *(*_TABLES, "final_norm.weight", "final_norm.bias"),
     *(f"blocks.0.{name}" for name in _BLOCK),
 ]
 _READS = torch.tensor([[0, 1, 4, 1, 5], [6, 2, 6, 5, 3]], device="cpu")
@@ -924,7 +929,7 @@ def _renamed(state: State) -> dict[str, Tensor]:
     new = {"output.projection.weight": state["tokens.weight"]}
     for name, tensor in state.items():
         first, rest = name.split(".", maxsplit=1)
-        for layer in ("expand", "contract"):
+        for layer in ("up", "down"):
             rest = rest.replace(f"{layer}.", f"feed_forward.{layer}.")
         new[f"{_STEMS[first]}.{rest}"] = tensor
     return new
@@ -1001,7 +1006,7 @@ RENAMED = Exercise(
         "layers have something in the middle, and which name has no partner?",
         "Four beginnings: `tokens` becomes `decoder.embedding.tokens`, `positions` becomes "
         "`decoder.embedding.positions.table`, and `blocks` and `final_norm` get "
-        "`decoder.stack.` in front. `expand` and `contract` lie in `feed_forward`.",
+        "`decoder.stack.` in front. `up` and `down` lie in `feed_forward`.",
         "`first, rest = name.split('.', maxsplit=1)` cuts a beginning off; look the new one up in "
         "a dictionary. The tied table goes in twice: "
         "`new['output.projection.weight'] = state['tokens.weight']`.",

@@ -10,7 +10,7 @@ from unittest import mock
 from torch import Tensor
 
 from transformer_lib import attention
-from transformer_lib.shapes import check_choice
+from transformer_lib.checks import check_choice
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Maybe = Tensor | None

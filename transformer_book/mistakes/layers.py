@@ -12,7 +12,7 @@ from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, _gelu_tanh
-from transformer_lib.heads import OutputLayer
+from transformer_lib.models import OutputLayer
 from transformer_lib.norms import LayerNorm
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -25,7 +25,7 @@ _mixture = MixtureOfExperts.forward
 
 
 def _gain_and_bias(norm: LayerNorm, x: Tensor) -> Tensor:
-    return norm.gain * x if norm.bias is None else norm.gain * x + norm.bias
+    return norm.weight * x if norm.bias is None else norm.weight * x + norm.bias
 
 
 @instead_of("norms.LayerNorm.forward")
@@ -154,7 +154,7 @@ def _gate_and_value_swapped(self: FeedForward, x: Tensor) -> Any:
     """
     if self.gate is None:
         return _feed_forward(self, x)
-    return self.contract(self.activation(self.expand(x)) * self.gate(x))
+    return self.down(self.activation(self.up(x)) * self.gate(x))
 
 
 @instead_of("feedforward.FeedForward.forward")
@@ -166,8 +166,8 @@ def _gelu_exact_instead_of_tanh(self: FeedForward, x: Tensor) -> Any:
     """
     if self.activation is not _gelu_tanh:
         return _feed_forward(self, x)
-    active = F.gelu(self.expand(x) if self.gate is None else self.gate(x))
-    return self.contract(active if self.gate is None else active * self.expand(x))
+    active = F.gelu(self.up(x) if self.gate is None else self.gate(x))
+    return self.down(active if self.gate is None else active * self.up(x))
 
 
 @instead_of("feedforward.MixtureOfExperts.forward")

@@ -9,8 +9,8 @@ from torch import Tensor
 from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.attention import _masked_softmax
 from transformer_lib.blocks import Block
+from transformer_lib.encoder_decoder import Decoder, Encoder
 from transformer_lib.masks import query_key_distances
-from transformer_lib.models import Decoder, Encoder
 
 # The right versions, kept from before any mistake is made.
 _block = Block.forward

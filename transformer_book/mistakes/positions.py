@@ -7,7 +7,7 @@ from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.models import Decoder
+from transformer_lib.encoder_decoder import Decoder
 from transformer_lib.positions import AddedPositions, AlibiBias, rope_angles, rotate, t5_bucket
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from transformer_book.pictures import GRID, INK, MUTED, PAPER, ROLES, Picture, finish_svg
+from transformer_book.figures.pictures import GRID, INK, MUTED, PAPER, ROLES, Picture, finish_svg
 
 QUERY, KEY, VALUE, WEIGHT = (ROLES[role][0] for role in ("query", "key", "value", "weight"))
 SERIES_STYLES: tuple[dict[str, Any], ...] = (

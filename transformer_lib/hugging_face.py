@@ -2,7 +2,7 @@
 
 Each family of checkpoints has a column in a table of settings (the keys of its ``config.json``) and
 one in a table of tensors. Both are used in both directions: to read a checkpoint and to write one.
-The tables, and what else is known of the families, are in ``checkpoints.toml``, beside this file.
+The tables, and what else is known of the families, are in ``hugging_face.toml``, beside this file.
 """
 
 import re
@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_lib import heads, models
+from transformer_lib import encoder_decoder, models
 from transformer_lib.config import TransformerConfig
 from transformer_lib.positions import change_pairing
 from transformer_lib.presets import PRESETS
 
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
-TextModel = models.Encoder | heads.MaskedLM | heads.SequenceClassifier | heads.CausalLM
-Model = TextModel | heads.Seq2SeqLM | heads.VisionTransformer
+TextModel = encoder_decoder.Encoder | models.MaskedLM | models.SequenceClassifier | models.CausalLM
+Model = TextModel | models.Seq2SeqLM | models.VisionTransformer
 
 
 class Transform(NamedTuple):
@@ -52,7 +52,7 @@ def _split_pairs(parts: Sequence[Tensor], model: Model) -> Tensor:
 
 def _as_convolution(parts: Sequence[Tensor], model: Model) -> Tensor:
     """A linear layer over patches is a convolution whose steps are as wide as its kernel."""
-    if parts[0].ndim == 1 or not isinstance(model, heads.VisionTransformer):
+    if parts[0].ndim == 1 or not isinstance(model, models.VisionTransformer):
         return parts[0]  # the bias
     size = model.patches.patch_size
     return parts[0].reshape(-1, model.patches.n_channels, size, size)
@@ -92,7 +92,7 @@ class Family:
         known: all other keys that may be there.
 
     Example:
-        >>> name, transform = FAMILIES["gpt2"].place("decoder.stack.blocks.3.attention_norm.gain")
+        >>> name, transform = FAMILIES["gpt2"].place("decoder.stack.blocks.3.attention_norm.weight")
         >>> name
         'h.3.ln_1.weight'
     """
@@ -139,7 +139,7 @@ class Family:
         part, _, end = ours.rpartition(".")
         theirs = self.tensors.get(ours)
         if theirs is None and part in self.tensors:
-            theirs = f"{self.tensors[part]}.{end.replace('gain', 'weight')}"
+            theirs = f"{self.tensors[part]}.{end}"
         if theirs is None:
             return None
         last_part = theirs.removesuffix(f".{end}").rpartition(".")[-1]
@@ -165,7 +165,7 @@ def _read_family(
     known: str,
     **fields: Any,
 ) -> Family:
-    """Make a family of what ``checkpoints.toml`` says."""
+    """Make a family of what ``hugging_face.toml`` says."""
     base = replace(PRESETS[like].config, **config)
     layouts = {name: LAYOUTS[layout] for name, layout in transforms.items()}
     only = dict.fromkeys(TABLES["must_be_absent"]) | TABLES["must_be"] | must_be

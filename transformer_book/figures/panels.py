@@ -14,8 +14,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from transformer_book.pictures import GRID, MUTED, PAPER, Picture
-from transformer_book.plot_data import (
+from transformer_book.figures.pictures import GRID, MUTED, PAPER, Picture
+from transformer_book.figures.plot_data import (
     as_curve,
     as_finite,
     as_matrices,
@@ -23,7 +23,7 @@ from transformer_book.plot_data import (
     describe_curve,
     written,
 )
-from transformer_book.plot_style import (
+from transformer_book.figures.plot_style import (
     AMOUNT,
     ON_LIGHT,
     SERIES_STYLES,
@@ -31,8 +31,8 @@ from transformer_book.plot_style import (
     picture_of,
     styled_axes,
 )
-from transformer_book.plots import MAX_INCHES
-from transformer_lib.shapes import check_whole
+from transformer_book.figures.plots import MAX_INCHES
+from transformer_lib.checks import check_whole
 
 FORBIDDEN_ALLOWED = ListedColormap([PAPER, "#e3bdd4"])
 Each = TypeVar("Each", str, bool)

@@ -8,9 +8,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args, get_origin, get_type_hints
 
-import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as all_modules
+from torch import Tensor
 
 LETTERS = {
     "B": "batch: sequences processed together",
@@ -245,53 +243,3 @@ def check_divides(small_name: str, small: int, large_name: str, large: int) -> N
     if large % small:
         rest = f"{large} / {small} leaves a remainder of {large % small}"
         raise ValueError(f"{small_name}={small} must divide {large_name}={large}: {rest}")
-
-
-def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """Say to which dtype autocast takes matrix products on a device; ``None`` if it is off.
-
-    Args:
-        device: where the tensors are.
-
-    Returns:
-        Such as ``torch.bfloat16``, or ``None``.
-
-    Example:
-        >>> with torch.autocast("cpu", torch.bfloat16):
-        ...     autocast_dtype(torch.device("cpu"))
-        torch.bfloat16
-    """
-    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
-        return None
-    return torch.get_autocast_dtype(device.type)
-
-
-def is_plain_linear(layer: nn.Module) -> bool:
-    """Say whether a layer does nothing but ``x @ weight.T + bias``, so that others may do it too.
-
-    Args:
-        layer: any module.
-
-    Returns:
-        ``False`` for a subclass, a parametrised or pruned layer, one whose ``forward`` was
-        replaced, and wherever somebody listens with a hook, also one for all modules.
-
-    Example:
-        >>> layer = nn.Linear(2, 3)
-        >>> is_plain_linear(layer)
-        True
-        >>> handle = layer.register_forward_pre_hook(lambda *_: None)
-        >>> is_plain_linear(layer)
-        False
-    """
-    hooks = (
-        layer._forward_hooks,
-        layer._forward_pre_hooks,
-        layer._backward_hooks,
-        layer._backward_pre_hooks,
-        all_modules._global_forward_hooks,
-        all_modules._global_forward_pre_hooks,
-        all_modules._global_backward_hooks,
-        all_modules._global_backward_pre_hooks,
-    )
-    return type(layer) is nn.Linear and "forward" not in vars(layer) and not any(hooks)

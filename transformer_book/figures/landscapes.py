@@ -1,6 +1,6 @@
 """Figures of chapter 10: level lines, and thinned networks.
 
-Every function returns a :class:`~transformer_book.pictures.Picture`.
+Every function returns a :class:`~transformer_book.figures.pictures.Picture`.
 """
 
 from __future__ import annotations  # so that the documentation shows ArrayLike by its name
@@ -13,11 +13,11 @@ from contourpy import contour_generator
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from transformer_book.diagrams import Canvas
-from transformer_book.pictures import INK, MUTED, Picture
-from transformer_book.plot_data import as_array, written
-from transformer_book.plot_style import AMOUNT, VALUE, WEIGHT, picture_of, styled_axes
-from transformer_book.plots import MAX_INCHES
+from transformer_book.figures.diagrams import Canvas
+from transformer_book.figures.pictures import INK, MUTED, Picture
+from transformer_book.figures.plot_data import as_array, written
+from transformer_book.figures.plot_style import AMOUNT, VALUE, WEIGHT, picture_of, styled_axes
+from transformer_book.figures.plots import MAX_INCHES
 
 
 def level_maps(

@@ -1,7 +1,7 @@
 """Figures drawn from data, each with a computed sentence.
 
-Every function returns a :class:`~transformer_book.pictures.Picture`; as the last line of a cell
-it shows itself. Series differ by marker and dash as well as by colour.
+Every function returns a :class:`~transformer_book.figures.pictures.Picture`; as the last line of a
+cell it shows itself. Series differ by marker and dash as well as by colour.
 """
 
 from __future__ import annotations  # so that the documentation shows ArrayLike by its name
@@ -14,8 +14,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from transformer_book.pictures import MUTED, PAPER, ROLES, Picture
-from transformer_book.plot_data import (
+from transformer_book.figures.pictures import MUTED, PAPER, ROLES, Picture
+from transformer_book.figures.plot_data import (
     as_array,
     as_curve,
     as_finite,
@@ -27,7 +27,7 @@ from transformer_book.plot_data import (
     listed,
     written,
 )
-from transformer_book.plot_style import (
+from transformer_book.figures.plot_style import (
     AMOUNT,
     ON_DARK,
     ON_LIGHT,
@@ -38,7 +38,7 @@ from transformer_book.plot_style import (
     picture_of,
     styled_axes,
 )
-from transformer_lib.shapes import check_choice
+from transformer_lib.checks import check_choice
 
 MAX_INCHES = 6.9  # what a page has room for
 
