@@ -12,7 +12,7 @@ Example:
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from transformer_lib.moved import tell_moved_modules
+from transformer_lib.moved import MOVED, tell_moved_modules
 
 if TYPE_CHECKING:  # what editors and type checkers read; a test holds it equal to _MODULES
     from transformer_lib.attention import AttentionHead as AttentionHead
@@ -106,7 +106,7 @@ _MODULES = {
 
 __all__ = list(_MODULES)
 
-tell_moved_modules()
+tell_moved_modules(MOVED)
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,8 @@
-"""Modules that have another name now: whoever imports the old one is told the new one."""
+"""Modules with a new name: who imports the old one is told."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
@@ -11,35 +12,44 @@ MOVED = {
     "transformer_lib.shapes": "transformer_lib.checks",
     "transformer_lib.checkpoints": "transformer_lib.hugging_face",
     "transformer_lib.recording": "transformer_lib.tracing",
-    "transformer_book.diagrams": "transformer_book.figures.diagrams",
-    "transformer_book.landscapes": "transformer_book.figures.landscapes",
-    "transformer_book.panels": "transformer_book.figures.panels",
-    "transformer_book.pictures": "transformer_book.figures.pictures",
-    "transformer_book.plot_data": "transformer_book.figures.plot_data",
-    "transformer_book.plot_style": "transformer_book.figures.plot_style",
-    "transformer_book.plots": "transformer_book.figures.plots",
-    "transformer_book.sketches": "transformer_book.figures.sketches",
 }
 
 
+@dataclass(frozen=True)
 class MovedModules(MetaPathFinder):
-    """Asked last, when nobody has found a module: says where it went, if it is one of ours.
+    """Asked last, when nobody has found a module: says where it went, if it is in the table.
+
+    Args:
+        new_paths: for each old path of a module the new one.
 
     Example:
-        >>> import transformer_lib.heads
+        >>> MovedModules({"attic.chair": "hall.chair"}).find_spec("attic.chair", None)
         Traceback (most recent call last):
-        ImportError: transformer_lib.heads is called transformer_lib.models now
+        ImportError: attic.chair is called hall.chair now
     """
+
+    new_paths: Mapping[str, str]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
         """Raise an error that names the new path, or leave the module to others."""
-        if fullname in MOVED:
-            raise ImportError(f"{fullname} is called {MOVED[fullname]} now", name=fullname)
+        if fullname in self.new_paths:
+            raise ImportError(f"{fullname} is called {self.new_paths[fullname]} now", name=fullname)
 
 
-def tell_moved_modules() -> None:
-    """Let imports of old paths fail with a sentence, once in a process."""
-    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
-        sys.meta_path.append(MovedModules())
+def tell_moved_modules(new_paths: Mapping[str, str]) -> None:
+    """Let imports of old paths fail with a sentence that names the new one.
+
+    Args:
+        new_paths: for each old path of a module the new one. The same table counts once.
+
+    Example:
+        >>> import transformer_lib  # calls this with the table of this module
+        >>> from transformer_lib import heads
+        Traceback (most recent call last):
+        ImportError: transformer_lib.heads is called transformer_lib.models now
+    """
+    finder = MovedModules(new_paths)
+    if finder not in sys.meta_path:
+        sys.meta_path.append(finder)

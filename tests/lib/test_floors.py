@@ -9,7 +9,10 @@ import transformer_book
 import transformer_lib
 
 FLOORS = {
-    "shapes": 0,
+    "moved": 0,
+    "checks": 0,
+    "hooks": 0,
+    "precision": 0,
     "config": 0,
     "masks": 0,
     "cache": 0,
@@ -22,12 +25,12 @@ FLOORS = {
     "embeddings": 1,
     "blocks": 2,
     "initialisation": 2,
+    "encoder_decoder": 3,
     "models": 3,
-    "heads": 3,
     "presets": 3,
     "losses": 3,
     "pretrained": 4,
-    "checkpoints": 4,
+    "hugging_face": 4,
     "recording": 4,
     "tracing": 4,
     "saving": 4,
@@ -38,6 +41,7 @@ FLOORS = {
     "cli": 5,
     "__main__": 5,
 }
+EXPORTS = transformer_lib._MODULES  # a name of the package itself counts as its module
 ROOT = pathlib.Path(transformer_lib.__file__).parent
 FILES = {  # each file and the module on whose floor it stands
     path.relative_to(ROOT): path.relative_to(ROOT).with_suffix("").parts[0]
@@ -49,7 +53,7 @@ FILES = {  # each file and the module on whose floor it stands
 def imported_modules(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "transformer_lib":
-            yield from (alias.name for alias in node.names)
+            yield from (EXPORTS.get(alias.name, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
             "transformer_lib."
         ):
