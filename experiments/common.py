@@ -1,27 +1,29 @@
-"""What all experiments share: the command line, accuracies, and the files they leave."""
+"""What all experiments share: the command line, small models, means, and the files they leave.
+
+A module of this folder with a ``CHAPTER`` is an experiment; the constant names the page of the
+book that its results serve. The other modules are shared: see also ``loops`` and ``cards``.
+"""
 
 import argparse
 import csv
-import hashlib
 import json
 import math
 import os
-import platform
-import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import mean
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from experiments.cards import ROOT, card_text, describe_data, environment, show
 from transformer_book import datasets
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches
@@ -30,7 +32,6 @@ from transformer_lib.saving import describe_model, save_model
 from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.training import modes_kept
 
-ROOT = Path(__file__).resolve().parents[1]
 MOST_ROWS = 500  # of a metrics.csv
 
 Row = dict[str, Any]
@@ -73,18 +74,25 @@ class Options:
         """Return how many updates to make."""
         return self.steps or self.pick(full, 4)
 
+    def seeds(self, full: int, tiny: int = 1) -> range:
+        """Return the seeds of repeated runs: so many, from that of the command line on."""
+        return range(self.seed, self.seed + self.pick(full, tiny))
+
 
 def read_options(
     name: str,
-    purpose: str,
+    purpose: str | None,
     arguments: Sequence[str] | None = None,
     own: argparse.ArgumentParser | None = None,
 ) -> Options:
     """Read the command line, and prepare PyTorch.
 
+    Products of float32 matrices may be rounded to TF32 on GPUs that have it, here and in the
+    processes of :func:`side_by_side`. An experiment that needs all bits says so after this call.
+
     Args:
         name: the experiment's.
-        purpose: what it is about, for ``--help``.
+        purpose: what it is about, for ``--help``; the module's docstring.
         arguments: those of the command line if left out.
         own: arguments that only this experiment has.
 
@@ -105,7 +113,7 @@ def read_options(
     # A tiny run must not replace the results that the book shows.
     folder = given.out or ROOT / ("_build/experiments" if given.tiny else "book/results") / name
     folder.mkdir(parents=True, exist_ok=True)
-    torch.set_float32_matmul_precision("high")  # TF32 on GPUs that have it; no effect on a CPU
+    torch.set_float32_matmul_precision("high")
     torch.manual_seed(given.seed)
     choices = (given.device, given.seed, given.tiny, given.steps, given.eager, given)
     return Options(name, folder, *choices, _typed(given, parser), started=time.perf_counter())
@@ -186,8 +194,22 @@ def modern_config(**sizes: Any) -> TransformerConfig:
     return TransformerConfig(**sizes, **parts)
 
 
+def small_config(**changes: Any) -> TransformerConfig:
+    """Describe the model of most small tasks: two pre-norm blocks, four heads, GELU, no dropout.
+
+    Args:
+        changes: the sizes of the task, and fields that are different.
+
+    Returns:
+        The configuration.
+    """
+    fields: dict[str, Any] = {"n_heads": 4, "n_layers": 2, "dropout": 0.0}
+    fields |= {"norm_position": "pre", "activation": "gelu"}
+    return TransformerConfig(**fields | changes)
+
+
 @cache
-def texts(n_characters: int | None = None) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+def texts(n_characters: int | None = None) -> tuple[Tensor, Tensor, list[str]]:
     """Read the book's plays letter by letter.
 
     Args:
@@ -203,7 +225,7 @@ def texts(n_characters: int | None = None) -> tuple[torch.Tensor, torch.Tensor, 
 
 
 @torch.no_grad()
-def predictions(model: nn.Module, batches: Batches) -> torch.Tensor:
+def predictions(model: nn.Module, batches: Batches) -> Tensor:
     """Return the class a classifier finds for each example, in order, ``(N,)`` on the CPU."""
     device = next(model.parameters()).device
     found = []
@@ -219,6 +241,11 @@ def accuracy(model: nn.Module, batches: Batches) -> float:
     """Return which part of the examples a classifier gets right."""
     targets = torch.cat([batch["targets"] for batch in batches.one_pass()])
     return float((predictions(model, batches) == targets).double().mean())
+
+
+def n_parameters(model: nn.Module) -> int:
+    """Count the numbers that a model learns."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def side_by_side(
@@ -237,12 +264,57 @@ def side_by_side(
     if options.tiny:
         return [run(*each) for each in plan]
     n_workers = max(1, min(12, (os.cpu_count() or 1) - 4))
+    precision = torch.get_float32_matmul_precision()
     # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
     with ProcessPoolExecutor(
-        n_workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        n_workers, get_context("spawn"), initializer=_start_worker, initargs=(precision,)
     ) as pool:
         jobs = [pool.submit(run, *each) for each in plan]
         return [job.result() for job in tqdm(jobs, desc=options.name)]
+
+
+def _start_worker(precision: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision(precision)
+
+
+def rounded(value: float) -> float:
+    """Round to five digits, which is what tables hold."""
+    return float(f"{value:.5g}")
+
+
+def rounded_row(row: Row) -> Row:
+    """Round all floats of a row, and leave the rest as it is."""
+    return {k: rounded(v) if isinstance(v, float) else v for k, v in row.items()}
+
+
+def rows_where(rows: Iterable[Row], /, **fields: object) -> list[Row]:
+    """Return the rows that have these values in these fields."""
+    return [row for row in rows if all(row[name] == value for name, value in fields.items())]
+
+
+def mean_of(rows: Iterable[Row], column: str, /, **fields: object) -> float:
+    """Return the mean of a column over the rows that have these values in these fields.
+
+    Args:
+        rows: of a table.
+        column: whose mean is wanted.
+        fields: which rows count; all if there are none.
+
+    Returns:
+        The mean; NaN if one of the values is not a number, or is missing (``None`` or empty).
+    """
+    values = [row[column] for row in rows_where(rows, **fields)]
+    return math.nan if None in values or "" in values else mean(values)
+
+
+def merge_tables(parts: Iterable[Mapping[str, Sequence[Row]]]) -> dict[str, list[Row]]:
+    """Join the tables of several runs: rows of tables with one name stand below each other."""
+    tables: dict[str, list[Row]] = {}
+    for part in parts:
+        for name, rows in part.items():
+            tables.setdefault(name, []).extend(rows)
+    return tables
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
@@ -263,6 +335,7 @@ def write_results(
     model: nn.Module | None = None,
     tokenizer: Any = None,
     rows: Sequence[Row] = (),
+    tables: Mapping[str, Sequence[Row]] | None = None,
     more: dict[str, Any] | None = None,
 ) -> None:
     """Write the files of an experiment, and print its result in one line.
@@ -271,79 +344,36 @@ def write_results(
         options: the experiment's.
         data: what it was trained on: the name of a file in ``book/data``, or a description.
         about: paragraphs of the model card by their headings.
-        metrics: what came out; the first one is the result.
+        metrics: what came out; the first one is the result. NaN and infinity are written in
+            words, since JSON has neither.
         recipe: how the model was trained.
         model: the trained model; written if given.
         tokenizer: written beside it.
         rows: the training's rows, for ``metrics.csv``.
+        tables: the rows of other tables by their names; ``"results"`` goes to ``results.csv``.
         more: what else belongs into ``card.json``.
 
     Raises:
-        ValueError: if a number is infinite or none, which JSON cannot hold.
+        ValueError: if another number of the card is NaN or infinite.
     """
+    metrics = {
+        name: "not a number" if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
+    }
     card: dict[str, Any] = {"experiment": options.name, "arguments": options.arguments}
     card |= {"tiny": options.tiny, "metrics": metrics}
-    card |= {"data": _describe_data(data), "seed": options.seed, "recipe": asdict(recipe)}
+    card |= {"data": describe_data(data), "seed": options.seed, "recipe": asdict(recipe)}
     if model is not None:
         save_model(model, options.folder, tokenizer=tokenizer)
-        card["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        card["parameters"] = n_parameters(model)
         card["model"] = describe_model(model)
-    if rows:
-        write_csv(options.folder / "metrics.csv", rows)
-    card |= (more or {}) | {"environment": _environment(options)}
+    for name, table in (({"metrics": rows} if rows else {}) | dict(tables or {})).items():
+        write_csv(options.folder / f"{name}.csv", table)
+    card |= (more or {}) | {"environment": environment(options.device)}
     card["seconds"] = round(time.perf_counter() - options.started, 1)
     content = json.dumps(card, indent=2, allow_nan=False)
     (options.folder / "card.json").write_text(content + "\n", encoding="utf-8")
     # From what was written, so that the one can be made from the other at any time.
     (options.folder / "card.md").write_text(card_text(json.loads(content), about), encoding="utf-8")
-    result = ", ".join(f"{name} {_show(value)}" for name, value in metrics.items())
+    result = ", ".join(f"{name} {show(value)}" for name, value in metrics.items())
     print(f"{options.name}: {result}; {card['seconds']:.0f} s", flush=True)
-
-
-def _describe_data(data: str) -> dict[str, str]:
-    path = ROOT / "book" / "data" / data
-    if not path.is_file():
-        return {"description": data}
-    return {"file": f"book/data/{data}", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-def _environment(options: Options) -> dict[str, str]:
-    on_gpu = options.device.startswith("cuda")
-    device = torch.cuda.get_device_name(options.device) if on_gpu else platform.machine()
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    return {"device": f"{options.device} ({device})", **versions, "numpy": np.__version__}
-
-
-def card_text(card: dict[str, Any], about: dict[str, str]) -> str:
-    """Write the card for people: what is in ``card.json``, and paragraphs about it.
-
-    Args:
-        card: what ``card.json`` holds.
-        about: paragraphs by their headings.
-
-    Returns:
-        The content of ``card.md``.
-    """
-    lines = [f"# {card['experiment'].capitalize()}", ""]
-    for heading, paragraph in about.items():
-        lines += [f"## {heading}", "", " ".join(paragraph.split()), ""]
-    tables = {"Results": card["metrics"], "Data": card["data"]}
-    if "model" in card:
-        config = card["model"]["arguments"].get("config", {})
-        rest = {k: v for k, v in card["model"]["arguments"].items() if k != "config"}
-        sizes = {"class": card["model"]["class"], "parameters": card["parameters"]}
-        tables["Model"] = sizes | config | rest
-    tables["Recipe"] = card["recipe"]
-    tables["Run"] = card["environment"] | {"seed": card["seed"], "seconds": card["seconds"]}
-    for heading, table in tables.items():
-        lines += [f"## {heading}", "", "| | |", "|---|---|"]
-        lines += [f"| {name.replace('_', ' ')} | {_show(value)} |" for name, value in table.items()]
-        lines += [""]
-    command = shlex.join(["python", "-m", f"experiments.{card['experiment']}", *card["arguments"]])
-    return "\n".join([*lines, f"Made by `{command}`; `card.json` has the same for programs.", ""])
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    return f"{value:,}" if type(value) is int else str(value)
