@@ -9,20 +9,13 @@ hundred. Each is trained with several learning rates and seeds, which a process 
 its weights have one more axis.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
-from unittest import mock
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import Tensor
 
 from experiments.common import (
     Options,
@@ -33,10 +26,10 @@ from experiments.common import (
     write_csv,
     write_results,
 )
+from experiments.ensembles import Ensemble, learn, losses_of
 from transformer_lib.config import TransformerConfig
 from transformer_lib.models import CausalLM
-from transformer_lib.norms import RMSNorm, rms_norm
-from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
+from transformer_lib.recipes import Recipe, modern_recipe
 
 WIDTH, LAYERS, HEADS = 128, 4, 4
 LENGTH, BATCH = 64, 32
@@ -79,89 +72,6 @@ ABOUT = {
 }
 
 
-class PlainRMSNorm(RMSNorm):
-    """RMSNorm by its formula: PyTorch's kernel knows no further axis of weights."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise each vector of ``x``, ``(..., D)``."""
-        return rms_norm(x, self.weight, self.eps)
-
-
-class Ensemble:
-    """Models of one kind that are trained at once: their weights are rows of one matrix.
-
-    Args:
-        models: the models, alike but for their weights.
-        rates: the learning rate of each.
-        device: where to train.
-
-    Attributes:
-        flat: all weights, ``(R, P)`` for R models of P weights.
-    """
-
-    def __init__(self, models: Sequence[nn.Module], rates: Sequence[float], device: str) -> None:
-        self.model = deepcopy(models[0]).to(device)
-        for part in self.model.modules():
-            if isinstance(part, RMSNorm):
-                part.__class__ = PlainRMSNorm
-        self.shapes = {name: weight.shape for name, weight in models[0].named_parameters()}
-        rows = [torch.cat([w.detach().flatten() for w in m.parameters()]) for m in models]
-        self.flat = torch.stack(rows).to(device).requires_grad_()
-        self.means = [torch.zeros_like(self.flat) for _ in range(2)]
-        self.rates = torch.tensor(rates, dtype=self.flat.dtype, device=device)[:, None]
-        decays = [torch.full((s.numel(),), float(len(s) > 1)) for s in self.shapes.values()]
-        self.decays = torch.cat(decays).to(device)  # matrices shrink, biases and gains do not
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """Ask each model about inputs of its own: all tensors have R as their first axis."""
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        parts = self.flat.split(sizes, dim=1)
-        weights = {
-            name: part.unflatten(1, tuple(shape))
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
-        with _for_many():
-            one = vmap(lambda w, *given: functional_call(self.model, w, given), randomness="error")
-            answer: Tensor = one(weights, *inputs)
-        return answer
-
-    def step(self, losses: Tensor, number: int, recipe: Recipe) -> None:
-        """Make one update of AdamW, for each model with its own rate and its own clipping.
-
-        Args:
-            losses: of each model, ``(R,)``.
-            number: of the update, from 1.
-            recipe: its learning rate is only a scale here: each model has its own.
-        """
-        (gradient,) = torch.autograd.grad(losses.sum(), self.flat)
-        with torch.no_grad():
-            length = gradient.norm(dim=1, keepdim=True)
-            gradient = gradient * (recipe.clip or math.inf) / length.clamp(min=recipe.clip)
-            first, second = self.means
-            first.lerp_(gradient, 1 - recipe.betas[0])
-            second.lerp_(gradient.square(), 1 - recipe.betas[1])
-            ways = [1 - beta**number for beta in recipe.betas]
-            change = (first / ways[0]) / ((second / ways[1]).sqrt() + recipe.eps)
-            rate = self.rates * (learning_rate(number, recipe) / recipe.learning_rate)
-            self.flat -= rate * (change + recipe.weight_decay * self.decays * self.flat)
-
-
-class _for_many(AbstractContextManager[None]):  # noqa: N801  (used like a function)
-    """Leave out what cannot be done for many models at once: looking at values, fused kernels."""
-
-    def __enter__(self) -> None:
-        self.inside = [
-            mock.patch("transformer_lib.embeddings.check_ids"),
-            sdpa_kernel(SDPBackend.MATH),
-        ]
-        for each in self.inside:
-            each.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for each in reversed(self.inside):
-            each.__exit__(*error)
-
-
 def configuration(switches: Sequence[str], **sizes: Any) -> TransformerConfig:
     """Describe the decoder with these switches thrown, with as many parameters as the first one.
 
@@ -199,38 +109,6 @@ def models() -> dict[tuple[str, ...], list[tuple[str, str, int]]]:
         rest = tuple(other for other in names if other != name)
         found.setdefault(rest, []).append(("without", name, i + 1))
     return found
-
-
-def learn(
-    ensemble: Ensemble,
-    batch: Callable[[int], tuple[Tensor, ...]],
-    loss_of: Callable[..., Tensor],
-    recipe: Recipe,
-) -> Tensor:
-    """Train an ensemble.
-
-    Args:
-        ensemble: changed in place.
-        batch: gives the inputs of a step, the targets last, all ``(R, B, ...)``.
-        loss_of: the losses ``(R,)`` from answers and targets.
-        recipe: how to train.
-
-    Returns:
-        The loss of each step and model, ``(steps, R)``.
-    """
-    losses = []
-    for step in range(recipe.steps):
-        *inputs, targets = batch(step)
-        each = loss_of(ensemble(*inputs), targets)
-        ensemble.step(each, step + 1, recipe)
-        losses.append(each.detach())  # as tensors: nothing waits for the GPU
-    return torch.stack(losses).cpu()
-
-
-def letter_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean loss of each model, ``(R,)``, from ``(R, B, T, V)`` and ``(R, B, T)``."""
-    each = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
-    return each.view(len(targets), -1).mean(dim=1)
 
 
 def run_one(
@@ -277,7 +155,7 @@ def run_one(
         return read[..., :-1], read[..., 1:]
 
     ensemble = Ensemble(made, [rate for rate, _ in plan], device)
-    losses = learn(ensemble, batch_of, letter_losses, recipe)
+    losses = learn(ensemble, batch_of, losses_of, recipe)
     found = new_losses(ensemble, unknown.to(device), config.max_len)
     rows = [
         {"learning_rate": rate, "seed": seed, "loss": _rounded(found[i])}
@@ -297,7 +175,7 @@ def new_losses(ensemble: Ensemble, text: Tensor, length: int) -> Tensor:
     found = []
     for some, wanted in zip(ids.split(64), targets.split(64), strict=True):
         many = (len(ensemble.flat), -1, -1)
-        losses = letter_losses(ensemble(some.expand(many)), wanted.expand(many))
+        losses = losses_of(ensemble(some.expand(many)), wanted.expand(many))
         found.append(losses * len(some) / n)
     return torch.stack(found).sum(dim=0)
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
 from experiments.digits import distort
-from experiments.modern import Ensemble, learn
+from experiments.ensembles import Ensemble, learn, losses_of
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
 from transformer_lib.blocks import Stack, next_positions
@@ -308,12 +308,6 @@ def domain_model(name: str, signal: bool) -> nn.Module:
     if name == "points":  # here it is the other way round: there is no order to tell about
         return Reader(nn.Linear(2, width), small(24, "none" if signal else "learned"), 4)
     return Reader(nn.Embedding(2, width), small(12, "none"), 2, pooled=False)
-
-
-def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean loss of each model, ``(R,)``."""
-    each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-    return each.view(len(targets), -1).mean(dim=1)
 
 
 @torch.no_grad()

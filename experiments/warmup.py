@@ -20,8 +20,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.common import (
     Options,
@@ -33,12 +31,13 @@ from experiments.common import (
     write_csv,
     write_results,
 )
+from experiments.ensembles import Stacked
 from transformer_lib.blocks import Block
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.feedforward import FeedForward
 from transformer_lib.models import CausalLM
-from transformer_lib.norms import LayerNorm, RMSNorm, rms_norm
+from transformer_lib.norms import LayerNorm
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.training import evaluate, train
 
@@ -70,18 +69,6 @@ ABOUT = {
 }
 
 
-class Spelled(nn.Module):
-    """RMSNorm from its formula: the fused kernel knows nothing of slices."""
-
-    def __init__(self, norm: RMSNorm) -> None:
-        super().__init__()
-        self.weight, self.eps = norm.weight, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise each vector of ``x``, ``(..., D)``."""
-        return rms_norm(x, self.weight, self.eps)
-
-
 class Subject(nn.Module):
     """A decoder that says what its loss is, and how large its stream is on the way.
 
@@ -103,12 +90,10 @@ class Subject(nn.Module):
             assert isinstance(block.feed_forward, FeedForward)
             for writer in (block.attention.output, block.feed_forward.down):
                 writer.weight.data /= math.sqrt(2 * config.n_layers)
-        for owner in [part for part in self.modules() if not isinstance(part, Spelled)]:
+        for owner in list(self.modules()) if kind == "no norm" else []:
             for name, part in list(owner.named_children()):
-                if isinstance(part, LayerNorm | RMSNorm) and kind == "no norm":
+                if isinstance(part, LayerNorm):
                     setattr(owner, name, nn.Identity())
-                elif isinstance(part, RMSNorm):
-                    setattr(owner, name, Spelled(part))
 
     def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Carry ids ``(B, T)`` through the model.
@@ -184,8 +169,8 @@ class Plan:
         return list(product(self.rates, self.warmups, self.seeds))
 
 
-class Many:
-    """Copies of one model with weights of their own, trained side by side as slices of a tensor.
+class Many(Stacked[tuple[Tensor, Tensor]]):
+    """The runs of a plan, trained side by side.
 
     Args:
         kind: one of ``KINDS``.
@@ -194,63 +179,31 @@ class Many:
     """
 
     def __init__(self, kind: str, plan: Plan, device: str) -> None:
-        starts = []
+        subjects = {}
         for seed in plan.seeds:
             torch.manual_seed(seed)
-            self.subject = Subject(kind, plan.config).eval()
-            starts.append(dict(self.subject.named_parameters()))
-        self.names = list(starts[0])
-        self.shapes = [starts[0][name].shape for name in self.names]
-        flat = {
-            seed: torch.cat([start[name].detach().flatten() for name in self.names])
-            for seed, start in zip(plan.seeds, starts, strict=True)
-        }
-        self.subject = self.subject.to(device)
-        rows = [flat[seed] for _, _, seed in plan.runs]
-        self.weights = torch.stack(rows).to(device).requires_grad_()  # (runs, parameters)
-        self.mean = torch.zeros_like(self.weights, requires_grad=False)
-        self.square = torch.zeros_like(self.mean)
-
-    def __call__(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute losses ``(runs,)`` and measures of the stream ``(runs, n_layers + 2, 2)``.
-
-        Args:
-            ids: windows of text, ``(runs, B, T)``.
-            targets: what follows, ``(runs, B, T)``.
-        """
-        parts = self.weights.split([shape.numel() for shape in self.shapes], dim=1)
-        named = {
-            name: part.unflatten(1, shape)
-            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-        }
-
-        def one(weights: dict[str, Tensor], ids: Tensor, targets: Tensor) -> Any:
-            return functional_call(self.subject, weights, (ids, targets))
-
-        with sdpa_kernel(SDPBackend.MATH):
-            losses, found = vmap(one)(named, ids, targets)
-        return losses, found
+            subjects[seed] = Subject(kind, plan.config).eval()
+        super().__init__([subjects[seed] for _, _, seed in plan.runs], device)
 
     @torch.no_grad()
     def step(self, number: int, rates: Tensor, betas: tuple[float, float], eps: float) -> None:
         """Make one update of Adam, with a learning rate for each run, ``(runs,)``."""
-        gradient = self.weights.grad
+        gradient, (mean, square) = self.flat.grad, self.moments
         assert gradient is not None
-        self.mean.lerp_(gradient, 1 - betas[0])
-        self.square.lerp_(gradient.square(), 1 - betas[1])
-        root = (self.square / (1 - betas[1] ** number)).sqrt_().add_(eps)
-        self.weights -= rates[:, None] * self.mean / (1 - betas[0] ** number) / root
-        self.weights.grad = None
+        mean.lerp_(gradient, 1 - betas[0])
+        square.lerp_(gradient.square(), 1 - betas[1])
+        root = (square / (1 - betas[1] ** number)).sqrt_().add_(eps)
+        self.flat -= rates[:, None] * mean / (1 - betas[0] ** number) / root
+        self.flat.grad = None
 
     @torch.no_grad()
-    def gradients(self) -> Tensor:
+    def gradients(self, n_layers: int) -> Tensor:
         """Return the length of the gradient of each block's weights, ``(runs, n_layers)``."""
-        assert self.weights.grad is not None
-        parts = self.weights.grad.split([shape.numel() for shape in self.shapes], dim=1)
-        blocks = [part for part in self.subject.modules() if isinstance(part, Block)]
+        assert self.flat.grad is not None
+        parts = self.named(self.flat.grad).items()
         found = []
-        for i in range(len(blocks)):
-            own = [p for n, p in zip(self.names, parts, strict=True) if f".blocks.{i}." in n]
+        for i in range(n_layers):
+            own = [part.flatten(1) for name, part in parts if f".blocks.{i}." in name]
             found.append(torch.cat(own, dim=1).norm(dim=1))
         return torch.stack(found, dim=1)
 
@@ -300,7 +253,7 @@ def run_group(kind: str, depth: int, plan: Plan, device: str) -> dict[str, list[
         losses.append(loss.detach())
         if step - 1 in plan.moments:
             streams[step - 1] = found.cpu()
-            gradients[step - 1] = many.gradients().cpu()
+            gradients[step - 1] = many.gradients(depth).cpu()
         many.step(step, torch.tensor(rates, device=device), (0.9, 0.98), 1e-9)
     return _tables(kind, depth, plan, torch.stack(losses).cpu(), streams, gradients) | {
         "results.csv": _results(kind, depth, plan, many, unknown, losses[0].tolist())

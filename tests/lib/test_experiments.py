@@ -972,7 +972,7 @@ def test_models_that_train_together_learn_as_they_would_alone():
     ids, targets = torch.randint(11, (2, 2, 3, 6))
     torch.testing.assert_close(together(ids)[1], alone[1](ids[1]))
     recipe = modern_recipe(4, 1e-2, warmup=2)
-    modern.learn(together, lambda step: (ids, targets), modern.letter_losses, recipe)
+    modern.learn(together, lambda step: (ids, targets), modern.losses_of, recipe)
     for i, model in enumerate(alone):
         matrices = [weight for weight in model.parameters() if weight.ndim > 1]
         others = [weight for weight in model.parameters() if weight.ndim < 2]
