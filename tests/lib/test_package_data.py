@@ -33,4 +33,4 @@ def test_every_file_is_installed_and_every_pattern_finds_one(package):
 
 
 def test_the_library_has_data():
-    assert "presets.toml" in data_files("transformer_lib")
+    assert "py.typed" in data_files("transformer_lib")
