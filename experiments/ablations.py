@@ -12,7 +12,7 @@ the best one may be another. Every run has a process of its own.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -21,13 +21,16 @@ from torch import Tensor, nn
 from experiments.common import (
     Options,
     Row,
+    mean_of,
     read_options,
+    rounded,
     side_by_side,
+    small_config,
     texts,
-    write_csv,
     write_results,
 )
 from experiments.decoders import judge, letters, numbers
+from experiments.loops import minimise
 from transformer_book.tasks import FIRST_SYMBOL
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, TextWindows, translation_batch
@@ -36,6 +39,7 @@ from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.recipes import Recipe, modern_recipe, recipe_2017
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "14b_recipes"
 BASE = "baseline"
 RATES = (1e-3, 3e-3, 1e-2)  # the highest ones that are tried for text
 MIDDLE = RATES[1]
@@ -132,18 +136,12 @@ def config_of(
     task: str, change: Change, d_model: int, vocab: int, max_len: int
 ) -> TransformerConfig:
     """Return the configuration of a task's model."""
-    later: dict[str, Any] = {
-        "position": "rope",
-        "norm_position": "pre",
-        "activation": "gelu",
-        "dropout": 0.0,
-        "init": "gpt2",
-    }
-    parts = later if task == "text" else {}
+    fields: dict[str, Any] = {"vocab_size": vocab, "max_len": max_len, "d_model": d_model}
     if change.dropout is not None:
-        parts = parts | {"dropout": change.dropout}
-    sizes: dict[str, Any] = {"vocab_size": vocab, "max_len": max_len, "d_model": d_model}
-    return TransformerConfig(**sizes, n_heads=4, n_layers=2, **parts)
+        fields["dropout"] = change.dropout
+    if task == "text":
+        return small_config(position="rope", init="gpt2", **fields)
+    return TransformerConfig(n_heads=4, n_layers=2, **fields)
 
 
 def recipe_of(task: str, change: Change, steps: int, peak: float | None, seed: int) -> Recipe:
@@ -197,7 +195,7 @@ def sureness(model: nn.Module, batches: Batches) -> Row:
         right = (choice == targets)[counted].double()
         found.append(torch.stack([right, probability[counted].double()]))
     accuracy, confidence = torch.cat(found, dim=1).mean(dim=1).tolist()
-    return {"accuracy": _rounded(accuracy), "confidence": _rounded(confidence)}
+    return {"accuracy": rounded(accuracy), "confidence": rounded(confidence)}
 
 
 def size_of_weights(model: nn.Module) -> float:
@@ -230,7 +228,6 @@ def run_one(
     Returns:
         A row of ``results.csv``, and the points of its curve.
     """
-    torch.set_float32_matmul_precision("high")
     d_model, length, few = sizes
     change = CHANGES[task][name]
     batch_size = max(1, round((few or BATCH[task]) * change.batch))
@@ -247,24 +244,20 @@ def run_one(
             model, batches, recipe, validation=new, device=device, progress=False,
             on_step=seen.append,
         )  # fmt: skip
-        row |= {"loss": _rounded(evaluate(model, new)["loss"])} | sureness(model, new)
-        row["weights"] = _rounded(size_of_weights(model))
+        row |= {"loss": rounded(evaluate(model, new)["loss"])} | sureness(model, new)
+        row["weights"] = rounded(size_of_weights(model))
         if task == "numbers":
             row["words"] = judge(model, on_device(new, device))["words"]
     except FloatingPointError:
         pass  # the row says so by what it lacks
-    row["largest"] = _rounded(max((point["grad_norm"] for point in seen), default=math.inf))
+    row["largest"] = rounded(max((point["grad_norm"] for point in seen), default=math.inf))
     return row, [run | _point(point, batch_size) for point in seen]
 
 
 def _point(row: Row, batch_size: int) -> Row:
     names = {"train_loss": "loss", "loss": "validation_loss", "grad_norm": "grad_norm"}
-    values = {name: _rounded(row[column]) for name, column in names.items()}
+    values = {name: rounded(row[column]) for name, column in names.items()}
     return {"step": row["step"], "examples": row["step"] * batch_size} | values
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def range_test(seed: int, steps: int, sizes: tuple[int, int, int | None], device: str) -> list[Row]:
@@ -279,7 +272,6 @@ def range_test(seed: int, steps: int, sizes: tuple[int, int, int | None], device
     Returns:
         Rows of ``range.csv``: the loss of each batch before the update at that rate.
     """
-    torch.set_float32_matmul_precision("high")
     d_model, length, few = sizes
     change = CHANGES["text"][BASE]
     batches, _, vocab, longest = data_of("text", few or BATCH["text"], length, few, seed)
@@ -287,22 +279,20 @@ def range_test(seed: int, steps: int, sizes: tuple[int, int, int | None], device
     model = CausalLM(config_of("text", change, d_model, vocab, longest)).to(device)
     objective = Objective(model).train()
     adam = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
-    rows: list[Row] = []
-    for step in range(steps):
-        rate = SLOWEST * (FASTEST / SLOWEST) ** (step / (steps - 1))
-        for group in adam.param_groups:
-            group["lr"] = rate
+
+    def loss_at(_: int) -> Tensor:
         total, count = objective({name: t.to(device) for name, t in next(batches).items()})
-        loss = total / count
-        adam.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adam.step()
-        loss_here = float(loss.detach())
-        if not math.isfinite(loss_here):
-            break
-        rows.append({"seed": seed, "rate": _rounded(rate), "loss": _rounded(loss_here)})
-    return rows
+        return total / count
+
+    def rate(step: int, recipe: Recipe) -> float:
+        return SLOWEST * (FASTEST / SLOWEST) ** ((step - 1) / (recipe.steps - 1))
+
+    recipe = Recipe(steps=steps, learning_rate=FASTEST)
+    losses = takewhile(math.isfinite, minimise(model, adam, recipe, loss_at, rate=rate, clip=1.0))
+    return [
+        {"seed": seed, "rate": rounded(rate(step, recipe)), "loss": rounded(loss)}
+        for step, loss in enumerate(losses, start=1)
+    ]
 
 
 def over_seeds(curves: Sequence[Row]) -> list[Row]:
@@ -314,10 +304,7 @@ def over_seeds(curves: Sequence[Row]) -> list[Row]:
     return [
         dict(zip(keys, key, strict=True))
         | {"seeds": len(points)}
-        | {
-            name: _rounded(mean(point[name] for point in points))
-            for name in ("train_loss", "loss", "grad_norm")
-        }
+        | {name: rounded(mean_of(points, name)) for name in ("train_loss", "loss", "grad_norm")}
         for key, points in groups.items()
     ]
 
@@ -332,42 +319,35 @@ def make_plan(options: Options) -> list[tuple[Any, ...]]:
             change = changes[name]
             rates = options.pick(RATES if change.rates else (MIDDLE,), (MIDDLE,))
             for rate in rates:
-                for seed in range(options.seed, options.seed + options.pick(3, 1)):
+                for seed in options.seeds(3):
                     recipe = recipe_of(task, change, steps, rate, seed)
                     plan.append((task, name, recipe, sizes, options.device))
     return sorted(plan, key=lambda run: -run[2].steps)
 
 
-def summary(table: Sequence[Row]) -> dict[str, float | str]:
-    """Return the mean loss of each change at the middle rate, or that a run ended in none."""
-    found: dict[str, float | str] = {}
-    for task, name in dict.fromkeys((row["task"], row["change"]) for row in table):
-        losses = [
-            row["loss"]
-            for row in table
-            if (row["task"], row["change"], row["rate"]) == (task, name, MIDDLE)
-        ]
-        # In words: JSON has no NaN.
-        found[f"loss ({task}, {name})"] = "not a number" if "" in losses else mean(losses)
-    return found
+def summary(table: Sequence[Row]) -> dict[str, float]:
+    """Return the mean loss of each change at the middle rate; NaN if a run ended in none."""
+    return {
+        f"loss ({task}, {name})": mean_of(table, "loss", task=task, change=name, rate=MIDDLE)
+        for task, name in dict.fromkeys((row["task"], row["change"]) for row in table)
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write three tables."""
-    options = read_options("ablations", __doc__ or "", arguments)
+    options = read_options("ablations", __doc__, arguments)
     plan = make_plan(options)
     rows, curves = zip(*side_by_side(run_one, plan, options), strict=True)
     order = [(task, name) for task, changes in CHANGES.items() for name in changes]
     table = sorted(rows, key=lambda row: order.index((row["task"], row["change"])))
-    write_csv(options.folder / "results.csv", table)
-    write_csv(
-        options.folder / "curves.csv", over_seeds([point for curve in curves for point in curve])
-    )
-    seeds = range(options.seed, options.seed + options.pick(3, 1))
     sizes = options.pick((128, 64, None), (16, 8, 8))
-    tests = [(seed, options.pick(200, 4), sizes, options.device) for seed in seeds]
+    tests = [(seed, options.pick(200, 4), sizes, options.device) for seed in options.seeds(3)]
     found = side_by_side(range_test, tests, options)
-    write_csv(options.folder / "range.csv", [row for each in found for row in each])
+    tables = {
+        "results": table,
+        "curves": over_seeds([point for curve in curves for point in curve]),
+        "range": [row for each in found for row in each],
+    }
     recipe = recipe_of("text", CHANGES["text"][BASE], options.n_steps(STEPS["text"]), None, 0)
     write_results(
         options,
@@ -375,6 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=summary(table),
         recipe=recipe,
+        tables=tables,
         more={"updates": STEPS, "batch": BATCH, "rates": RATES},
     )
 

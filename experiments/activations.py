@@ -22,18 +22,23 @@ from torch import Tensor, nn
 from experiments.common import (
     Options,
     Row,
+    mean_of,
+    n_parameters,
     read_options,
+    rounded,
+    rounded_row,
     side_by_side,
+    small_config,
     texts,
-    write_csv,
     write_results,
 )
+from experiments.loops import minimise
 from transformer_lib.blocks import Block
-from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
+from transformer_lib.recipes import Recipe, modern_recipe
 
+CHAPTER = "08_feedforward"
 WIDTH, LAYERS = 128, 2  # of the model that all others are compared with
 LENGTH, BATCH = 128, 64
 EXPERTS = 8
@@ -181,16 +186,13 @@ def build(model: Model, vocab_size: int, length: int) -> CausalLM:
     experts: dict[str, Any] = {}
     if model.active_experts:
         experts = {"n_experts": EXPERTS, "active_experts": model.active_experts}
-    config = TransformerConfig(
+    config = small_config(
         vocab_size=vocab_size,
         max_len=length,
         d_model=model.d_model,
-        n_heads=4,
         n_layers=model.n_layers,
         d_ff=model.d_ff,
-        dropout=0.0,
         position="rope",
-        norm_position="pre",
         activation=plain.get(kind, "swiglu" if kind == "bilinear" else kind),
         bias=False,
         scale_embeddings=False,
@@ -246,19 +248,18 @@ def learn(
         {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, recipe.learning_rate, recipe.betas)
-    losses, balances = [], []
-    for step in range(recipe.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step + 1, recipe)
-        text = known[starts[step][:, None] + window]  # (B, T + 1)
+    losses: list[Tensor] = []
+    balances: list[Tensor] = []
+
+    def loss_at(step: int) -> Tensor:
+        text = known[starts[step - 1][:, None] + window]  # (B, T + 1)
         loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
         uneven = sum((part.balance_loss for part in mixtures), torch.zeros_like(loss))
-        optimizer.zero_grad()
-        (loss + balance * uneven).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.detach())  # as tensors: nothing waits for the GPU
+        losses.append(loss.detach())
         balances.append(uneven.detach() / max(len(mixtures), 1))
+        return loss + balance * uneven
+
+    minimise(model, optimizer, recipe, loss_at, clip=1.0)
     return torch.stack(losses).tolist(), torch.stack(balances).tolist()
 
 
@@ -336,7 +337,6 @@ def run_one(
     Returns:
         A row of ``results.csv``, rows of ``experts.csv`` and rows of ``curves.csv``.
     """
-    torch.set_float32_matmul_precision("high")
     known, unknown, characters = texts(n_characters)
     torch.manual_seed(recipe.seed)
     made = build(model, len(characters), length).to(device)
@@ -347,58 +347,50 @@ def run_one(
     run = {"group": model.group, "kind": model.kind, "seed": recipe.seed}
     run |= {"learning_rate": recipe.learning_rate}
     sizes = {"d_model": model.d_model, "d_ff": model.d_ff, "n_layers": model.n_layers}
-    sizes["parameters"] = sum(parameter.numel() for parameter in made.parameters())
+    sizes["parameters"] = n_parameters(made)
     found["training_loss"] = mean(losses[-20:])
-    row = run | sizes | {name: _rounded(value) for name, value in found.items()}
+    row = run | sizes | rounded_row(found)
     shares = [
-        run | {"layer": layer} | {name: _rounded(value) for name, value in each.items()}
+        run | {"layer": layer} | rounded_row(each)
         for layer, (ids, chosen) in enumerate(experts)
         for each in sent(ids, chosen, characters)
     ]
     every = max(recipe.steps // 20, 1)
     curve = [
-        run | {"step": end, "loss": _rounded(mean(losses[end - every : end]))}
-        | {"balance": _rounded(mean(balances[end - every : end])) if experts else ""}
+        run | {"step": end, "loss": rounded(mean(losses[end - every : end]))}
+        | {"balance": rounded(mean(balances[end - every : end])) if experts else ""}
         for end in range(every, recipe.steps + 1, every)
     ]  # fmt: skip
     return row, shares, curve
 
 
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
 def plan_of(options: Options, recipe: Recipe) -> list[tuple[Any, ...]]:
     """List all runs: five seeds; three learning rates where kinds are compared."""
     sizes = (*options.pick((LENGTH, BATCH, None), (16, 4, 2_000)), options.device)
-    seeds = range(options.seed, options.seed + options.pick(5, 1))
     return [
         (model, replace(recipe, learning_rate=rate, seed=seed), *sizes)
         for model in models(options.pick(WIDTH, 32))
         for rate in options.pick(RATES, RATES[1:2])
-        for seed in seeds
+        for seed in options.seeds(5)
         if rate == RATES[1] or model.group in ("kind", "without")
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write three tables."""
-    options = read_options("activations", __doc__ or "", arguments)
+    options = read_options("activations", __doc__, arguments)
     steps = options.n_steps(400)
     recipe = modern_recipe(steps, RATES[1], warmup=steps // 20)
     found = side_by_side(run_one, plan_of(options, recipe), options)
     rows = [row for row, _, _ in found]
-    write_csv(options.folder / "results.csv", rows)
-    write_csv(options.folder / "experts.csv", [row for _, shares, _ in found for row in shares])
-    write_csv(options.folder / "curves.csv", [row for _, _, curve in found for row in curve])
-    names = {(row["group"], row["kind"]): None for row in rows}
+    tables = {
+        "results": rows,
+        "experts": [row for _, shares, _ in found for row in shares],
+        "curves": [row for _, _, curve in found for row in curve],
+    }
     metrics = {
-        f"loss ({kind})": mean(
-            row["loss"]
-            for row in rows
-            if (row["group"], row["kind"], row["learning_rate"]) == (group, kind, RATES[1])
-        )
-        for group, kind in names
+        f"loss ({kind})": mean_of(rows, "loss", group=group, kind=kind, learning_rate=RATES[1])
+        for group, kind in dict.fromkeys((row["group"], row["kind"]) for row in rows)
     }
     write_results(
         options,
@@ -406,6 +398,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,
+        tables=tables,
         more={"n_seeds": len({row["seed"] for row in rows})},
     )
 

@@ -9,19 +9,28 @@ which random numbers seldom have.
 """
 
 from collections.abc import Sequence
-from statistics import mean
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
-from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
-from transformer_lib.config import Position, TransformerConfig
+from experiments.common import (
+    Options,
+    Row,
+    mean_of,
+    read_options,
+    side_by_side,
+    small_config,
+    write_results,
+)
+from experiments.loops import minimise
+from transformer_lib.config import Position
 from transformer_lib.data import IGNORE
 from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe, learning_rate, modern_recipe
+from transformer_lib.recipes import Recipe, modern_recipe
 
+CHAPTER = "20b_questions"
 Order = Literal["first digit first", "last digit first"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 POSITIONS: tuple[Position, ...] = ("learned", "rope", "none")
@@ -157,17 +166,8 @@ def build(position: Position, seed: int, options: Options) -> CausalLM:
     """Make a decoder with new weights."""
     torch.manual_seed(seed)
     width, n_layers = options.pick((128, 3), (16, 1))
-    config = TransformerConfig(
-        vocab_size=PAD + 1,
-        max_len=4 * LONGEST,
-        d_model=width,
-        n_heads=4,
-        n_layers=n_layers,
-        dropout=0.0,
-        position=position,
-        norm_position="pre",
-        activation="gelu",
-    )
+    sizes = {"vocab_size": PAD + 1, "max_len": 4 * LONGEST, "d_model": width}
+    config = small_config(**sizes, n_layers=n_layers, position=position)
     return CausalLM(config).to(options.device)
 
 
@@ -186,23 +186,20 @@ def run_one(
     Returns:
         Rows of ``results.csv`` and of ``carries.csv``.
     """
-    torch.set_float32_matmul_precision("high")
     model = build(position, seed, options)
     optimizer = torch.optim.AdamW(
         model.parameters(), recipe.learning_rate, recipe.betas, weight_decay=recipe.weight_decay
     )
     drawn = torch.Generator().manual_seed(seed)
     size = options.pick(256, 4)
-    for step in range(recipe.steps):
-        optimizer.param_groups[0]["lr"] = learning_rate(step + 1, recipe)
+
+    def loss_at(_: int) -> Tensor:
         tokens, in_answer = examples(draw(size, drawn), draw(size, drawn), order)
         targets = tokens.masked_fill(~in_answer, IGNORE)[:, 1:].to(options.device)
         logits = model(tokens[:, :-1].to(options.device))
-        loss = F.cross_entropy(logits.mT, targets, ignore_index=IGNORE)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        return F.cross_entropy(logits.mT, targets, ignore_index=IGNORE)
+
+    minimise(model, optimizer, recipe, loss_at, clip=1.0)
     model.eval()
     n, asked = options.pick(500, 4), torch.Generator().manual_seed(10_000 + seed)
     run: Row = {"order": order, "position": position, "seed": seed}
@@ -219,31 +216,30 @@ def run_one(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write two tables."""
-    options = read_options("addition", __doc__ or "", arguments)
+    options = read_options("addition", __doc__, arguments)
     recipe = modern_recipe(options.n_steps(3_000), 2e-3, weight_decay=0.01)
     positions = options.pick(POSITIONS, POSITIONS[:1])
     plan = [
         (order, position, seed, recipe, options)
-        for seed in range(options.seed, options.seed + options.pick(3, 1))
+        for seed in options.seeds(3)
         for order in ORDERS
         for position in positions
     ]
     found = side_by_side(run_one, plan, options)
     rows = [row for run in found for row in run[0]]
-    write_csv(options.folder / "results.csv", rows)
-    write_csv(options.folder / "carries.csv", [row for run in found for row in run[1]])
+    tables = {"results": rows, "carries": [row for run in found for row in run[1]]}
     metrics = {
-        f"{digits} digits, {order}, {position}": mean(
-            row["right"]
-            for row in rows
-            if (row["digits"], row["order"], row["position"]) == (digits, order, position)
+        f"{digits} digits, {order}, {position}": mean_of(
+            rows, "right", digits=digits, order=order, position=position
         )
         for digits in (TRAINED, TRAINED + 1)
         for order in ORDERS
         for position in positions
     }
     description = f"sums of random numbers of up to {TRAINED} digits"
-    write_results(options, data=description, about=ABOUT, metrics=metrics, recipe=recipe)
+    write_results(
+        options, data=description, about=ABOUT, metrics=metrics, recipe=recipe, tables=tables
+    )
 
 
 if __name__ == "__main__":

@@ -248,6 +248,12 @@ def n_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def wait(device: str) -> None:
+    """Wait until the GPU has done what it was told; a CPU is never late."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
 def side_by_side(
     run: Callable[..., Value], plan: Sequence[tuple[Any, ...]], options: Options
 ) -> list[Value]:
@@ -278,9 +284,9 @@ def _start_worker(precision: str) -> None:
     torch.set_float32_matmul_precision(precision)
 
 
-def rounded(value: float) -> float:
-    """Round to five digits, which is what tables hold."""
-    return float(f"{value:.5g}")
+def rounded(value: float, digits: int = 5) -> float:
+    """Round to so many digits; tables hold five, of measured times four."""
+    return float(f"{value:.{digits}g}")
 
 
 def rounded_row(row: Row) -> Row:
