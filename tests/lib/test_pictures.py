@@ -73,7 +73,7 @@ PICTURES = {
         levels=[0.5, 1.5],
         title="Levels",
     ),
-    "thinned": lambda: landscapes.thinned_network(
+    "thinned": lambda: sketches.thinned_network(
         [3, 2], [[True, False, True], [True, True]], title="Thinned"
     ),
     "panels": lambda: panels.line_panels(
@@ -284,7 +284,29 @@ def test_architecture_diagram_follows_the_configuration():
             r"levels=\[2, 1\] must go upwards",
         ),
         (
-            lambda: landscapes.thinned_network([2], [[True]], title="t"),
+            lambda: landscapes.level_maps({}, reach=1, levels=[1], title="t"),
+            "panels is empty; expected at least one panel",
+        ),
+        (
+            lambda: landscapes.level_maps({"a": [[1]]}, reach=0, levels=[1], title="t"),
+            "reach=0 must be a number above 0",
+        ),
+        (
+            lambda: landscapes.level_maps(
+                {"a": [[1]]}, reach=1, levels=[1], title="t", n_columns=0
+            ),
+            "n_columns=0 must be",
+        ),
+        (
+            lambda: sketches.thinned_network([], [], title="t"),
+            "sizes is empty; expected at least one layer",
+        ),
+        (
+            lambda: sketches.thinned_network([2, 0], [[True, True], []], title="t"),
+            r"sizes=\[2, 0\] must be 1 or more in each layer",
+        ),
+        (
+            lambda: sketches.thinned_network([2], [[True]], title="t"),
             r"kept has layers of \[1\]",
         ),
         (lambda: sketches.timeline([(2, "b"), (1, "a")], title="t"), r"the years are \[2, 1\]"),

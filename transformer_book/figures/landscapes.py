@@ -1,4 +1,4 @@
-"""Figures of chapter 10: level lines, and thinned networks.
+"""Maps of surfaces: level lines seen from above.
 
 Every function returns a :class:`~transformer_book.figures.pictures.Picture`.
 """
@@ -13,11 +13,11 @@ from contourpy import contour_generator
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from transformer_book.figures.diagrams import Canvas
-from transformer_book.figures.pictures import INK, MUTED, Picture
-from transformer_book.figures.plot_data import as_array, written
-from transformer_book.figures.plot_style import AMOUNT, VALUE, WEIGHT, picture_of, styled_axes
+from transformer_book.figures.pictures import MUTED, Picture
+from transformer_book.figures.plot_data import as_array, check_filled, written
+from transformer_book.figures.plot_style import AMOUNT, VALUE, picture_of, styled_axes
 from transformer_book.figures.plots import MAX_INCHES
+from transformer_lib.checks import check_whole
 
 
 def level_maps(
@@ -45,13 +45,18 @@ def level_maps(
         The picture; all its panels have the same levels and colours.
 
     Raises:
-        ValueError: if a panel is no square of finite numbers, or levels do not go upwards.
+        ValueError: if there is no panel, a panel is no square of finite numbers, levels do not go
+            upwards, or reach or n_columns is not above 0.
 
     Example:
         >>> square = [[2, 1, 2], [1, 0, 1], [2, 1, 2]]
         >>> level_maps({"bowl": square}, reach=1, levels=[0.5, 1.5], title="Map").summary
         'Map: level lines at 0.5, 1.5. bowl: 0.00 in the middle, lowest 0.00, highest 2.00.'
     """
+    check_filled("panels", panels, "at least one panel")
+    check_whole("n_columns", n_columns)
+    if not 0 < reach < math.inf:
+        raise ValueError(f"reach={reach} must be a number above 0")
     squares = {name: _square(name, values) for name, values in panels.items()}
     if list(levels) != sorted(set(levels)) or not levels:
         raise ValueError(f"levels={list(levels)} must go upwards")
@@ -95,82 +100,6 @@ def _draw_levels(
     axis.grid(visible=False)
     axis.set(xticks=[-reach, 0, reach], yticks=[-reach, 0, reach])
     axis.tick_params(labelsize=9)
-
-
-def thinned_network(
-    sizes: Sequence[int], kept: Sequence[Sequence[bool]], *, title: str, full: str = "every unit"
-) -> Picture:
-    """Draw a network of layers, and beside it the same one with some units dropped.
-
-    Args:
-        sizes: the number of units of each layer.
-        kept: for each layer which units are kept.
-        title: a short name for the picture.
-        full: what is written below the network with all its units.
-
-    Returns:
-        The picture; a dropped unit is crossed out, and nothing leads to or from it.
-
-    Raises:
-        ValueError: if sizes and masks do not fit.
-
-    Example:
-        >>> thinned_network([2, 1], [[True, False], [True]], title="Thin").summary
-        'Thin: 2-1 units, 2 connections. Dropped: unit 1 of layer 0. 1 connection is left.'
-    """
-    if [len(layer) for layer in kept] != list(sizes):
-        raise ValueError(f"kept has layers of {[len(k) for k in kept]}; expected {list(sizes)}")
-    everything = [[True] * size for size in sizes]
-    canvas = Canvas()
-    counts = [
-        _draw_network(canvas, x, max(sizes), layers)
-        for x, layers in ((20.0, everything), (40.0 + 110 * len(sizes), kept))
-    ]
-    for x, words in ((20.0, full), (40.0 + 110 * len(sizes), "one mask")):
-        middle = x + 55 * (len(sizes) - 1) + 14
-        canvas.text(middle, 52 * max(sizes) + 26, words, size=17)
-    canvas.width, canvas.height = 40.0 + 220 * len(sizes) - 60, 52.0 * max(sizes) + 30
-    dropped = [
-        f"unit {unit} of layer {layer}"
-        for layer, units in enumerate(kept)
-        for unit, stays in enumerate(units)
-        if not stays
-    ]
-    left = f"{counts[1]} connection{' is' if counts[1] == 1 else 's are'} left"
-    shape = "-".join(map(str, sizes))
-    names = ", ".join(dropped) or "nothing"
-    summary = f"{title}: {shape} units, {counts[0]} connections. Dropped: {names}. {left}."
-    return canvas.picture(title, summary)
-
-
-def _draw_network(canvas: Canvas, x: float, tallest: int, kept: Sequence[Sequence[bool]]) -> int:
-    """Draw one network from its left edge on; return how many connections it has."""
-    places = [
-        [(x + 14 + 110 * layer, 52 * (unit + 0.5 + (tallest - len(units)) / 2))
-         for unit in range(len(units))]
-        for layer, units in enumerate(kept)
-    ]  # fmt: skip
-    n_lines = 0
-    for here, there in zip(range(len(kept)), range(1, len(kept)), strict=False):
-        for a, (x0, y0) in enumerate(places[here]):
-            for b, (x1, y1) in enumerate(places[there]):
-                if kept[here][a] and kept[there][b]:
-                    n_lines += 1
-                    canvas.elements.append(
-                        f'<path d="M{x0} {y0}L{x1} {y1}" stroke="{MUTED}" stroke-width="1.1"/>'
-                    )
-    for units, row in zip(kept, places, strict=True):
-        for stays, (cx, cy) in zip(units, row, strict=True):
-            canvas.elements.append(_unit(cx, cy, stays))
-    return n_lines
-
-
-def _unit(x: float, y: float, stays: bool) -> str:
-    if stays:
-        return f'<circle cx="{x}" cy="{y}" r="13" fill="{WEIGHT}" stroke="{INK}"/>'
-    circle = f'<circle cx="{x}" cy="{y}" r="13" fill="none" stroke="{MUTED}"/>'
-    cross = f"M{x - 7} {y - 7}L{x + 7} {y + 7}M{x - 7} {y + 7}L{x + 7} {y - 7}"
-    return circle + f'<path d="{cross}" stroke="{MUTED}" stroke-width="1.6"/>'
 
 
 def _short(height: float) -> str:

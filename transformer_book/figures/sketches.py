@@ -1,4 +1,4 @@
-"""Small drawings: time lines, rows of tokens, stacks, steps."""
+"""Small drawings: time lines, tokens, stacks, steps, units."""
 
 from collections.abc import Mapping, Sequence
 
@@ -189,6 +189,55 @@ def storyboard(
     return canvas.picture(title, f"{title}, most weight at each step: {'; '.join(sentences)}.")
 
 
+def thinned_network(
+    sizes: Sequence[int], kept: Sequence[Sequence[bool]], *, title: str, full: str = "every unit"
+) -> Picture:
+    """Draw a network of layers, and beside it the same one with some units dropped.
+
+    Args:
+        sizes: the number of units of each layer.
+        kept: for each layer which units are kept.
+        title: a short name for the picture.
+        full: what is written below the network with all its units.
+
+    Returns:
+        The picture; a dropped unit is crossed out, and nothing leads to or from it.
+
+    Raises:
+        ValueError: if there is no layer, a layer has no unit, or sizes and masks do not fit.
+
+    Example:
+        >>> thinned_network([2, 1], [[True, False], [True]], title="Thin").summary
+        'Thin: 2-1 units, 2 connections. Dropped: unit 1 of layer 0. 1 connection is left.'
+    """
+    check_filled("sizes", sizes, "at least one layer")
+    if min(sizes) < 1:
+        raise ValueError(f"sizes={list(sizes)} must be 1 or more in each layer")
+    if [len(layer) for layer in kept] != list(sizes):
+        raise ValueError(f"kept has layers of {[len(k) for k in kept]}; expected {list(sizes)}")
+    everything = [[True] * size for size in sizes]
+    canvas = Canvas()
+    counts = [
+        _draw_network(canvas, x, max(sizes), layers)
+        for x, layers in ((20.0, everything), (40.0 + 110 * len(sizes), kept))
+    ]
+    for x, words in ((20.0, full), (40.0 + 110 * len(sizes), "one mask")):
+        middle = x + 55 * (len(sizes) - 1) + 14
+        canvas.text(middle, 52 * max(sizes) + 26, words, size=17)
+    canvas.width, canvas.height = 40.0 + 220 * len(sizes) - 60, 52.0 * max(sizes) + 30
+    dropped = [
+        f"unit {unit} of layer {layer}"
+        for layer, units in enumerate(kept)
+        for unit, stays in enumerate(units)
+        if not stays
+    ]
+    left = f"{counts[1]} connection{' is' if counts[1] == 1 else 's are'} left"
+    shape = "-".join(map(str, sizes))
+    names = ", ".join(dropped) or "nothing"
+    summary = f"{title}: {shape} units, {counts[0]} connections. Dropped: {names}. {left}."
+    return canvas.picture(title, summary)
+
+
 def _check_weights(name: str, weights: Sequence[float], n: int) -> None:
     if len(weights) != n:
         raise ValueError(f"{name} has {len(weights)} weights; expected one for each of {n} columns")
@@ -210,3 +259,33 @@ def _token(canvas: Canvas, x: float, y: float, width: float, words: str, *, pale
 
 def _line(x0: float, y0: float, x1: float, y1: float) -> str:
     return f'<path d="M{x0} {y0}L{x1} {y1}" stroke="{MUTED}" stroke-width="2"/>'
+
+
+def _draw_network(canvas: Canvas, x: float, tallest: int, kept: Sequence[Sequence[bool]]) -> int:
+    """Draw one network from its left edge on; return how many connections it has."""
+    places = [
+        [(x + 14 + 110 * layer, 52 * (unit + 0.5 + (tallest - len(units)) / 2))
+         for unit in range(len(units))]
+        for layer, units in enumerate(kept)
+    ]  # fmt: skip
+    n_lines = 0
+    for here, there in zip(range(len(kept)), range(1, len(kept)), strict=False):
+        for a, (x0, y0) in enumerate(places[here]):
+            for b, (x1, y1) in enumerate(places[there]):
+                if kept[here][a] and kept[there][b]:
+                    n_lines += 1
+                    canvas.elements.append(
+                        f'<path d="M{x0} {y0}L{x1} {y1}" stroke="{MUTED}" stroke-width="1.1"/>'
+                    )
+    for units, row in zip(kept, places, strict=True):
+        for stays, (cx, cy) in zip(units, row, strict=True):
+            canvas.elements.append(_unit(cx, cy, stays))
+    return n_lines
+
+
+def _unit(x: float, y: float, stays: bool) -> str:
+    if stays:
+        return f'<circle cx="{x}" cy="{y}" r="13" fill="{ROLES["weight"][0]}" stroke="{INK}"/>'
+    circle = f'<circle cx="{x}" cy="{y}" r="13" fill="none" stroke="{MUTED}"/>'
+    cross = f"M{x - 7} {y - 7}L{x + 7} {y + 7}M{x - 7} {y + 7}L{x + 7} {y - 7}"
+    return circle + f'<path d="{cross}" stroke="{MUTED}" stroke-width="1.6"/>'
