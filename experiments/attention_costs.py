@@ -20,10 +20,20 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments.common import Options, Row, constant_adam, read_options, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    rounded,
+    rows_where,
+    wait,
+    write_results,
+)
 from transformer_lib.attention import attention, fused_attention
 from transformer_lib.masks import causal_mask
 
+CHAPTER = "17_cost"
 N_HEADS, D_HEAD = 8, 64
 D_MODEL = N_HEADS * D_HEAD
 WINDOW, CHUNK = 256, 128  # of the window, and of linear attention
@@ -174,30 +184,25 @@ class FirstOutput(nn.RNN):
 
 def clock(work: Callable[[], Any], device: str, repeats: int) -> float | str:
     """Return the median time of some work in milliseconds; nothing if memory runs out."""
-
-    def wait() -> None:
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-
     times = []
     try:
         for _ in range(2 + repeats):
-            wait()
+            wait(device)
             started = time.perf_counter()
             work()
-            wait()
+            wait(device)
             times.append(1_000 * (time.perf_counter() - started))
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return ""
-    return float(f"{median(times[2:]):.4g}")
+    return rounded(median(times[2:]), 4)
 
 
 def most_memory(work: Callable[[], Any], device: str) -> float | str:
     """Return how many MiB some work allocates at most; nothing if unknown or more than there is."""
     if not device.startswith("cuda"):
         return ""
-    torch.cuda.synchronize()
+    wait(device)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     try:
@@ -205,7 +210,7 @@ def most_memory(work: Callable[[], Any], device: str) -> float | str:
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return ""
-    return float(f"{(torch.cuda.max_memory_allocated() - before) / 2**20:.5g}")
+    return rounded((torch.cuda.max_memory_allocated() - before) / 2**20)
 
 
 def measure(
@@ -313,17 +318,13 @@ def run(options: Options) -> tuple[list[Row], list[Row]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure everything and write two tables."""
-    options = read_options("attention_costs", __doc__ or "", arguments)
+    options = read_options("attention_costs", __doc__, arguments)
     rows, steps = run(options)
-    write_csv(options.folder / "results.csv", rows)
-    write_csv(options.folder / "decode.csv", steps)
     longest = max(row["length"] for row in rows if row["kind"] == "tiled")
     metrics = {
-        f"{kind}_{direction}_{longest}_ms": next(
-            row["milliseconds"]
-            for row in rows
-            if (row["kind"], row["length"]) == (kind, longest) and row["pass"] == direction
-        )
+        f"{kind}_{direction}_{longest}_ms": rows_where(
+            rows, kind=kind, length=longest, **{"pass": direction}
+        )[0]["milliseconds"]
         for direction in dict.fromkeys(row["pass"] for row in rows)
         for kind in ("plain", "tiled", "fused", "window", "linear")
     }
@@ -333,6 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=constant_adam(1),
+        tables={"results": rows, "decode": steps},
         more={"n_heads": N_HEADS, "d_head": D_HEAD, "window": WINDOW, "chunk": CHUNK},
     )
 

@@ -15,19 +15,31 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from experiments.common import Options, Row, modern_config, read_options, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    merge_tables,
+    modern_config,
+    read_options,
+    rounded,
+    rounded_row,
+    wait,
+    write_results,
+)
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.decoding import generating
 from transformer_lib.generation import generate
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 
+CHAPTER = "16b_cache"
 SHAPES = {  # width, heads, blocks, width of the feed-forward network, tokens
     "draft": (64, 4, 2, 170, 259),
     "plays": (256, 8, 4, 688, 259),
@@ -77,29 +89,23 @@ class Clock:
 
     def __call__(self, work: Callable[[], object]) -> Row:
         """Return median and quartiles of the time that some work takes, in milliseconds."""
-        self._wait()
+        wait(self.device)
         start = time.perf_counter()
         work()  # the warm-up; its time says whether there can be a second one
-        self._wait()
+        wait(self.device)
         if time.perf_counter() - start < self.seconds / 10:
             work()
         times: list[float] = []
         deadline = time.perf_counter() + self.seconds
         while len(times) < 3 or (len(times) < self.most and time.perf_counter() < deadline):
-            self._wait()
+            wait(self.device)
             start = time.perf_counter()
             work()
-            self._wait()
+            wait(self.device)
             times.append(1000 * (time.perf_counter() - start))
         low, _, high = quantiles(times, n=4, method="inclusive")
         found = {"ms": median(times), "low": low, "high": high}
-        return {name: float(f"{value:.4g}") for name, value in found.items()} | {
-            "repeats": len(times)
-        }
-
-    def _wait(self) -> None:
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize(self.device)
+        return rounded_row(found, 4) | {"repeats": len(times)}
 
 
 def build(shape: str, max_len: int) -> CausalLM:
@@ -139,6 +145,12 @@ class Step:
         return logits
 
 
+def read_again(model: CausalLM, text: Tensor) -> Tensor:
+    """Read a whole text and return the scores after its last token, ``(B, V)``."""
+    scores: Tensor = model.output(model.decoder(text)[:, -1])
+    return scores
+
+
 def steps(model: CausalLM, lengths: Sequence[int], clock: Clock) -> list[Row]:
     """Time one step after texts of several lengths, with and without a cache."""
     rows: list[Row] = []
@@ -148,11 +160,7 @@ def steps(model: CausalLM, lengths: Sequence[int], clock: Clock) -> list[Row]:
         held = {"length": length, "cache_bytes": step.cache.n_bytes}
         rows.append(held | {"cache": 1} | clock(step))
         del step
-
-        def again(text: Tensor = text) -> Tensor:
-            scores: Tensor = model.output(model.decoder(text)[:, -1])
-            return scores
-
+        again = partial(read_again, model, text)
         rows.append({"length": length, "cache_bytes": 0, "cache": 0} | clock(again))
     return rows
 
@@ -166,11 +174,7 @@ def busy(model: CausalLM, lengths: Sequence[int]) -> list[Row]:
         step = Step(model, text[:, :-1], text[:, -1:])
         rows.append({"length": length, "cache": 1, "busy_ms": kernel_time(step)})
         del step
-
-        def again(text: Tensor = text) -> Tensor:
-            scores: Tensor = model.output(model.decoder(text)[:, -1])
-            return scores
-
+        again = partial(read_again, model, text)
         rows.append({"length": length, "cache": 0, "busy_ms": kernel_time(again)})
     return rows
 
@@ -184,7 +188,7 @@ def kernel_time(work: Callable[[], object], n: int = 3) -> float:
             work()
         torch.cuda.synchronize()
     total = sum(event.self_device_time_total for event in found.key_averages())
-    return float(f"{total / n / 1000:.4g}")
+    return rounded(total / n / 1000, 4)
 
 
 def passes(model: CausalLM, length: int, n_new: Sequence[int], clock: Clock) -> list[Row]:
@@ -213,10 +217,7 @@ def whole(model: CausalLM, lengths: Sequence[int], clock: Clock) -> list[Row]:
     rows: list[Row] = []
     for n in lengths:
         for kept in (True, False):
-
-            def write(n: int = n, kept: bool = kept) -> Tensor:
-                return generate(model, prompt, max_new_tokens=n, use_cache=kept)
-
+            write = partial(generate, model, prompt, max_new_tokens=n, use_cache=kept)
             rows.append({"n_new": n, "cache": int(kept)} | clock(write))
     return rows
 
@@ -258,19 +259,17 @@ def measure(device: str, shape: str, options: Options) -> dict[str, list[Row]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Take all times and write the tables."""
-    options = read_options("cache_costs", __doc__ or "", arguments)
+    options = read_options("cache_costs", __doc__, arguments)
     # One thread for each core, even where experiments usually have one thread.
     torch.set_num_threads(options.pick(min(16, os.cpu_count() or 1), 1))
     devices = list(dict.fromkeys([options.device, "cpu"]))
     shapes = options.pick(list(SHAPES), ["draft", "plays"])
-    tables: dict[str, list[Row]] = {}
+    found = []
     for device in devices:
         for shape in shapes:
-            for name, rows in measure(device, shape, options).items():
-                tables.setdefault(name, []).extend(rows)
+            found.append(measure(device, shape, options))
             print(device, shape, f"{time.perf_counter() - options.started:.0f} s", flush=True)
-    for name, rows in tables.items():
-        write_csv(options.folder / f"{name}.csv", rows)
+    tables = merge_tables(found)
     last = max(row["length"] for row in tables["results"] if row["shape"] == "plays")
     metrics = {
         f"{row['device']}_{'kept' if row['cache'] else 'again'}_{row['length']}_ms": row["ms"]
@@ -287,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=Recipe(steps=1, learning_rate=1e-3),  # nothing is trained
+        tables=tables,
         more={"cpu": threads, "shapes": {name: SHAPES[name] for name in shapes}},
     )
 

@@ -289,9 +289,9 @@ def rounded(value: float, digits: int = 5) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def rounded_row(row: Row) -> Row:
+def rounded_row(row: Row, digits: int = 5) -> Row:
     """Round all floats of a row, and leave the rest as it is."""
-    return {k: rounded(v) if isinstance(v, float) else v for k, v in row.items()}
+    return {k: rounded(v, digits) if isinstance(v, float) else v for k, v in row.items()}
 
 
 def rows_where(rows: Iterable[Row], /, **fields: object) -> list[Row]:

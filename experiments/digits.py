@@ -9,7 +9,6 @@ training images. The one that does best on the validation images is kept; all th
 import math
 from collections.abc import Sequence
 from functools import partial
-from statistics import mean
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -20,19 +19,20 @@ from experiments.common import (
     Row,
     accuracy,
     intervals,
+    mean_of,
     read_options,
+    small_config,
     watch,
-    write_csv,
     write_results,
 )
 from transformer_book import datasets
 from transformer_book.datasets import image_batch
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, Batches
 from transformer_lib.models import VisionTransformer
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import train
 
+CHAPTER = "18b_beyond_text"
 IMAGE, PATCH = 8, 2
 ABOUT = {
     "Task": """A picture of 8×8 pixels in, the digit in it out. The picture is cut into 16 patches
@@ -77,14 +77,11 @@ def distorted_batch(examples: Sequence[tuple[Tensor, Tensor]], **amounts: float)
 
 def build(options: Options) -> VisionTransformer:
     """Make the model with new weights."""
-    config = TransformerConfig(
+    config = small_config(
         max_len=(IMAGE // PATCH) ** 2 + 1,
         d_model=options.pick(64, 16),
-        n_heads=4,
         n_layers=options.pick(4, 1),
         position="learned",
-        norm_position="pre",
-        activation="gelu",
         dropout=0.1,
     )
     return VisionTransformer(config, IMAGE, PATCH, n_channels=1, n_classes=10)
@@ -104,11 +101,11 @@ def loaders(options: Options, seed: int) -> tuple[Batches, Batches, Batches]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train one model for each seed, keep the best and write the results."""
-    options = read_options("digits", __doc__ or "", arguments)
+    options = read_options("digits", __doc__, arguments)
     steps = options.n_steps(2_500)
     results: list[Row] = []
     trained: list[tuple[VisionTransformer, list[Row], Recipe]] = []
-    for seed in range(options.seed, options.seed + options.pick(3, 2)):
+    for seed in options.seeds(3, 2):
         torch.manual_seed(seed)
         model = build(options)
         batches, validation, test = loaders(options, seed)
@@ -133,16 +130,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     order = [(row["validation"], -row["validation_loss"]) for row in results]
     best = order.index(max(order))
     model, rows, recipe = trained[best]
-    write_csv(options.folder / "seeds.csv", results)
     metrics = {
         "test_accuracy": results[best]["test"],
-        "test_accuracy_mean_of_seeds": mean(row["test"] for row in results),
+        "test_accuracy_mean_of_seeds": mean_of(results, "test"),
         "validation_accuracy": results[best]["validation"],
         "chosen_seed": results[best]["seed"],
     }
     write_results(
         options, data="digits.csv", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        rows=rows, more={"seeds": results},
+        rows=rows, tables={"seeds": results}, more={"seeds": results},
     )  # fmt: skip
 
 

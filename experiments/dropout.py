@@ -11,25 +11,26 @@ has a process of its own.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from statistics import mean
 
 import torch
 
 from experiments.common import (
     Row,
     constant_adam,
+    mean_of,
     read_options,
+    rounded,
     side_by_side,
+    small_config,
     texts,
-    write_csv,
     write_results,
 )
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "10c_dropout"
 DROPOUTS = (0.0, 0.1, 0.2, 0.3)
 LETTERS = (20_000, 100_000, 0)  # 0: the whole text
 N_JUDGED = 20_000  # letters that a loss is the mean of
@@ -72,28 +73,15 @@ def run_one(
     Returns:
         Rows of ``results.csv``.
     """
-    torch.set_float32_matmul_precision("high")
     known, unknown, letters = texts(n_characters)
-    vocab = len(letters)
     known = known[: n_letters or None]
     length, batch_size = 64, 64
     batches = TextWindows(known, length, batch_size, seed=recipe.seed)
     seen, new = (TextWindows(part[: n_judged + 1], length, 320) for part in (known, unknown))
     torch.manual_seed(recipe.seed)
-    model = CausalLM(
-        TransformerConfig(
-            vocab_size=vocab,
-            max_len=length,
-            d_model=d_model,
-            n_heads=4,
-            n_layers=2,
-            position="rope",
-            norm_position="pre",
-            activation="gelu",
-            dropout=dropout,
-            init="gpt2",
-        )
-    ).to(device)
+    sizes = {"vocab_size": len(letters), "max_len": length, "d_model": d_model}
+    config = small_config(**sizes, position="rope", dropout=dropout, init="gpt2")
+    model = CausalLM(config).to(device)
     rows: list[Row] = []
 
     def look(row: Row) -> None:
@@ -103,9 +91,9 @@ def run_one(
                 "dropout": dropout,
                 "seed": recipe.seed,
                 "step": row["step"],
-                "passes": _rounded(row["step"] * length * batch_size / len(known)),
-                "train_loss": _rounded(evaluate(model, seen)["loss"]),
-                "loss": _rounded(evaluate(model, new)["loss"]),
+                "passes": rounded(row["step"] * length * batch_size / len(known)),
+                "train_loss": rounded(evaluate(model, seen)["loss"]),
+                "loss": rounded(evaluate(model, new)["loss"]),
             }
         )
 
@@ -113,32 +101,32 @@ def run_one(
     return rows
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write one table."""
-    options = read_options("dropout", __doc__ or "", arguments)
+    options = read_options("dropout", __doc__, arguments)
     steps = options.n_steps(800)
     recipe = constant_adam(steps, 1e-3, log_every=max(steps // 16, 1))
-    seeds = range(options.seed, options.seed + options.pick(3, 1))
-    choices = product(options.pick(LETTERS, (2_000,)), options.pick(DROPOUTS, (0.0, 0.3)), seeds)
+    amounts, rates = options.pick((LETTERS, DROPOUTS), ((2_000,), (0.0, 0.3)))
     sizes = options.pick((128, N_JUDGED, None), (16, 640, 4_000))
     plan = [
-        (n, rate, replace(recipe, seed=seed), *sizes, options.device) for n, rate, seed in choices
+        (n, rate, replace(recipe, seed=seed), *sizes, options.device)
+        for n, rate, seed in product(amounts, rates, options.seeds(3))
     ]
     rows = [row for found in side_by_side(run_one, plan, options) for row in found]
-    write_csv(options.folder / "results.csv", rows)
-    last = [row for row in rows if row["step"] == steps]
-    pairs = dict.fromkeys((row["letters"], row["dropout"]) for row in rows)
     metrics = {
-        f"loss ({letters:,} letters, dropout {rate})": mean(
-            row["loss"] for row in last if (row["letters"], row["dropout"]) == (letters, rate)
+        f"loss ({letters:,} letters, dropout {rate})": mean_of(
+            rows, "loss", letters=letters, dropout=rate, step=steps
         )
-        for letters, rate in pairs
+        for letters, rate in dict.fromkeys((row["letters"], row["dropout"]) for row in rows)
     }
-    write_results(options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe)
+    write_results(
+        options,
+        data="shakespeare.txt",
+        about=ABOUT,
+        metrics=metrics,
+        recipe=recipe,
+        tables={"results": rows},
+    )
 
 
 if __name__ == "__main__":

@@ -15,19 +15,19 @@ from experiments.common import (
     intervals,
     predictions,
     read_options,
+    small_config,
     watch,
-    write_csv,
     write_results,
 )
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES, NumberWords
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, classification_batch
 from transformer_lib.models import SequenceClassifier
 from transformer_lib.recipes import modern_recipe
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import train
 
+CHAPTER = "11b_context"
 ABOUT = {
     "Task": f"""The words of a number from 0 to 999 in, one of {len(LANGUAGES)} languages out:
         {", ".join(LANGUAGES.values())}. The encoder reads letters; the mean of its vectors is
@@ -56,17 +56,14 @@ def batches(part: Sequence[NumberWords], tokenizer: Tokenizer, options: Options)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the classifier, test it and write the results."""
-    options = read_options("languages", __doc__ or "", arguments)
+    options = read_options("languages", __doc__, arguments)
     data = datasets.languages()
     tokenizer = CharTokenizer.train(row.words for row in data.train)
-    config = TransformerConfig(
+    config = small_config(
         vocab_size=tokenizer.vocab_size,
         max_len=128,
         d_model=options.pick(64, 16),
-        n_heads=4,
         n_layers=options.pick(4, 1),
-        norm_position="pre",
-        activation="gelu",
         dropout=0.2,
     )
     model = SequenceClassifier(config, n_classes=len(LANGUAGES), pooling="mean")
@@ -85,13 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     truth = torch.tensor([row.label for row in data.test[:few]])
     n = len(LANGUAGES)
     confusion = torch.bincount(truth * n + found, minlength=n * n).view(n, n)  # row: the truth
-    write_csv(
-        options.folder / "confusion.csv",
-        [
-            {"language": code, **dict(zip(LANGUAGES, counts, strict=True))}
-            for code, counts in zip(LANGUAGES, confusion.tolist(), strict=True)
-        ],
-    )
+    table = [
+        {"language": code, **dict(zip(LANGUAGES, counts, strict=True))}
+        for code, counts in zip(LANGUAGES, confusion.tolist(), strict=True)
+    ]
     mistakes = [
         {"words": row.words, "language": row.language, "answer": list(LANGUAGES)[answer]}
         for row, answer in zip(data.test, found.tolist(), strict=False)
@@ -105,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     write_results(
         options, data="languages.tsv", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        tokenizer=tokenizer, rows=rows, more={"mistakes": mistakes[:20]},
+        tokenizer=tokenizer, rows=rows, tables={"confusion": table},
+        more={"mistakes": mistakes[:20]},
     )  # fmt: skip
 
 
