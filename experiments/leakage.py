@@ -9,11 +9,10 @@ given what came before and nothing else; and by what it writes.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from statistics import mean
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -23,13 +22,14 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
     read_options,
-    write_csv,
+    rows_where,
+    small_config,
     write_results,
 )
 from transformer_book import datasets
 from transformer_book.mistakes import mistake
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, next_token_batch
 from transformer_lib.generation import Sampling, choose_token
 from transformer_lib.masks import token_mask
@@ -38,6 +38,7 @@ from transformer_lib.recipes import Recipe
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "05_masks"
 PAD, BOS, EOS = 0, 1, 2
 LIMIT = 10_000  # numbers below this are spelled
 LENGTH = 48  # of the longest one, with its start and its end
@@ -65,7 +66,7 @@ def training_batch(sequences: Sequence[Sequence[int]]) -> Batch:
     return batch | {"mask": token_mask(batch["ids"], PAD)}
 
 
-def with_mask(kind: str) -> Any:
+def with_mask(kind: str) -> AbstractContextManager[object]:
     """Give the decoder one of the three masks until the end of a ``with`` block."""
     name = MASKS[kind]
     return nullcontext() if name is None else mistake(name)
@@ -127,17 +128,8 @@ def run_one(kind: str, options: Options, recipe: Recipe) -> tuple[list[Row], lis
     new = [encode(text) for text in test_part[: options.pick(None, 4)]]
     tests = Batches(new, training_batch, batch_size=256, shuffle=False)
     torch.manual_seed(recipe.seed)
-    model = CausalLM(
-        TransformerConfig(
-            vocab_size=tokenizer.vocab_size,
-            max_len=LENGTH,
-            d_model=64,
-            n_heads=4,
-            n_layers=2,
-            norm_position="pre",
-            dropout=0.0,
-        )
-    ).to(options.device)
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_len": LENGTH, "d_model": 64}
+    model = CausalLM(small_config(**sizes, activation="relu")).to(options.device)
     whole = {name: t.to(options.device) for name, t in training_batch(new).items()}
     rows: list[Row] = []
     samples: list[str] = []
@@ -164,19 +156,18 @@ def run_one(kind: str, options: Options, recipe: Recipe) -> tuple[list[Row], lis
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write one table."""
-    options = read_options("leakage", __doc__ or "", arguments)
+    options = read_options("leakage", __doc__, arguments)
     steps = options.n_steps(600)
     recipe = constant_adam(steps, log_every=options.pick(max(steps // 15, 1), steps))
     rows: list[Row] = []
     samples: dict[str, list[str]] = {}
-    for seed in range(options.seed, options.seed + options.pick(3, 1)):
+    for seed in options.seeds(3):
         for kind in MASKS:
             found, samples[kind] = run_one(kind, options, replace(recipe, seed=seed))
             rows += found
-    write_csv(options.folder / "results.csv", rows)
-    last = [row for row in rows if row["step"] == steps]
+    last = rows_where(rows, step=steps)
     metrics = {
-        f"{name} ({kind})": mean(row[name] for row in last if row["mask"] == kind)
+        f"{name} ({kind})": mean_of(last, name, mask=kind)
         for name in ("valid", "loss", "honest_loss")
         for kind in MASKS
     }
@@ -186,6 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,
+        tables={"results": rows},
         more={"samples": samples},
     )
 

@@ -9,9 +9,10 @@ they are and after a short training at the new length. Each run has a process of
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from statistics import mean
+from itertools import product
 from typing import Literal, get_args
 
 import torch
@@ -22,19 +23,24 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
+    merge_tables,
     read_options,
+    rounded,
     side_by_side,
+    small_config,
     texts,
-    write_csv,
     write_results,
 )
+from experiments.loops import minimise, rise_and_fall
 from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.config import Position, TransformerConfig
+from transformer_lib.config import Position
 from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import train
 
+CHAPTER = "07b_length"
 Method = Literal["plain", "interpolation", "ntk", "yarn", "yarn-8"]
 SCHEMES: tuple[Position, ...] = get_args(Position)
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -126,19 +132,8 @@ def build(
         The model.
     """
     torch.manual_seed(seed)
-    return CausalLM(
-        TransformerConfig(
-            vocab_size=vocab,
-            max_len=longest,
-            d_model=d_model,
-            n_heads=4,
-            n_layers=n_layers,
-            dropout=0.0,
-            position=position,
-            norm_position="pre",
-            activation="gelu",
-        )
-    )
+    sizes = {"vocab_size": vocab, "max_len": longest, "d_model": d_model, "n_layers": n_layers}
+    return CausalLM(small_config(**sizes, position=position))
 
 
 # Copying
@@ -154,7 +149,7 @@ def copies(n: int, length: int, generator: torch.Generator) -> tuple[Tensor, Ten
 
 def run_copy(
     scheme: Position, seed: int, recipe: Recipe, lengths: tuple[int, int], device: str
-) -> list[Row]:
+) -> dict[str, list[Row]]:
     """Train one model to copy, and test it at every place of longer sequences.
 
     Args:
@@ -165,35 +160,35 @@ def run_copy(
         device: where to train.
 
     Returns:
-        Rows of ``copy.csv``.
+        The rows of ``copy.csv``.
     """
-    torch.set_float32_matmul_precision("high")
     trained, longest = lengths
     model = build(scheme, N_SYMBOLS, longest, d_model=64, n_layers=2, seed=seed).to(device)
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate, recipe.betas)
     drawn = torch.Generator().manual_seed(seed)
-    for step in range(recipe.steps):
-        pace = min((step + 1) / max(recipe.warmup, 1), 1 - step / recipe.steps)
-        optimizer.param_groups[0]["lr"] = pace * recipe.learning_rate
+
+    def loss_at(_: int) -> Tensor:
         ids, targets = (tensor.to(device) for tensor in copies(64, trained, drawn))
-        loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+
+    minimise(model, optimizer, recipe, loss_at, rate=rise_and_fall)
     with torch.no_grad():
         ids, targets = copies(256, longest, torch.Generator().manual_seed(10_000 + seed))
         right = (model(ids.to(device)).argmax(dim=-1).cpu() == targets).double().mean(dim=0)
-    width = trained // 4
-    return [
-        {
-            "scheme": scheme,
-            "seed": seed,
-            "first": max(first, BACK),
-            "last": first + width,
-            "accuracy": _rounded(float(right[max(first, BACK) : first + width].mean())),
-        }
-        for first in range(0, longest, width)
+    # A symbol of the first places has none so far before it.
+    places = [(max(first, BACK), last) for first, last in stretches(trained, longest)]
+    rows: list[Row] = [
+        {"scheme": scheme, "seed": seed, "first": first, "last": last}
+        | {"accuracy": rounded(float(right[first:last].mean()))}
+        for first, last in places
     ]
+    return {"copy": rows}
+
+
+def stretches(trained: int, longest: int) -> list[tuple[int, int]]:
+    """Cut places up to the longest into stretches of a quarter of the trained length."""
+    width = trained // 4
+    return [(first, first + width) for first in range(0, longest, width)]
 
 
 # Guessing letters
@@ -222,7 +217,7 @@ def letter_losses(model: CausalLM, text: Tensor, length: int, longest: int) -> T
 
 def last_loss(model: CausalLM, text: Tensor, length: int, longest: int) -> float:
     """Return the mean loss of the last letters of texts."""
-    return _rounded(float(letter_losses(model, text, length, longest)[-MEASURED:].mean()))
+    return rounded(float(letter_losses(model, text, length, longest)[-MEASURED:].mean()))
 
 
 def set_window(model: CausalLM, window: int | None) -> None:
@@ -232,7 +227,7 @@ def set_window(model: CausalLM, window: int | None) -> None:
 
 def run_text(
     scheme: Position, seed: int, recipe: Recipe, lengths: tuple[int, ...], options: Options
-) -> tuple[list[Row], list[Row], list[Row]]:
+) -> dict[str, list[Row]]:
     """Train one language model and test it on longer texts.
 
     Args:
@@ -243,16 +238,14 @@ def run_text(
         options: the experiment's.
 
     Returns:
-        Rows of ``results.csv``, of ``positions.csv`` and of ``extension.csv``; the last ones for
-        RoPE only.
+        The rows of ``results.csv``, of ``positions.csv`` and of ``extension.csv``; the last ones
+        for RoPE only.
     """
-    torch.set_float32_matmul_precision("high")
     known, unknown, letters = texts(options.pick(None, 3_000))
-    vocab = len(letters)
     unknown = unknown.to(options.device)
     trained, longest = lengths[0], lengths[-1]
     sizes = options.pick((128, 3), (16, 1))
-    model = build(scheme, vocab, longest, *sizes, seed=seed)
+    model = build(scheme, len(letters), longest, *sizes, seed=seed)
     windows = TextWindows(known, trained, batch_size=32, seed=seed)
     train(model, windows, replace(recipe, seed=seed), device=options.device, progress=False)
     run: Row = {"scheme": scheme, "seed": seed}
@@ -263,18 +256,12 @@ def run_text(
         rows.append(row | {"windowed_loss": last_loss(model, unknown, length, longest)})
         set_window(model, None)
     by_place = letter_losses(model, unknown, longest, longest)
-    width = trained // 4
     places = [
-        run
-        | {
-            "first": first,
-            "last": first + width,
-            "loss": _rounded(float(by_place[first : first + width].mean())),
-        }
-        for first in range(0, longest, width)
+        run | {"first": first, "last": last, "loss": rounded(float(by_place[first:last].mean()))}
+        for first, last in stretches(trained, longest)
     ]
     stretched = extend(model, known, unknown, lengths, seed, options) if scheme == "rope" else []
-    return rows, places, stretched
+    return {"results": rows, "positions": places, "extension": stretched}
 
 
 def extend(
@@ -324,49 +311,24 @@ def extend(
     return rows
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
-def run_one(task: str, *given: object) -> list[list[Row]]:
-    """Make one run of either task; return the rows of its tables."""
-    return [run_copy(*given)] if task == "copy" else list(run_text(*given))  # type: ignore[arg-type]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write four tables."""
-    options = read_options("lengths", __doc__ or "", arguments)
+    options = read_options("lengths", __doc__, arguments)
     recipe = modern_recipe(options.n_steps(2_000), 2e-3, weight_decay=0.0, checkpoint_every=10**6)
     copying = constant_adam(recipe.steps)
     lengths = options.pick((128, 192, 256, 512, 1_024), (16, 64, 128))
     order = sorted(SCHEMES, key=lambda scheme: scheme != "rope")  # the longest runs come first
-    first = options.seed
-    plan: list[tuple[object, ...]] = [
-        ("text", scheme, seed, recipe, lengths, options)
-        for scheme in order
-        for seed in range(first, first + options.pick(3, 1))
-    ]
     sizes = options.pick((32, 128), (16, 32))
-    plan += [
-        ("copy", scheme, seed, copying, sizes, options.device)
-        for scheme in SCHEMES
-        for seed in range(first, first + options.pick(4, 1))
+    plan: list[tuple[object, ...]] = [
+        *((run_text, *run, recipe, lengths, options) for run in product(order, options.seeds(3))),
+        *(
+            (run_copy, *run, copying, sizes, options.device)
+            for run in product(SCHEMES, options.seeds(4))
+        ),
     ]
-    found = side_by_side(run_one, plan, options)
-    tables: dict[str, list[Row]] = {
-        "results": [row for run in found if len(run) == 3 for row in run[0]],
-        "positions": [row for run in found if len(run) == 3 for row in run[1]],
-        "extension": [row for run in found if len(run) == 3 for row in run[2]],
-        "copy": [row for run in found if len(run) == 1 for row in run[0]],
-    }
-    for name, rows in tables.items():
-        write_csv(options.folder / f"{name}.csv", rows)
+    tables = merge_tables(side_by_side(operator.call, plan, options))
     metrics = {
-        f"loss_{scheme}_{length}": mean(
-            row["loss"]
-            for row in tables["results"]
-            if (row["scheme"], row["length"]) == (scheme, length)
-        )
+        f"loss_{scheme}_{length}": mean_of(tables["results"], "loss", scheme=scheme, length=length)
         for scheme in SCHEMES
         for length in (lengths[0], lengths[-1])
     }
@@ -376,6 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,
+        tables=tables,
         more={"lengths": lengths, "copy_lengths": sizes, "copy_recipe": asdict(copying)},
     )
 
