@@ -13,6 +13,7 @@ import operator
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from statistics import mean
 
 import torch
@@ -23,27 +24,35 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
     read_options,
     side_by_side,
-    write_csv,
     write_results,
 )
-from experiments.recall import N_SYMBOLS, VOCABULARY, WIDTHS, accuracy, class_batch
+from experiments.recall import (
+    BATCH,
+    N_SYMBOLS,
+    accuracy,
+    class_batch,
+    learn,
+    recurrent,
+    sequences,
+)
 from transformer_book import datasets
-from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq, with_lengths
-from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, recall_task
+from transformer_book.recurrent import Kind, RecurrentClassifier, RecurrentSeq2Seq, with_lengths
+from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task
 from transformer_lib.data import Batch, Batches, translation_batch
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import train
 
-BATCH = 32
+CHAPTER = "01b_one_vector"
 N_LETTERS = 10  # of the words that are copied
 COPY_WIDTH = 48
 ALIGNER_WIDTH = 32
 LENGTHS = (2, 5, 10, 15, 20, 25, 30, 40)
 MAX_LENGTH = 30  # of the words to learn from
 DISTANCE = 50
-CHANGES = (  # network, and what is done to its first weights
+CHANGES: tuple[tuple[Kind, str], ...] = (  # network, and what is done to its first weights
     ("rnn", "none"),
     ("rnn", "orthogonal"),
     ("gru", "none"),
@@ -53,10 +62,6 @@ CHANGES = (  # network, and what is done to its first weights
     ("lstm", "forget 3"),
     ("lstm", "forget 5"),
 )
-ENOUGH = 0.99
-
-Aligner = tuple[nn.Module, str, list[Row]]  # the network, its letters, its translations
-
 ABOUT = {
     "Task": f"""Copying: a word of 1 to {MAX_LENGTH} of {N_LETTERS} letters in, the same word out,
         letter by letter. Recall: one of {N_SYMBOLS} symbols, then {DISTANCE} random fillers in; the
@@ -103,15 +108,9 @@ def copy_one(attention: bool, recipe: Recipe, lengths: Sequence[int], n_tests: i
         generator = torch.Generator().manual_seed(1_000 * seed + length)
         new = FIRST_SYMBOL + torch.randint(N_LETTERS, (n_tests, length), generator=generator)
         right = _copies(model, new)
-        rows.append(
-            {
-                "attention": attention,
-                "seed": seed,
-                "length": length,
-                "letters": float(right.double().mean()),
-                "words": float(right.all(dim=1).double().mean()),
-            }
-        )
+        row: Row = {"attention": attention, "seed": seed, "length": length}
+        row |= {"letters": float(right.double().mean())}
+        rows.append(row | {"words": float(right.all(dim=1).double().mean())})
     return rows
 
 
@@ -159,7 +158,7 @@ def arriving(model: RecurrentClassifier, pairs: Sequence[Pair]) -> Tensor:
 
 
 def recall_one(
-    kind: str, change: str, recipe: Recipe, distance: int, n_tests: int
+    kind: Kind, change: str, recipe: Recipe, distance: int, n_tests: int
 ) -> tuple[Row, list[Row]]:
     """Train one network to recall, after a change of its first weights.
 
@@ -173,34 +172,24 @@ def recall_one(
     Returns:
         A row of ``recall.csv``, and rows of ``gradients.csv``, before and after training.
     """
-    seed = recipe.seed
-    torch.manual_seed(seed)
-    model = RecurrentClassifier(kind, VOCABULARY, WIDTHS[kind], n_classes=VOCABULARY)  # type: ignore[arg-type]
+    torch.manual_seed(recipe.seed)
+    model = recurrent(kind)
     change_weights(model, change)
-    pairs = recall_task(BATCH * min(recipe.steps, 500), N_SYMBOLS, distance, seed=2 * seed)
-    new = recall_task(n_tests, N_SYMBOLS, distance, seed=2 * seed + 1)
-    arrived: list[int] = []
-
-    def look(row: Row) -> None:
-        if not arrived and accuracy(model, new[:200]) >= ENOUGH:
-            arrived.append(row["step"])
-
+    pairs, new = sequences(distance, recipe, n_tests)
     found = {"before": arriving(model, new[:100])}
-    batches = Batches(pairs, class_batch, batch_size=BATCH, seed=seed)
-    train(model, batches, recipe, device="cpu", progress=False, on_step=look)
+    _, steps = learn(model, pairs, new, recipe)
     found["after"] = arriving(model, new[:100])
-    who = {"model": kind, "change": change, "seed": seed}
+    who = {"model": kind, "change": change, "seed": recipe.seed}
     gradients = [
         who | {"moment": moment, "distance": distance - t, "gradient": float(norms[t])}
         for moment, norms in found.items()
         for t in reversed(range(len(norms)))
         if (distance - t) % 5 == 0
     ]
-    steps = arrived[0] if arrived else ""
     return who | {"accuracy": accuracy(model, new), "steps_to_99": steps}, gradients
 
 
-def align(recipe: Recipe, n_tests: int) -> Aligner:
+def align(recipe: Recipe, n_tests: int) -> tuple[nn.Module, str, list[Row]]:
     """Train a translator of numbers below 100 whose attention can be looked at.
 
     Args:
@@ -242,65 +231,68 @@ def _write(model: nn.Module, source: list[int], letters: str) -> str:
     return "".join(letters[i - FIRST_SYMBOL] for i in written[1:] if i >= FIRST_SYMBOL)
 
 
-def run_all(
-    options: Options, n_seeds: int
-) -> tuple[list[Row], list[tuple[Row, list[Row]]], Aligner]:
-    """Make all runs side by side, each with one thread; the longest ones start first."""
-    seeds = range(options.seed, options.seed + n_seeds)
+def run_all(options: Options) -> tuple[dict[str, list[Row]], nn.Module, str]:
+    """Make all runs side by side, each with one thread; the longest ones start first.
+
+    Args:
+        options: the experiment's.
+
+    Returns:
+        The tables, the translator, and its letters.
+    """
+    seeds = options.seeds(3)
     lengths, distance = options.pick(LENGTHS, (2, MAX_LENGTH)), options.pick(DISTANCE, 5)
     n_copies, n_recalls = options.pick(500, 2), options.pick(1_000, 8)
+    copying, recalling = options.n_steps(800), options.n_steps(500)
     copies = [
-        (copy_one, attention, recipe, lengths, n_copies)
-        for attention in (True, False)
-        for recipe in (constant_adam(options.n_steps(800), 5e-3, seed=seed) for seed in seeds)
+        (copy_one, attention, constant_adam(copying, 5e-3, seed=seed), lengths, n_copies)
+        for attention, seed in product((True, False), seeds)
     ]
     recalls = [
-        (recall_one, kind, change, recipe, distance, n_recalls)
-        for kind, change in CHANGES
-        for recipe in (constant_adam(options.n_steps(500), 3e-3, seed=seed) for seed in seeds)
+        (recall_one, *each, constant_adam(recalling, 3e-3, seed=seed), distance, n_recalls)
+        for each, seed in product(CHANGES, seeds)
     ]
     recipe = constant_adam(options.n_steps(400), 5e-3, seed=options.seed)
     plan = [*copies, *recalls, (align, recipe, options.pick(100, 1))]
-    *made, aligner = side_by_side(operator.call, plan, options)
-    copied = [row for rows in made[: len(copies)] for row in rows]
-    return copied, made[len(copies) :], aligner
+    *made, (model, letters, translations) = side_by_side(operator.call, plan, options)
+    recalled = made[len(copies) :]
+    tables = {
+        "copying": [row for rows in made[: len(copies)] for row in rows],
+        "recall": [row for row, _ in recalled],
+        "gradients": [row for _, rows in recalled for row in rows],
+        "translations": translations,
+    }
+    return tables, model, letters
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write their tables, and the translator."""
-    options = read_options("memory", __doc__ or "", arguments)
-    n_seeds = options.pick(3, 1)
-    copied, runs, (model, letters, translations) = run_all(options, n_seeds)
-    recalled = [row for row, _ in runs]
-    write_csv(options.folder / "copying.csv", copied)
-    write_csv(options.folder / "recall.csv", recalled)
-    write_csv(options.folder / "gradients.csv", [row for _, rows in runs for row in rows])
-    write_csv(options.folder / "translations.csv", translations)
+    options = read_options("memory", __doc__, arguments)
+    tables, model, letters = run_all(options)
     save_file(model.state_dict(), options.folder / "aligner.safetensors")
     content = json.dumps({"letters": letters, "d_model": ALIGNER_WIDTH}, ensure_ascii=False)
     (options.folder / "aligner.json").write_text(content + "\n", encoding="utf-8")
     metrics = {
-        f"letters_copied_at_{MAX_LENGTH}_{name}_attention": mean(
-            row["letters"]
-            for row in copied
-            if (row["attention"], row["length"]) == (attention, MAX_LENGTH)
+        f"letters_copied_at_{MAX_LENGTH}_{name}_attention": mean_of(
+            tables["copying"], "letters", attention=attention, length=MAX_LENGTH
         )
         for name, attention in (("with", True), ("without", False))
     }
     metrics |= {
-        f"recalled_by_{kind}_{change}".replace(" ", "_"): mean(
-            row["accuracy"] for row in recalled if (row["model"], row["change"]) == (kind, change)
+        f"recalled_by_{kind}_{change}".replace(" ", "_"): mean_of(
+            tables["recall"], "accuracy", model=kind, change=change
         )
         for kind, change in CHANGES
     }
-    metrics["translated"] = mean(row["german"] == row["answer"] for row in translations)
+    metrics["translated"] = mean(row["german"] == row["answer"] for row in tables["translations"])
     write_results(
         replace(options, device="cpu"),
         data="transformer_book.tasks.copy_task and recall_task; book/data/numbers.tsv below 100",
         about=ABOUT,
         metrics=metrics,
         recipe=constant_adam(options.n_steps(500), 3e-3, seed=options.seed),
-        more={"n_seeds": n_seeds},
+        tables=tables,
+        more={"n_seeds": len(options.seeds(3))},
     )
 
 

@@ -8,34 +8,35 @@ one step of Python for each position, which a GPU does not make faster, so every
 and a CPU core of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from statistics import mean
 
 import torch
 from torch import nn
 
 from experiments.common import (
-    Options,
     Row,
     constant_adam,
+    mean_of,
+    n_parameters,
     read_options,
     side_by_side,
-    write_csv,
+    small_config,
     write_results,
 )
-from transformer_book.recurrent import RecurrentClassifier
+from transformer_book.recurrent import Kind, RecurrentClassifier
 from transformer_book.tasks import FIRST_SYMBOL, Pair, answer_batch, recall_task
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, Batches
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import train
 
+CHAPTER = "01_recurrence"
 N_SYMBOLS = 8
 VOCABULARY = FIRST_SYMBOL + 2 * N_SYMBOLS
-WIDTHS = {"rnn": 104, "gru": 60, "lstm": 52, "transformer": 32}  # about 25,000 parameters each
+WIDTHS: dict[Kind, int] = {"rnn": 104, "gru": 60, "lstm": 52}  # of the recurrent networks
 BATCH = 32
 DISTANCES = (5, 10, 20, 50, 100, 200)
 ENOUGH = 0.99
@@ -53,20 +54,21 @@ ABOUT = {
 }
 
 
-def build(kind: str) -> nn.Module:
-    """Make one of the four networks with new weights."""
-    if kind != "transformer":
-        return RecurrentClassifier(kind, VOCABULARY, WIDTHS[kind], n_classes=VOCABULARY)  # type: ignore[arg-type]
-    config = TransformerConfig(
-        vocab_size=VOCABULARY,
-        max_len=1 + max(DISTANCES),
-        d_model=WIDTHS[kind],
-        n_heads=2,
-        n_layers=2,
-        norm_position="pre",
-        dropout=0.0,
-    )
-    return CausalLM(config)
+def recurrent(kind: Kind) -> RecurrentClassifier:
+    """Make one of the recurrent networks with new weights."""
+    return RecurrentClassifier(kind, VOCABULARY, WIDTHS[kind], n_classes=VOCABULARY)
+
+
+def transformer() -> CausalLM:
+    """Make a Transformer of the same size with new weights."""
+    sizes = {"vocab_size": VOCABULARY, "max_len": 1 + max(DISTANCES), "d_model": 32}
+    return CausalLM(small_config(**sizes, n_heads=2, activation="relu"))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    **{kind: partial(recurrent, kind) for kind in WIDTHS},
+    "transformer": transformer,
+}
 
 
 def class_batch(pairs: Sequence[Pair]) -> Batch:
@@ -84,81 +86,89 @@ def accuracy(model: nn.Module, pairs: Sequence[Pair]) -> float:
     return float((logits.argmax(dim=-1) == batch["targets"]).double().mean())
 
 
-def run_one(kind: str, distance: int, seed: int, recipe: Recipe, n_tests: int) -> Row:
-    """Train one network at one distance.
+def sequences(distance: int, recipe: Recipe, n_tests: int) -> tuple[list[Pair], list[Pair]]:
+    """Draw sequences to learn from, and new ones, by the seed of a recipe."""
+    n = BATCH * min(recipe.steps, 500)
+    pairs = recall_task(n, N_SYMBOLS, distance, seed=2 * recipe.seed)
+    return pairs, recall_task(n_tests, N_SYMBOLS, distance, seed=2 * recipe.seed + 1)
+
+
+def learn(
+    model: nn.Module, pairs: Sequence[Pair], new: Sequence[Pair], recipe: Recipe
+) -> tuple[float, int | str]:
+    """Train a network to recall.
 
     Args:
-        kind: which network.
-        distance: how many fillers follow the symbol.
-        seed: of weights, data and their order.
-        recipe: how to train.
-        n_tests: how many new sequences it is measured with at the end.
+        model: the network.
+        pairs: sequences to learn from.
+        new: others, with which it is measured.
+        recipe: how to train; its seed is that of the order, too.
 
     Returns:
-        A row of ``results.csv``. ``steps_to_99`` is empty if the network never got there.
+        The last training loss, and after how many steps the network knew nearly all of the new
+        sequences; nothing (empty) if it never did.
     """
-    torch.manual_seed(seed)
-    model = build(kind)
-    pairs = recall_task(BATCH * min(recipe.steps, 500), N_SYMBOLS, distance, seed=2 * seed)
-    new = recall_task(n_tests, N_SYMBOLS, distance, seed=2 * seed + 1)
-    collate = answer_batch if kind == "transformer" else class_batch
     arrived: list[int] = []
 
     def look(row: Row) -> None:
         if not arrived and accuracy(model, new[:200]) >= ENOUGH:
             arrived.append(row["step"])
 
-    batches = Batches(pairs, collate, batch_size=BATCH, seed=seed)
+    collate = answer_batch if isinstance(model, CausalLM) else class_batch
+    batches = Batches(pairs, collate, batch_size=BATCH, seed=recipe.seed)
     rows = train(model, batches, recipe, device="cpu", progress=False, on_step=look)
-    return {
-        "model": kind,
-        "distance": distance,
-        "seed": seed,
-        "accuracy": accuracy(model, new),
-        "steps_to_99": arrived[0] if arrived else "",
-        "loss": rows[-1]["loss"],
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-    }
+    return rows[-1]["loss"], arrived[0] if arrived else ""
 
 
-def run_all(
-    options: Options, recipe: Recipe, distances: Sequence[int], n_seeds: int, n_tests: int
-) -> list[Row]:
-    """Make all runs side by side, each with one thread; the longest ones start first."""
-    seeds = range(options.seed, options.seed + n_seeds)
-    plan = [
-        (kind, distance, seed, replace(recipe, seed=seed), n_tests)
-        for distance, kind, seed in product(
-            sorted(distances, reverse=True), reversed(WIDTHS), seeds
-        )
-    ]
-    rows = side_by_side(run_one, plan, options)
-    order = list(WIDTHS)
-    return sorted(rows, key=lambda row: (order.index(row["model"]), row["distance"], row["seed"]))
+def run_one(kind: str, distance: int, recipe: Recipe, n_tests: int) -> Row:
+    """Train one network at one distance.
+
+    Args:
+        kind: which network.
+        distance: how many fillers follow the symbol.
+        recipe: how to train; its seed is that of weights, data and their order, too.
+        n_tests: how many new sequences it is measured with at the end.
+
+    Returns:
+        A row of ``results.csv``. ``steps_to_99`` is empty if the network never got there.
+    """
+    torch.manual_seed(recipe.seed)
+    model = NETWORKS[kind]()
+    pairs, new = sequences(distance, recipe, n_tests)
+    loss, steps = learn(model, pairs, new, recipe)
+    row: Row = {"model": kind, "distance": distance, "seed": recipe.seed}
+    row |= {"accuracy": accuracy(model, new), "steps_to_99": steps, "loss": loss}
+    return row | {"parameters": n_parameters(model)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write one table."""
-    options = read_options("recall", __doc__ or "", arguments)
+    options = read_options("recall", __doc__, arguments)
     recipe = constant_adam(options.n_steps(1_000))
-    distances, n_seeds = options.pick(DISTANCES, (2,)), options.pick(3, 1)
-    rows = run_all(options, recipe, distances, n_seeds, n_tests=options.pick(2_000, 20))
-    write_csv(options.folder / "results.csv", rows)
+    distances, seeds = options.pick(DISTANCES, (2,)), options.seeds(3)
+    n_tests = options.pick(2_000, 20)
+    order = list(NETWORKS)
+    plan = [  # the longest ones start first
+        (kind, distance, replace(recipe, seed=seed), n_tests)
+        for distance, kind, seed in product(reversed(distances), reversed(order), seeds)
+    ]
+    rows = side_by_side(run_one, plan, options)
+    rows.sort(key=lambda row: (order.index(row["model"]), row["distance"], row["seed"]))
     far = max(distances)
-    metrics = {
-        f"{kind}_accuracy_at_{far}": mean(
-            row["accuracy"] for row in rows if (row["model"], row["distance"]) == (kind, far)
-        )
-        for kind in WIDTHS
-    }
-    sizes = {row["model"]: row["parameters"] for row in rows}
     write_results(
         replace(options, device="cpu"),
         data=f"transformer_book.tasks.recall_task, {N_SYMBOLS} symbols, distances {distances}",
         about=ABOUT,
-        metrics=metrics,
+        metrics={
+            f"{kind}_accuracy_at_{far}": mean_of(rows, "accuracy", model=kind, distance=far)
+            for kind in order
+        },
         recipe=recipe,
-        more={"parameters": sizes, "n_seeds": n_seeds},
+        tables={"results": rows},
+        more={
+            "parameters": {row["model"]: row["parameters"] for row in rows},
+            "n_seeds": len(seeds),
+        },
     )
 
 
