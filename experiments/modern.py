@@ -11,7 +11,6 @@ its weights have one more axis.
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from statistics import mean
 from typing import Any
 
 import torch
@@ -20,10 +19,13 @@ from torch import Tensor
 from experiments.common import (
     Options,
     Row,
+    mean_of,
+    n_parameters,
     read_options,
+    rounded,
+    rows_where,
     side_by_side,
     texts,
-    write_csv,
     write_results,
 )
 from experiments.ensembles import Ensemble, learn, losses_of
@@ -31,6 +33,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 
+CHAPTER = "18_modern"
 WIDTH, LAYERS, HEADS = 128, 4, 4
 LENGTH, BATCH = 64, 32
 FIRST = "2017"  # the name of the model in which no switch is thrown
@@ -94,7 +97,7 @@ def configuration(switches: Sequence[str], **sizes: Any) -> TransformerConfig:
 def count(config: TransformerConfig) -> int:
     """Count the parameters of a decoder."""
     with torch.device("meta"):
-        return sum(weight.numel() for weight in CausalLM(config).parameters())
+        return n_parameters(CausalLM(config))
 
 
 def models() -> dict[tuple[str, ...], list[tuple[str, str, int]]]:
@@ -136,7 +139,6 @@ def run_one(
     Returns:
         For each rate and seed what was found, and the losses of all steps, ``(steps, R)``.
     """
-    torch.set_float32_matmul_precision("high")
     known, unknown, letters = texts(n_characters)
     config = configuration(switches, vocab_size=len(letters), **sizes)
     plan = [(rate, seed) for rate in rates for seed in seeds]
@@ -158,9 +160,9 @@ def run_one(
     losses = learn(ensemble, batch_of, losses_of, recipe)
     found = new_losses(ensemble, unknown.to(device), config.max_len)
     rows = [
-        {"learning_rate": rate, "seed": seed, "loss": _rounded(found[i])}
-        | {"training_loss": _rounded(losses[-20:, i].mean())}
-        | {"worst": _rounded(losses[recipe.warmup :, i].max())}
+        {"learning_rate": rate, "seed": seed, "loss": rounded(found[i].item())}
+        | {"training_loss": rounded(losses[-20:, i].mean().item())}
+        | {"worst": rounded(losses[recipe.warmup :, i].max().item())}
         | {"parameters": count(config), "d_ff": config.ffn_width}
         for i, (rate, seed) in enumerate(plan)
     ]
@@ -180,17 +182,13 @@ def new_losses(ensemble: Ensemble, text: Tensor, length: int) -> Tensor:
     return torch.stack(found).sum(dim=0)
 
 
-def _rounded(value: Any) -> float:
-    return float(f"{float(value):.5g}")
-
-
 def curves_of(run: Row, rates: Sequence[float], losses: Tensor) -> list[Row]:
     """Average the training losses over the seeds, and over stretches of steps."""
     by_rate = losses.unflatten(1, (len(rates), -1)).mean(dim=2)  # (steps, rates)
     every = max(len(losses) // 20, 1)
     return [
         run | {"learning_rate": rate, "step": end}
-        | {"loss": _rounded(by_rate[end - every : end, i].mean())}
+        | {"loss": rounded(by_rate[end - every : end, i].mean().item())}
         for i, rate in enumerate(rates)
         for end in range(every, len(losses) + 1, every)
     ]  # fmt: skip
@@ -198,17 +196,23 @@ def curves_of(run: Row, rates: Sequence[float], losses: Tensor) -> list[Row]:
 
 def plan_of(options: Options, recipe: Recipe) -> list[tuple[Any, ...]]:
     """List the runs, one for each kind of model."""
-    seeds = tuple(range(options.seed, options.seed + options.pick(4, 1)))
     rates = options.pick(RATES, RATES[:2])
     width, layers, length = options.pick((WIDTH, LAYERS, LENGTH), (16, 1, 8))
     sizes = {"max_len": length, "d_model": width, "n_layers": layers}
-    rest = (recipe, rates, seeds, sizes, options.pick(BATCH, 2), options.pick(None, 2_000))
+    rest = (
+        recipe,
+        rates,
+        options.seeds(4),
+        sizes,
+        options.pick(BATCH, 2),
+        options.pick(None, 2_000),
+    )
     return [(switches, *rest, options.device) for switches in models()]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write two tables."""
-    options = read_options("modern", __doc__ or "", arguments)
+    options = read_options("modern", __doc__, arguments)
     steps = options.n_steps(400)
     recipe = modern_recipe(steps, max(RATES), warmup=max(steps // 10, 1))
     plan = plan_of(options, recipe)
@@ -223,14 +227,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 curves += curves_of({"switch": name, "path": step}, plan[0][2], losses)
     n_letters = len(texts(plan[0][6])[2])
     rows.sort(key=lambda row: (row["group"], row["step"]))
-    write_csv(options.folder / "results.csv", rows)
-    write_csv(options.folder / "curves.csv", curves)
     write_results(
         options,
         data="shakespeare.txt",
         about=ABOUT,
         metrics={name: best(rows, "path", name) for name in (FIRST, *SWITCHES)},
         recipe=recipe,
+        tables={"results": rows, "curves": curves},
         more={
             "rates": list(plan[0][2]),
             "n_seeds": len(plan[0][3]),
@@ -241,10 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def best(rows: Sequence[Row], group: str, switch: str) -> float:
     """Return the lowest loss that a learning rate gives, as a mean of the seeds."""
-    mine = [row for row in rows if (row["group"], row["switch"]) == (group, switch)]
+    mine = rows_where(rows, group=group, switch=switch)
     rates = {row["learning_rate"] for row in mine}
-    means = [mean(row["loss"] for row in mine if row["learning_rate"] == r) for r in rates]
-    return float(min(means))
+    return min(mean_of(mine, "loss", learning_rate=rate) for rate in rates)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from transformer_lib.recipes import recipe_2017
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import train
 
+CHAPTER = "14_training"
 MAX_LEN = 80  # the longest English text has 72 letters, the longest German word 64
 MAX_MISTAKES = 20  # so many are written down
 ABOUT = {
@@ -93,7 +94,7 @@ def mistakes(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the translator, test it on all held-out numbers and write the results."""
-    options = read_options("numbers", __doc__ or "", arguments)
+    options = read_options("numbers", __doc__, arguments)
     data = datasets.numbers()
     tokenizer = CharTokenizer.train(n.english + n.german for n in data.train)
     config = TransformerConfig(

@@ -20,18 +20,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from experiments.common import (
-    ROOT,
-    Options,
-    Row,
-    constant_adam,
-    read_options,
-    write_csv,
-    write_results,
-)
+from experiments.cards import ROOT
+from experiments.common import Row, constant_adam, read_options, write_results
 from transformer_book import minilm
 from transformer_lib.models import SequenceClassifier, mean_over_tokens
 
+CHAPTER = "21_real_weights"
 LAST = 13  # the last chapter whose text is kept
 SUMMARY = "In one minute"
 AT = (1, 5, 10)
@@ -169,8 +163,8 @@ def judge(name: str, found: list[int], cosine: float | None) -> Row:
     return row | {"mrr": sum(inverse) / len(found), "low": low, "high": high, "cosine": cosine}
 
 
-def compare(rows: list[Row], made: dict[str, Tensor], options: Options) -> list[Row]:
-    """Let all methods answer all queries; write two tables and return the first."""
+def compare(rows: list[Row], made: dict[str, Tensor]) -> tuple[list[Row], list[Row]]:
+    """Let all methods answer all queries; return the rows of ``results`` and of ``queries``."""
     asked = [n for n, row in enumerate(rows) if row["heading"] == SUMMARY]
     corpus = [n for n, row in enumerate(rows) if row["heading"] != SUMMARY]
     right = torch.tensor([[rows[q]["page"] == rows[n]["page"] for n in corpus] for q in asked])
@@ -190,14 +184,12 @@ def compare(rows: list[Row], made: dict[str, Tensor], options: Options) -> list[
         {"page": rows[n]["page"], "minilm": mine, "words": counted, "query": rows[n]["text"]}
         for n, mine, counted in zip(asked, found[last], found["words"], strict=True)
     ]
-    write_csv(options.folder / "queries.csv", queries)
-    write_csv(options.folder / "results.csv", results)
-    return results
+    return results, queries
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the book, make the vectors, and compare."""
-    options = read_options("paragraphs", __doc__ or "", arguments)
+    options = read_options("paragraphs", __doc__, arguments)
     rows = read_paragraphs()
     if options.tiny:  # two pages
         names = sorted({str(row["page"]) for row in rows})[4:6]
@@ -206,10 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with torch.device(options.device):
         made = vectors(minilm.load(), [str(row["text"]) for row in rows])
     made = {name: table.cpu() for name, table in made.items()}
-    write_csv(options.folder / "paragraphs.csv", rows)
     kept = {"vectors": made["layer 6"].half().contiguous()}
     save_file(kept, options.folder / "vectors.safetensors")
-    results = compare(rows, made, options)
+    results, queries = compare(rows, made)
     metrics: dict[str, Any] = {f"mrr ({row['method']})": row["mrr"] for row in results}
     metrics |= {"paragraphs": len(rows), "queries": results[0]["queries"]}
     write_results(
@@ -218,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=constant_adam(1),
+        tables={"paragraphs": rows, "queries": queries, "results": results},
     )
 
 

@@ -21,7 +21,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor, nn
 
-from experiments.common import Options, Row, read_options, side_by_side, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    mean_of,
+    n_parameters,
+    read_options,
+    rows_where,
+    side_by_side,
+    small_config,
+    write_results,
+)
 from experiments.digits import distort
 from experiments.ensembles import Ensemble, learn, losses_of
 from transformer_book import datasets
@@ -34,6 +44,7 @@ from transformer_lib.positions import AddedPositions
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.tokenizers import CharTokenizer
 
+CHAPTER = "18b_beyond_text"
 Position = Literal["sinusoidal", "learned", "none"]
 Part = tuple[Tensor, ...]  # inputs, and the targets last; one row for each example
 ARRANGEMENTS = ("as they are", "patches moved", "pixels moved")
@@ -131,16 +142,7 @@ class Grid(nn.Module):
 
 def small(length: int, position: Position, width: int = 48) -> TransformerConfig:
     """Describe the stack that reads everything."""
-    return TransformerConfig(
-        max_len=length,
-        d_model=width,
-        n_heads=4,
-        n_layers=2,
-        dropout=0.0,
-        position=position,
-        norm_position="pre",
-        activation="gelu",
-    )
+    return small_config(max_len=length, d_model=width, position=position)
 
 
 def vision(position: Position = "learned", patch: int = PATCH, grid: bool = False) -> nn.Module:
@@ -343,7 +345,6 @@ def run_one(
     Returns:
         A row for each rate and seed.
     """
-    torch.set_float32_matmul_precision("high")
     plan = [(rate, seed) for rate in rates for seed in seeds]
     made, parts = [], []
     for _, seed in plan:
@@ -403,8 +404,7 @@ def _row(
     else:
         row |= {"arrangement": run.arrangement, "n": run.n}
         names, more = ["validation", *ARRANGEMENTS], {}
-    row |= {"learning_rate": rate, "seed": seed}
-    row |= {"parameters": sum(weight.numel() for weight in model.parameters())}
+    row |= {"learning_rate": rate, "seed": seed, "parameters": n_parameters(model)}
     values = dict(zip(names, shares, strict=True)) | more
     return row | {name: round(value, 5) for name, value in values.items()}
 
@@ -436,10 +436,10 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         groups.setdefault(key, []).append(row)
     found = []
     for (group, model, *rest), mine in groups.items():
-        by_rate: dict[float, list[Row]] = {}
-        for row in mine:
-            by_rate.setdefault(row["learning_rate"], []).append(row)
-        rate, best = max(by_rate.items(), key=lambda item: mean(r["validation"] for r in item[1]))
+        rates = dict.fromkeys(row["learning_rate"] for row in mine)  # in their order
+        judged = {rate: mean_of(mine, "validation", learning_rate=rate) for rate in rates}
+        rate = max(rates, key=judged.__getitem__)
+        best = rows_where(mine, learning_rate=rate)
         tests = [row["test"] if group == "domains" else row[rest[0]] for row in best]
         found.append(
             {"group": group, "model": model, "kind": rest[0], "n": (*rest, "")[1]}
@@ -451,17 +451,13 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write three tables."""
-    options = read_options("patches", __doc__ or "", arguments)
+    options = read_options("patches", __doc__, arguments)
     steps = options.n_steps(400)
     recipe = modern_recipe(steps, max(RATES), warmup=max(steps // 20, 1))
     plan = plan_of(options, recipe)
     rows = [row for found in side_by_side(run_one, plan, options) for row in found]
     digits = [row for row in rows if row["group"] != "domains"]
-    domains = [row for row in rows if row["group"] == "domains"]
     best = summary(rows)
-    write_csv(options.folder / "digits.csv", digits)
-    write_csv(options.folder / "domains.csv", domains)
-    write_csv(options.folder / "results.csv", best)
     metrics = {
         " ".join(str(row[name]) for name in ("group", "model", "kind", "n")).strip(): row["test"]
         for row in best
@@ -472,16 +468,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=replace(recipe, learning_rate=RATES[1]),
+        tables={
+            "digits": digits,
+            "domains": rows_where(rows, group="domains"),
+            "results": best,
+        },
         more={"rates": list(plan[0][2]), "n_seeds": len(plan[0][3])},
     )
 
 
 def plan_of(options: Options, recipe: Recipe) -> list[tuple[Any, ...]]:
     """List the arguments of each run."""
-    seeds = tuple(range(options.seed, options.seed + options.pick(5, 1)))
     rates = options.pick(RATES, RATES[1:2])
     sizes = options.pick((2_000, 1_000, 2_000), (20, 10, 10))
-    rest = (recipe, rates, seeds, sizes, options.pick(64, 4), options.device)
+    rest = (recipe, rates, options.seeds(5), sizes, options.pick(64, 4), options.device)
     return [(run, *rest) for run in runs(options.tiny)]
 
 
