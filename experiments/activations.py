@@ -32,6 +32,7 @@ from experiments.common import (
     texts,
     write_results,
 )
+from experiments.decoders import Silent
 from experiments.loops import minimise
 from transformer_lib.blocks import Block
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
@@ -169,14 +170,6 @@ class Experts(MixtureOfExperts):
         inner = nets[0].activation(x @ read.T).unflatten(-1, (EXPERTS, -1))  # (..., E, F)
         output: Tensor = (gates[..., None] * inner).flatten(start_dim=-2) @ write.T
         return output
-
-
-class Silent(nn.Module):
-    """Adds nothing to the residual stream, whatever it is asked."""
-
-    def forward(self, x: Tensor, **_: Any) -> Tensor:
-        """Return zeros."""
-        return torch.zeros_like(x)
 
 
 def build(model: Model, vocab_size: int, length: int) -> CausalLM:

@@ -8,10 +8,9 @@ more. A second task asks only for memory: items with a name and a value, then na
 are to be told. Each run has a process of its own.
 """
 
-import math
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import replace
-from statistics import mean
 from typing import Any
 
 import torch
@@ -22,21 +21,26 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
+    merge_tables,
+    n_parameters,
     read_options,
+    rounded,
     side_by_side,
+    small_config,
     texts,
-    write_csv,
     write_results,
 )
+from experiments.loops import minimise, rise_and_fall
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Stack
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.masks import causal_mask, window_mask
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "17b_cheaper"
 WINDOW = 16
 KINDS = (
     "full",
@@ -175,7 +179,7 @@ def build(kind: str, vocab: int, length: int, sizes: tuple[int, int, int]) -> Ca
     d_model, n_heads, n_layers = sizes
     own = kv_heads(kind)
     saved = 0 if own is None else (n_heads - own) * (d_model // n_heads)
-    config = TransformerConfig(
+    config = small_config(
         vocab_size=vocab,
         max_len=length,
         d_model=d_model,
@@ -183,10 +187,7 @@ def build(kind: str, vocab: int, length: int, sizes: tuple[int, int, int]) -> Ca
         n_kv_heads=own,
         d_ff=4 * d_model + saved,  # what keys and values save goes to the feed-forward network
         n_layers=n_layers,
-        dropout=0.0,
         position="learned",
-        norm_position="pre",
-        activation="gelu",
         scale_embeddings=False,
         init="gpt2",
     )
@@ -207,7 +208,7 @@ def share_of_pairs(kind: str, length: int, n_layers: int) -> float:
     return (part * (n_layers - full_layers) + full_layers) / n_layers
 
 
-def run_text(kind: str, seed: int, recipe: Recipe, options: Options) -> list[list[Row]]:
+def run_text(kind: str, seed: int, recipe: Recipe, options: Options) -> dict[str, list[Row]]:
     """Train one language model.
 
     Args:
@@ -219,7 +220,6 @@ def run_text(kind: str, seed: int, recipe: Recipe, options: Options) -> list[lis
     Returns:
         Rows of ``results.csv``, and of ``conversion.csv`` for the kind ``full``.
     """
-    torch.set_float32_matmul_precision("high")
     known, unknown, letters = texts(options.pick(None, 2_000))
     length = options.pick(256, 32)
     sizes = options.pick((128, 8, 4), (16, 8, 2))
@@ -228,11 +228,11 @@ def run_text(kind: str, seed: int, recipe: Recipe, options: Options) -> list[lis
     windows = TextWindows(known, length, batch_size=16, seed=seed)
     new = TextWindows(unknown, length, batch_size=128)
     train(model, windows, replace(recipe, seed=seed), device=options.device, progress=False)
-    row: Row = {"kind": kind, "seed": seed, "loss": _rounded(evaluate(model, new)["loss"])}
-    row["pairs"] = _rounded(share_of_pairs(kind, length, sizes[-1]))
-    row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    row: Row = {"kind": kind, "seed": seed, "loss": rounded(evaluate(model, new)["loss"])}
+    row["pairs"] = rounded(share_of_pairs(kind, length, sizes[-1]))
+    row["parameters"] = n_parameters(model)
     converted = convert_all(model, known, new, seed, options) if kind == "full" else []
-    return [[row], converted]
+    return {"results": [row], "conversion": converted}
 
 
 # Fewer heads for keys and values, after the training
@@ -280,7 +280,7 @@ def convert_all(
                 recipe = constant_adam(steps - done, 3e-4, warmup=0, seed=seed)
                 train(changed, windows, recipe, device=options.device, progress=False)
             done = steps
-            loss = _rounded(evaluate(changed, new)["loss"])
+            loss = rounded(evaluate(changed, new)["loss"])
             run = {"seed": seed, "kv_heads": n_kv_heads, "pooling": pooling}
             rows.append(run | {"steps": steps, "loss": loss})
     return rows
@@ -302,16 +302,8 @@ class Table(nn.Module):
         super().__init__()
         self.name = nn.Embedding(N_NAMES, ITEM_WIDTH)
         self.value = nn.Embedding(N_VALUES + 1, ITEM_WIDTH)  # the last one is a question mark
-        config = TransformerConfig(
-            d_model=ITEM_WIDTH,
-            n_heads=n_heads,
-            n_kv_heads=kv_heads(kind),
-            n_layers=2,
-            dropout=0.0,
-            position="none",
-            norm_position="pre",
-            activation="gelu",
-        )
+        heads = {"n_heads": n_heads, "n_kv_heads": kv_heads(kind)}
+        config = small_config(d_model=ITEM_WIDTH, position="none", **heads)
         self.stack = Stack(config, causal=True)
         self.answer = nn.Linear(ITEM_WIDTH, N_VALUES)
         change(self.stack, kind, length, width=8)
@@ -352,7 +344,7 @@ def lists(
 
 def run_recall(
     name: str, n_items: int, seed: int, recipe: Recipe, options: Options
-) -> list[list[Row]]:
+) -> dict[str, list[Row]]:
     """Train one model to remember lists.
 
     Args:
@@ -370,14 +362,12 @@ def run_recall(
     model = Table(kind, n_heads, n_items + N_QUESTIONS)
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate, recipe.betas)
     drawn = torch.Generator().manual_seed(seed)
-    for step in range(recipe.steps):
-        pace = min((step + 1) / max(recipe.warmup, 1), 1 - step / recipe.steps)
-        optimizer.param_groups[0]["lr"] = pace * recipe.learning_rate
+
+    def loss_at(_: int) -> Tensor:
         names, values, answers, _ = lists(32, n_items, drawn)
-        loss = F.cross_entropy(model(names, values).flatten(0, 1), answers.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        return F.cross_entropy(model(names, values).flatten(0, 1), answers.flatten())
+
+    minimise(model, optimizer, recipe, loss_at, rate=rise_and_fall)
     names, values, answers, distances = lists(
         options.pick(500, 20), n_items, torch.Generator().manual_seed(10_000 + seed)
     )
@@ -388,27 +378,19 @@ def run_recall(
     for first in range(1, n_items + N_QUESTIONS, 8):
         inside = (distances >= first) & (distances < first + 8)
         if inside.any():
-            curve = {"first": first, "accuracy": _rounded(float(right[inside].mean()))}
+            curve = {"first": first, "accuracy": rounded(float(right[inside].mean()))}
             curves.append(run | curve)
-    return [[run | {"accuracy": _rounded(float(right.mean()))}], curves]
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}") if math.isfinite(value) else value
-
-
-def run_one(run: Callable[..., list[list[Row]]], *given: Any) -> tuple[str, list[list[Row]]]:
-    """Make one run of either task; return which one it was, and the rows of its tables."""
-    return run.__name__, run(*given)
+    row = run | {"accuracy": rounded(float(right.mean()))}
+    return {"recall": [row], "recall_curves": curves}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write four tables."""
-    options = read_options("cheaper", __doc__ or "", arguments)
+    options = read_options("cheaper", __doc__, arguments)
     steps = options.n_steps(700)
     recipe = modern_recipe(steps, 2e-3, warmup=steps // 20, checkpoint_every=10**6)
     recalling = constant_adam(options.n_steps(500), 3e-3)
-    seeds = range(options.seed, options.seed + options.pick(3, 1))
+    seeds = options.seeds(3)
     kinds = options.pick(KINDS, ("full", "2 kv heads", "strided", "linear"))
     memories = options.pick(tuple(MEMORIES), ("full", "linear, 1 head"))
     counts = options.pick((64, 32, 16, 4), (8,))
@@ -421,25 +403,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in memories
         for seed in seeds
     ]
-    found = side_by_side(run_one, plan, options)
-    tables: dict[str, list[Row]] = {}
-    for task, (first, second) in found:
-        names = {"run_text": ("results", "conversion"), "run_recall": ("recall", "recall_curves")}
-        for name, rows in zip(names[task], (first, second), strict=True):
-            tables[name] = tables.get(name, []) + rows
-    for name, rows in tables.items():
-        write_csv(options.folder / f"{name}.csv", rows)
+    tables = merge_tables(side_by_side(operator.call, plan, options))
     metrics = {
-        f"loss_{kind}".replace(" ", "_"): mean(
-            row["loss"] for row in tables["results"] if row["kind"] == kind
-        )
+        f"loss_{kind}".replace(" ", "_"): mean_of(tables["results"], "loss", kind=kind)
         for kind in kinds
     }
     metrics |= {
-        f"recall_{max(counts)}_{name}".replace(" ", "_").replace(",", ""): mean(
-            row["accuracy"]
-            for row in tables["recall"]
-            if (row["kind"], row["items"]) == (name, max(counts))
+        f"recall_{max(counts)}_{name}".replace(" ", "_").replace(",", ""): mean_of(
+            tables["recall"], "accuracy", kind=name, items=max(counts)
         )
         for name in memories
     }
@@ -449,6 +420,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,
+        tables=tables,
         more={"n_seeds": len(seeds), "window": WINDOW},
     )
 

@@ -25,28 +25,25 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
+    merge_tables,
     read_options,
     side_by_side,
-    write_csv,
+    small_config,
     write_results,
 )
 from transformer_book import datasets
 from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, reverse_task
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, Batch, Batches, translation_batch
 from transformer_lib.models import Seq2SeqLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import attention_maps
-from transformer_lib.training import train
+from transformer_lib.training import modes_kept, train
 
-TASKS = {
-    "numbers": 900,
-    "reverse": 600,
-    "copy": 600,
-    "shuffle": 600,
-}  # and how many updates each gets
+CHAPTER = "12b_teacher_forcing"
+TASKS = {"numbers": 900, "reverse": 600, "copy": 600, "shuffle": 600}  # and their updates
 KINDS = {  # what is taken out of the decoder's blocks
     "whole": None,
     "no self-attention": "attention",
@@ -120,16 +117,8 @@ def build(kind: str, vocab: int, max_len: int, d_model: int) -> Seq2SeqLM:
     Returns:
         The model.
     """
-    config = TransformerConfig(
-        vocab_size=vocab,
-        max_len=max_len,
-        d_model=d_model,
-        n_heads=4,
-        n_layers=1,
-        norm_position="pre",
-        dropout=0.0,
-    )
-    model = Seq2SeqLM(config)
+    sizes = {"vocab_size": vocab, "max_len": max_len, "d_model": d_model, "n_layers": 1}
+    model = Seq2SeqLM(small_config(**sizes, activation="relu"))
     stack = model.body.decoder.stack
     stack.causal = kind != "no causal mask"
     missing = KINDS[kind]
@@ -392,19 +381,16 @@ def run_one(
     curve: list[Row] = []
 
     def look(row: Row) -> None:
-        was_training = model.training
-        model.eval()
-        curve.append(
-            run | {"step": row["step"], "loss": round(row["loss"], 4)} | judge(model, test)
-        )
-        model.train(was_training)
+        point = run | {"step": row["step"], "loss": round(row["loss"], 4)}
+        with modes_kept(model):
+            curve.append(point | judge(model.eval(), test))
 
     train(model, batches, recipe, device=device, progress=False, on_step=look)
     targets = test["targets"].cpu()
     places, wrong = slips(targets, seed)
     after, ends = recovery(targets, places, go_on(model, test, places, wrong))
-    tables = {"curves": curve, "recovery": [run | row for row in after], "endings": [run | ends]}
-    tables["alignment"] = []
+    tables = {"results": curve[-1:], "curves": curve, "alignment": []}
+    tables |= {"recovery": [run | row for row in after], "endings": [run | ends]}
     if task == "shuffle":  # where several letters are right
         tables |= {"recovery": [], "endings": []}
     if task == "reverse" and kind in ALIGNED:
@@ -470,11 +456,11 @@ def plan_of(options: Options) -> list[tuple[Any, ...]]:
     """List all runs, the longest ones first."""
     sizes = options.pick((64, 128, 500), (8, 4, 4))
     plan = []
-    for (task, kind), n in product(choices(options), range(options.pick(3, 1))):
+    for (task, kind), seed in product(choices(options), options.seeds(3)):
         steps = options.n_steps(TASKS[task])
         recipe = constant_adam(
             steps,
-            seed=options.seed + n,
+            seed=seed,
             schedule="linear",
             final_fraction=0.02,
             log_every=options.pick(max(steps // 12, 1), steps),
@@ -485,20 +471,11 @@ def plan_of(options: Options) -> list[tuple[Any, ...]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write their tables."""
-    options = read_options("decoders", __doc__ or "", arguments)
+    options = read_options("decoders", __doc__, arguments)
     plan = plan_of(options)
-    found = side_by_side(run_one, plan, options)
-    tables = {name: [row for each in found for row in each[name]] for name in found[0]}
-    for name, rows in shipped(options).items():
-        tables[name] = tables.get(name, []) + rows
-    for name, table in tables.items():
-        write_csv(options.folder / f"{name}.csv", table)
-    rows = [each["curves"][-1] for each in found]
-    write_csv(options.folder / "results.csv", rows)
+    tables = merge_tables([*side_by_side(run_one, plan, options), shipped(options)])
     metrics = {
-        f"{name} ({task}, {kind})": mean(
-            row[name] for row in rows if (row["task"], row["kind"]) == (task, kind)
-        )
+        f"{name} ({task}, {kind})": mean_of(tables["results"], name, task=task, kind=kind)
         for task, kind in choices(options)
         for name in ("words", "letters_taught", "letters_own")
     }
@@ -508,6 +485,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=plan[0][2],
+        tables=tables,
         more={"updates": {task: options.n_steps(steps) for task, steps in TASKS.items()}},
     )
 

@@ -9,13 +9,13 @@ large model will write (speculative decoding): how many guesses it keeps is coun
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import torch
@@ -27,10 +27,12 @@ from experiments.common import (
     Options,
     Row,
     intervals,
+    mean_of,
+    merge_tables,
     modern_config,
     read_options,
+    rounded,
     side_by_side,
-    write_csv,
     write_results,
 )
 from transformer_book import datasets
@@ -44,6 +46,7 @@ from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "16_generation"
 LARGE = ROOT / "book" / "results" / "shakespeare"
 STRATEGIES = {
     "greedy": GREEDY,
@@ -200,10 +203,10 @@ def write_rows(name: str, seeds: Sequence[int], size: Row, device: str) -> list[
     for i, seed in enumerate(seeds):
         part = slice(i * n, (i + 1) * n)
         found = [statistics(text, known) for text in texts[part]]
-        row: Row = {"strategy": name, "seed": seed, "loss": _rounded(float(each[part].mean()))}
-        row |= {key: _rounded(mean(one[key] for one in found)) for key in found[0]}
+        row: Row = {"strategy": name, "seed": seed, "loss": rounded(float(each[part].mean()))}
+        row |= {key: rounded(mean_of(found, key)) for key in found[0]}
         log_p = -float(each[part].sum(dim=1).mean())
-        rows.append(row | {"log_p": _rounded(log_p), "sample": texts[part.start + n // 2]})
+        rows.append(row | {"log_p": rounded(log_p), "sample": texts[part.start + n // 2]})
     return rows
 
 
@@ -214,10 +217,6 @@ def _world() -> tuple[CausalLM, Tokenizer, Tensor, Known]:
     assert isinstance(model, CausalLM)
     tokenizer, text = Tokenizer.load(LARGE / "tokenizer.json"), datasets.shakespeare()
     return model, tokenizer, torch.tensor(tokenizer.encode(text.validation)), Known(text.train)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 # Drafts
@@ -376,8 +375,8 @@ def speculate(draft: str, folder: str, temperature: float, n_guesses: int, size:
             written += text.shape[1] - n_prompt
     row: Row = {"draft": draft, "temperature": temperature, "guesses": n_guesses}
     row |= {
-        "tokens_per_pass": _rounded(written / passes),
-        "kept": _rounded(kept / (passes * n_guesses)),
+        "tokens_per_pass": rounded(written / passes),
+        "kept": rounded(kept / (passes * n_guesses)),
         "passes": passes,
         "tokens": written,
     }
@@ -419,7 +418,7 @@ def acceptance(folder: str, temperature: float, seed: int, size: Row) -> list[Ro
         q = distribution(logits[:, start:].flatten(0, 1), temperature)
         share = float(torch.minimum(p, q).sum(dim=-1).mean())
         row: Row = {"draft": name, "temperature": temperature, "seed": seed}
-        rows.append(row | {"acceptance": _rounded(share)})
+        rows.append(row | {"acceptance": rounded(share)})
     return rows
 
 
@@ -443,15 +442,10 @@ def train_draft(options: Options) -> tuple[CausalLM, Recipe, list[Row], float]:
     return model, recipe, rows, evaluate(model, validation)["loss"]
 
 
-def do(task: Callable[..., list[Row]], *arguments: Any) -> list[Row]:
-    """Do one task of the plan."""
-    return task(*arguments)
-
-
 def plan(options: Options, size: Row) -> list[tuple[Any, ...]]:
     """List everything that is done after the training, the longest first."""
     folder, device = str(options.folder), options.device
-    seeds = list(range(options.seed, options.seed + options.pick(3, 1)))
+    seeds = options.seeds(3)
     names = options.pick(["true text", *STRATEGIES], ["true text", "greedy", "temperature 1"])
     beams = [f"beam {n}" for n in options.pick(BEAMS, (1, 2))]
     heats, guesses = options.pick((TEMPERATURES, GUESSES), ((0.0, 1.0), (2,)))
@@ -464,22 +458,25 @@ def plan(options: Options, size: Row) -> list[tuple[Any, ...]]:
     return tasks + [(acceptance, folder, heat, seed, small) for heat, seed in product(heats, seeds)]
 
 
+def table_of(task: Callable[..., list[Row]], name: str, *_: object) -> str:
+    """Return the table to which the rows of a task belong."""
+    if name.startswith("beam "):
+        return "beams"
+    return {speculate: "rounds", acceptance: "acceptance"}.get(task, "results")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the draft, let both models write, measure the texts, and write all tables."""
-    options = read_options("drafts", __doc__ or "", arguments)
+    options = read_options("drafts", __doc__, arguments)
     size: Row = {"n_passages": options.pick(40, 2), "n_prompt": options.pick(64, 8)}
     size["n_new"] = options.pick(192, 22)
     model, recipe, training, loss = train_draft(options)
     tokenizer = Tokenizer.load(LARGE / "tokenizer.json")
     save_model(model.cpu(), options.folder, tokenizer=tokenizer)  # the plan's processes read it
     tasks = plan(options, size)
-    tables: dict[str, list[Row]] = {}
-    for (task, name, *_), rows in zip(tasks, side_by_side(do, tasks, options), strict=True):
-        file = {speculate: "rounds", acceptance: "acceptance"}.get(task, "results")
-        file = "beams" if name.startswith("beam ") else file
-        tables.setdefault(file, []).extend(rows)
-    for file, rows in tables.items():
-        write_csv(options.folder / f"{file}.csv", rows)
+    torch.set_float32_matmul_precision("highest")  # two ways to write must not differ by rounding
+    found = side_by_side(operator.call, tasks, options)
+    tables = merge_tables({table_of(*task): rows} for task, rows in zip(tasks, found, strict=True))
     metrics: Row = {"validation_loss": loss} | {
         f"{name}_{row['draft']}_{row['temperature']:g}_{row['guesses']}": row[name]
         for row in tables["rounds"]
@@ -488,7 +485,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     write_results(
         options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        tokenizer=tokenizer, rows=training, more={"texts": size},
+        tokenizer=tokenizer, rows=training, tables=tables, more={"texts": size},
     )  # fmt: skip
 
 

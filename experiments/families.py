@@ -9,11 +9,11 @@ or the mean. At last, bodies are prepared with texts that have no labels, by thr
 learn the same from a handful of labels.
 """
 
+import operator
 import random
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
-from statistics import mean
 from typing import Any, Literal
 
 import torch
@@ -25,9 +25,13 @@ from experiments.common import (
     Row,
     accuracy,
     constant_adam,
+    mean_of,
+    merge_tables,
+    n_parameters,
     read_options,
+    rows_where,
     side_by_side,
-    write_csv,
+    small_config,
     write_results,
 )
 from transformer_book import datasets
@@ -48,8 +52,9 @@ from transformer_lib.encoder_decoder import Decoder, Encoder
 from transformer_lib.masks import prefix_mask, token_mask
 from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM, mean_over_tokens
 from transformer_lib.recipes import Recipe
-from transformer_lib.training import evaluate, train
+from transformer_lib.training import evaluate, modes_kept, train
 
+CHAPTER = "15_families"
 PAD, BOS, EOS, SEP, MASK = range(5)  # SEP: the source ends; MASK: here is a letter to guess
 SENTINELS = tuple(range(5, 15))
 FIRST_LETTER = 15
@@ -143,15 +148,8 @@ def build(family: str, d_model: int, max_len: int) -> CausalLM | Seq2SeqLM:
     Returns:
         The model.
     """
-    config = TransformerConfig(
-        vocab_size=FIRST_LETTER + len(letters()),
-        max_len=max_len,
-        d_model=d_model,
-        n_heads=4,
-        n_layers=FAMILIES[family],
-        norm_position="pre",
-        dropout=0.0,
-    )
+    sizes = {"vocab_size": FIRST_LETTER + len(letters()), "max_len": max_len, "d_model": d_model}
+    config = small_config(**sizes, n_layers=FAMILIES[family], activation="relu")
     if family == "encoder-decoder":
         return Seq2SeqLM(config)
     model = CausalLM(config)
@@ -207,7 +205,7 @@ def judge(model: nn.Module, batch: Batch) -> Row:
 
 def run_translation(
     family: str, examples: int, recipe: Recipe, sizes: tuple[int, int, int], device: str
-) -> list[Row]:
+) -> dict[str, list[Row]]:
     """Train one translator and judge it on the way.
 
     Args:
@@ -218,7 +216,7 @@ def run_translation(
         device: where to train.
 
     Returns:
-        Rows of ``curves.csv``.
+        Rows of ``curves.csv``, the last of which goes to ``results.csv``.
     """
     d_model, batch_size, n_tests = sizes
     rng = random.Random(recipe.seed)
@@ -238,16 +236,16 @@ def run_translation(
     test = make_batch(family, new, n_slots, judged=True)
     test = {name: tensor.to(device) for name, tensor in test.items()}
     run = {"family": family, "examples": examples, "seed": recipe.seed}
-    run |= {"parameters": sum(p.numel() for p in model.parameters())}
+    run |= {"parameters": n_parameters(model)}
     rows: list[Row] = []
 
     def look(row: Row) -> None:
-        model.eval()
-        rows.append(run | {"step": row["step"], "loss": round(row["loss"], 4)} | judge(model, test))
-        model.train()
+        point = run | {"step": row["step"], "loss": round(row["loss"], 4)}
+        with modes_kept(model):
+            rows.append(point | judge(model.eval(), test))
 
     train(model, batches, recipe, device=device, progress=False, on_step=look)
-    return rows
+    return {"results": rows[-1:], "curves": rows}
 
 
 # -------------------------------------------------------------------------------- languages
@@ -385,20 +383,13 @@ def some_labels(labels: int, seed: int) -> list[NumberWords]:
 
 def reader_config(d_model: int, dropout: float) -> TransformerConfig:
     """Return the sizes of a body that reads languages."""
-    return TransformerConfig(
-        vocab_size=FIRST_LETTER + len(letters()),
-        max_len=64,
-        d_model=d_model,
-        n_heads=4,
-        n_layers=2,
-        norm_position="pre",
-        dropout=dropout,
-    )
+    sizes = {"vocab_size": FIRST_LETTER + len(letters()), "max_len": 64, "d_model": d_model}
+    return small_config(**sizes, activation="relu", dropout=dropout)
 
 
 def run_pooling(
     family: str, pooling: str, labels: int, recipe: Recipe, sizes: tuple[int, int], device: str
-) -> Row:
+) -> dict[str, list[Row]]:
     """Train one reader from the start, and test it.
 
     Args:
@@ -419,7 +410,7 @@ def run_pooling(
     train(model, labelled(known, 64, recipe.seed), recipe, device=device, progress=False)
     row = {"family": family, "pooling": pooling, "labels": len(known), "seed": recipe.seed}
     test = labelled(spread(languages().test, n_tests), 1024)
-    return row | {"accuracy": round(accuracy(model, test), 5)}
+    return {"pooling": [row | {"accuracy": round(accuracy(model, test), 5)}]}
 
 
 def spread(rows: Sequence[NumberWords], n: int) -> list[NumberWords]:
@@ -489,21 +480,9 @@ def run_objective(
 # ------------------------------------------------------------------------------------ plan
 
 
-def run_any(part: str, *arguments: Any) -> Any:
-    """Make one run of any part."""
-    torch.set_float32_matmul_precision("high")
-    runs = {
-        "translation": run_translation,
-        "pooling": run_pooling,
-        "objective": run_objective,
-    }
-    return runs[part](*arguments)  # type: ignore[operator]
-
-
 def plan_of(options: Options) -> list[tuple[Any, ...]]:
     """List all runs, the longest ones first."""
-    seeds = [options.seed + n for n in range(options.pick(3, 1))]
-    device = options.device
+    seeds, device = options.seeds(3), options.device
 
     def recipe(steps: int, rate: float, seed: int, n_looks: int = 1) -> Recipe:
         return constant_adam(
@@ -516,7 +495,7 @@ def plan_of(options: Options) -> list[tuple[Any, ...]]:
     sizes = options.pick((64, 128, 757), (8, 4, 4))
     for family, examples, seed in product(FAMILIES, options.pick((8_841, 1_000), (50,)), seeds):
         made = recipe(steps, 2e-3, seed, options.pick(10, 1))
-        plan.append(("translation", family, examples, made, sizes, device))
+        plan.append((run_translation, family, examples, made, sizes, device))
     few = options.pick((64, 2_000), (8, 8))
     for objective, seed in product(OBJECTIVES, seeds):
         made_twice = (
@@ -524,11 +503,11 @@ def plan_of(options: Options) -> list[tuple[Any, ...]]:
             recipe(options.n_steps(100), 1e-3, seed),
         )
         choices = (options.pick((1, 5, 25), (1,)), options.pick((3e-4, 2e-3), (1e-3,)))
-        plan.append(("objective", objective, made_twice, choices, few, device))
+        plan.append((run_objective, objective, made_twice, choices, few, device))
     for family, pooling in product(("encoder", "decoder"), POOLINGS):
         for labels, seed in product(options.pick((200, 25), (1,)), seeds):
             made = recipe(options.n_steps(300), 2e-3, seed)
-            plan.append(("pooling", family, pooling, labels, made, few, device))
+            plan.append((run_pooling, family, pooling, labels, made, few, device))
     return plan
 
 
@@ -541,39 +520,26 @@ def summary(tables: dict[str, list[Row]]) -> dict[str, float]:
         ("tuned", "accuracy", ("objective", "labels")),
     )
     for table, value, keys in groups:
-        rows = [row for row in tables[table] if row.get("chosen", 1)]
+        rows = tables[table] if table != "tuned" else rows_where(tables[table], chosen=1)
         for group in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
             if table != "pooling" or group[2] > 1_000 or len(rows) < 7:
                 name = f"{value} ({', '.join(map(str, group))})"
-                found[name] = mean(r[value] for r in rows if tuple(r[k] for k in keys) == group)
+                found[name] = mean_of(rows, value, **dict(zip(keys, group, strict=True)))
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write their tables."""
-    options = read_options("families", __doc__ or "", arguments)
+    options = read_options("families", __doc__, arguments)
     plan = plan_of(options)
-    found = side_by_side(run_any, plan, options)
-    tables: dict[str, list[Row]] = {
-        name: [] for name in ("results", "curves", "pooling", "prepared", "tuned")
-    }
-    for (part, *_), result in zip(plan, found, strict=True):
-        if part == "translation":
-            tables["curves"] += result
-            tables["results"].append(result[-1])
-        elif part == "pooling":
-            tables["pooling"].append(result)
-        else:
-            tables["prepared"] += result["prepared"]
-            tables["tuned"] += result["tuned"]
-    for name, rows in tables.items():
-        write_csv(options.folder / f"{name}.csv", rows)
+    tables = merge_tables(side_by_side(operator.call, plan, options))
     write_results(
         options,
         data="book/data/numbers.tsv and book/data/languages.tsv",
         about=ABOUT,
         metrics=summary(tables),
         recipe=plan[0][3],
+        tables=tables,
         more={"blocks": FAMILIES, "n_seeds": options.pick(3, 1)},
     )
 

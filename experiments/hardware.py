@@ -21,12 +21,22 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from experiments.common import Options, Row, constant_adam, read_options, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    constant_adam,
+    n_parameters,
+    read_options,
+    rows_where,
+    wait,
+    write_results,
+)
 from transformer_lib.blocks import Block
 from transformer_lib.losses import Objective
 from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
 
+CHAPTER = "19c_hardware"
 TYPES = {
     "float32": torch.float32,
     "tf32": torch.float32,  # stored in 32 bits, multiplied with the 10 bits of float16 behind the 1
@@ -72,12 +82,6 @@ FORMS = {
     "bfloat16, recomputed": Form(recomputed=True),
     "bfloat16, compiled": Form(compiled=True),
 }
-
-
-def wait(device: str) -> None:
-    """Wait until the GPU has done what it was told."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
 
 
 def seconds(call: Callable[[], Any], device: str, *, calls: int, repeats: int = 5) -> float:
@@ -210,7 +214,7 @@ def measure(name: str, form: Form, batch_size: int, options: Options, steps: int
     gpu = options.device.startswith("cuda")
     trainer = Trainer(form, batch_size, options)
     row: Row = {"form": name, "batch": batch_size, "length": trainer.batch["ids"].shape[1]}
-    row["parameters"] = sum(parameter.numel() for parameter in trainer.model.parameters())
+    row["parameters"] = n_parameters(trainer.model)
     try:
         trainer.step()  # now the optimizer has its tensors
         wait(options.device)
@@ -237,9 +241,8 @@ def release(device: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure everything and write three tables."""
-    options = read_options("hardware", __doc__ or "", arguments)
+    options = read_options("hardware", __doc__, arguments)
     operations = [*products(options), *elementwise(options)]
-    write_csv(options.folder / "operations.csv", operations)
     release(options.device)
     forms = dict(FORMS)
     if options.tiny:  # a CPU may complain about 16 bits
@@ -251,25 +254,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in ("bfloat16", "bfloat16, recomputed", "float32")
         for size in sizes
     ]
-    write_csv(options.folder / "batches.csv", growth)
     rows = []
     for name, form in forms.items():
         late = time.perf_counter() - options.started > LATEST
         if not (form.compiled and (late or options.eager)):
             rows.append(measure(name, form, usual, options, repeats))
-    write_csv(options.folder / "results.csv", rows)
     metrics: dict[str, Any] = {f"ms a step ({r['form']})": r["seconds"] * 1e3 for r in rows}
     metrics |= {f"peak GiB ({r['form']})": r["peak_gib"] for r in rows}
-    fastest = {name: max(r["tflops"] for r in operations if r["name"] == name)
-               for name in TYPES if any(r["name"] == name for r in operations)}  # fmt: skip
-    metrics |= {f"TFLOP/s ({name})": speed for name, speed in fastest.items()}
-    metrics["GB/s"] = max(r["gigabytes"] for r in operations if r["kind"] == "elementwise")
+    for name in TYPES:
+        if some := rows_where(operations, name=name):
+            metrics[f"TFLOP/s ({name})"] = max(row["tflops"] for row in some)
+    metrics["GB/s"] = max(row["gigabytes"] for row in rows_where(operations, kind="elementwise"))
     write_results(
         options,
         data="random tokens",
         about=ABOUT,
         metrics=metrics,
         recipe=constant_adam(repeats, 1e-5),
+        tables={"operations": operations, "batches": growth, "results": rows},
     )
 
 

@@ -10,7 +10,6 @@ own; the trained models are measured on the GPU.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import mean
 from typing import NamedTuple
 
 import torch
@@ -21,11 +20,13 @@ from experiments.common import (
     ROOT,
     Options,
     Row,
+    mean_of,
+    n_parameters,
     read_options,
     side_by_side,
-    write_csv,
     write_results,
 )
+from experiments.loops import minimise, rise_and_fall
 from transformer_book import datasets
 from transformer_lib.attention import MultiHeadAttention, attention
 from transformer_lib.data import Batch, Batches, TextWindows, classification_batch
@@ -34,6 +35,7 @@ from transformer_lib.recipes import Recipe
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import Tokenizer
 
+CHAPTER = "06b_trained_heads"
 N_NAMES, N_VALUES, N_ITEMS = 16, 8, 8
 WIDTH = 32
 BATCH = 128
@@ -165,16 +167,13 @@ def run_one(n_heads: int, d_head: int, reader: str, seed: int, recipe: Recipe, n
     test = questions(n_tests, torch.Generator().manual_seed(10_000 + seed))
     before = judge(model, test)["distance"]
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate, recipe.betas)
-    loss = torch.zeros(())
-    for step in range(recipe.steps):
-        pace = min((step + 1) / max(recipe.warmup, 1), 1 - step / recipe.steps)
-        optimizer.param_groups[0]["lr"] = pace * recipe.learning_rate
+
+    def loss_at(_: int) -> Tensor:
         names, values, asked, _, answers = questions(BATCH, drawn)
         logits, _ = model(names, values, asked)
-        loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
+
+    losses = minimise(model, optimizer, recipe, loss_at, rate=rise_and_fall)
     return {
         "heads": n_heads,
         "d_head": d_head,
@@ -182,17 +181,16 @@ def run_one(n_heads: int, d_head: int, reader: str, seed: int, recipe: Recipe, n
         "seed": seed,
         **judge(model, test),
         "distance_before": before,
-        "loss": float(loss.detach()),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "loss": losses[-1],
+        "parameters": n_parameters(model),
     }
 
 
 def run_task(options: Options, recipe: Recipe) -> list[Row]:
     """Make all runs side by side, each with one thread; the longest ones start first."""
-    n_seeds, n_tests = options.pick(6, 1), options.pick(2_000, 50)
-    seeds = range(options.seed, options.seed + n_seeds)
+    n_tests = options.pick(2_000, 50)
     longest_first = sorted(PLAN, key=lambda model: -model[0] * model[1])
-    plan = [(*model, seed, recipe, n_tests) for model in longest_first for seed in seeds]
+    plan = [(*model, seed, recipe, n_tests) for model in longest_first for seed in options.seeds(6)]
     rows = side_by_side(run_one, plan, options)
     order = {model: i for i, model in enumerate(PLAN)}
     return sorted(rows, key=lambda row: order[row["heads"], row["d_head"], row["reader"]])
@@ -357,7 +355,7 @@ def _parts(name: str, tokenizer: Tokenizer, few: int | None) -> list[Batches]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs, take out all heads and write three tables."""
-    options = read_options("heads", __doc__ or "", arguments)
+    options = read_options("heads", __doc__, arguments)
     steps = options.n_steps(2_000)
     recipe = Recipe(
         steps=steps,
@@ -372,20 +370,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seed=options.seed,
     )
     rows = run_task(options, recipe)
-    write_csv(options.folder / "results.csv", rows)
     single: list[Row] = []
     greedy: list[Row] = []
     for subject in subjects(options):
         alone, in_turn = take_out(subject, options.pick(None, 2))
         single, greedy = single + alone, greedy + in_turn
         print(f"{subject.name}: {len(alone) - 1} heads", flush=True)
-    write_csv(options.folder / "single.csv", single)
-    write_csv(options.folder / "greedy.csv", greedy)
     metrics = {
-        f"both_right_{h}x{k}_{reader.replace(' ', '_')}": mean(
-            row["both_right"]
-            for row in rows
-            if (row["heads"], row["d_head"], row["reader"]) == (h, k, reader)
+        f"both_right_{h}x{k}_{reader.replace(' ', '_')}": mean_of(
+            rows, "both_right", heads=h, d_head=k, reader=reader
         )
         for h, k, reader in PLAN
     }
@@ -396,6 +389,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,
+        tables={"results": rows, "single": single, "greedy": greedy},
         more={"n_seeds": len({row["seed"] for row in rows})},
     )
 

@@ -9,7 +9,7 @@ weights of all heads are measured; at the end each head is taken out in turn.
 """
 
 from collections.abc import Sequence
-from statistics import mean
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -20,18 +20,21 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
     read_options,
+    rounded_row,
     side_by_side,
-    write_csv,
+    small_config,
     write_results,
 )
+from experiments.loops import minimise
 from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.tracing import attention_maps
 
+CHAPTER = "20_learned"
 N_SYMBOLS, LENGTH = 32, 48  # different ones, and of a sequence
 SHORTEST, LONGEST = 12, 20  # of the passage
 GOING_ON = 0.8  # the probability that a piece does not end here
@@ -100,16 +103,15 @@ class Shifted(nn.Module):
 def build(kind: Kind, seed: int) -> CausalLM:
     """Make a model with new weights."""
     torch.manual_seed(seed)
-    config = TransformerConfig(
+    config = small_config(
         vocab_size=N_SYMBOLS,
         max_len=LENGTH,
         d_model=WIDTH,
         n_heads=N_HEADS,
         n_layers=kind.n_layers,
         d_ff=4 * WIDTH if kind.network else 1,
-        dropout=0.0,
         position="rope",
-        norm_position="pre",
+        activation="relu",
         tie_embeddings=False,
     )
     model = CausalLM(config)
@@ -230,50 +232,43 @@ def run_one(
     tests = draw(options.pick(256, 8), torch.Generator().manual_seed(10_000 + seed))
     ids, over, goes_on = (tensor.to(device) for tensor in tests)
     rows: list[Row] = []
-    for step in range(recipe.steps + 1):
-        if step % recipe.log_every == 0:
-            maps = attention_maps(model, ids[:, :-1])
-            found = [scores(w, ids[:, :-1], over[:, :-1]) for w in maps.values()]
-            previous, induction = (max(max(layer[i]) for layer in found) for i in (0, 1))
-            row = {"kind": name, "seed": seed, "step": step} | answers(model, ids, goes_on)
-            rows.append(_rounded(row | {"previous": previous, "induction": induction}))
-        optimizer.param_groups[0]["lr"] = recipe.learning_rate * min(
-            (step + 1) / max(recipe.warmup, 1), 1.0
-        )
-        batch, _, _ = draw(options.pick(64, 8), drawn)
-        batch = batch.to(device)
-        loss = F.cross_entropy(model(batch[:, :-1]).mT, batch[:, 1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+
+    def look(step: int) -> None:
+        maps = attention_maps(model, ids[:, :-1])
+        found = [scores(w, ids[:, :-1], over[:, :-1]) for w in maps.values()]
+        previous, induction = (max(max(layer[i]) for layer in found) for i in (0, 1))
+        row = {"kind": name, "seed": seed, "step": step} | answers(model, ids, goes_on)
+        rows.append(rounded_row(row | {"previous": previous, "induction": induction}))
+
+    def loss_at(step: int) -> Tensor:
+        if (step - 1) % recipe.log_every == 0:
+            look(step - 1)
+        batch = draw(options.pick(64, 8), drawn)[0].to(device)
+        return F.cross_entropy(model(batch[:, :-1]).mT, batch[:, 1:])
+
+    def rate(step: int, recipe: Recipe) -> float:
+        return recipe.learning_rate * min(step / max(recipe.warmup, 1), 1.0)
+
+    # One step more than the recipe has: what comes after its last one is looked at, too.
+    minimise(model, optimizer, replace(recipe, steps=recipe.steps + 1), loss_at, rate=rate)
     run = {"kind": name, "seed": seed}
-    heads = [_rounded(run | row) for row in without_each(model, ids, over, goes_on)]
+    heads = [rounded_row(run | row) for row in without_each(model, ids, over, goes_on)]
     weights = {key: tensor.cpu() for key, tensor in model.state_dict().items()}
     return rows, heads, weights
 
 
-def _rounded(row: Row) -> Row:
-    return {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in row.items()}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs, write two tables, and keep one model."""
-    options = read_options("induction", __doc__ or "", arguments)
+    options = read_options("induction", __doc__, arguments)
+    torch.set_float32_matmul_precision("highest")  # the shipped model learned with all bits
     steps = options.n_steps(800)
     recipe = constant_adam(steps, log_every=options.pick(20, max(steps, 1)))
     order = sorted(KINDS, key=lambda name: -KINDS[name].n_layers)  # the longest runs come first
-    plan = [
-        (name, seed, recipe, options)
-        for name in order
-        for seed in range(options.seed, options.seed + options.pick(5, 1))
-    ]
+    plan = [(name, seed, recipe, options) for name in order for seed in options.seeds(5)]
     found = side_by_side(run_one, plan, options)
     rows = [row for run in found for row in run[0]]
-    write_csv(options.folder / "results.csv", rows)
-    write_csv(options.folder / "heads.csv", [row for run in found for row in run[1]])
-    last = [row for row in rows if row["step"] == steps]
     metrics = {
-        f"{what} ({name})": mean(row[what] for row in last if row["kind"] == name)
+        f"{what} ({name})": mean_of(rows, what, kind=name, step=steps)
         for name in KINDS
         for what in ("right", "induction")
     }
@@ -286,6 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metrics=metrics,
         recipe=recipe,
         model=model,
+        tables={"results": rows, "heads": [row for run in found for row in run[1]]},
     )
 
 
