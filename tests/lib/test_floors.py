@@ -31,7 +31,6 @@ FLOORS = {
     "losses": 3,
     "pretrained": 4,
     "hugging_face": 4,
-    "recording": 4,
     "tracing": 4,
     "saving": 4,
     "tokenizers": 4,

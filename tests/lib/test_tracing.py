@@ -9,19 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_book.counting import attention_matrix_bytes, forward_flops
-from transformer_lib import (
-    attention,
-    blocks,
-    embeddings,
-    feedforward,
-    heads,
-    positions,
-    recording,
-)
+from transformer_lib import attention, blocks
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache
@@ -37,7 +30,15 @@ from transformer_lib.models import (
     VisionTransformer,
 )
 from transformer_lib.presets import PRESETS
-from transformer_lib.tracing import attention_maps, hidden_states, influence, trace
+from transformer_lib.tracing import (
+    STEP_LETTERS,
+    WORDS,
+    Words,
+    attention_maps,
+    hidden_states,
+    influence,
+    trace,
+)
 
 # All sizes differ: a letter in the wrong place would have the wrong size.
 B, T, S, D, H, F, V = 3, 5, 7, 12, 6, 20, 50
@@ -146,7 +147,7 @@ def size_of(text, sizes):
 @pytest.mark.parametrize("name", CASES)
 def test_every_letter_has_its_size(name):
     found = traced(name)
-    assert set(found.sizes) <= set(recording.STEP_LETTERS)
+    assert set(found.sizes) <= set(STEP_LETTERS)
     for step in found:
         shapes = [
             *zip(step.inputs, step.input_sizes, strict=True),
@@ -620,9 +621,7 @@ def test_the_text_is_aligned_and_fits_a_terminal(name):
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 110
     assert lines[0] == f"{found.model}: {len(found)} steps with " + " ".join(
-        f"{letter}={found.sizes[letter]}"
-        for letter in recording.STEP_LETTERS
-        if letter in found.sizes
+        f"{letter}={found.sizes[letter]}" for letter in STEP_LETTERS if letter in found.sizes
     )
     table = lines[2:-2]
     ends = {len(line) for line in table if line.startswith(("  ", "total", "step"))}
@@ -849,16 +848,40 @@ def test_influence_wants_one_sequence():
         influence(lambda x: x, stream())
 
 
-def test_the_words_belong_to_classes_that_exist():
-    """A renamed class or child would lose its words without a sound."""
-    modules = (attention, blocks, embeddings, feedforward, heads, positions)
-    classes = {
-        name: found
-        for module in modules
-        for name, found in inspect.getmembers(module, inspect.isclass)
-    }
-    for kind, roles in recording.ROLES.items():
-        source = inspect.getsource(classes[kind]) if kind else ""
-        for called in roles if kind else ():
-            if not hasattr(torch.Tensor, called.split()[0]) and called != "cat":
-                assert f"self.{called} = " in source, (kind, called)
+# ---- the words ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_the_words_belong_to_calls_that_exist(kind):
+    """A renamed child would lose its words without a sound."""
+    source = inspect.getsource(kind)
+    for called in WORDS[kind]:
+        is_function = any(hasattr(place, called) for place in (torch, torch.Tensor, functional))
+        assert is_function or f"self.{called} = " in source, called
+
+
+def test_a_subclass_has_the_words_of_its_class(monkeypatch):
+    class Halved(MultiHeadAttention):
+        def merge(self, heads):
+            return (0.5 * super().merge(heads)).tanh()
+
+    expected = rows(trace(MultiHeadAttention(D, H), stream()))
+    steps = rows(trace(Halved(D, H), stream()))
+    assert steps[:-2] == expected
+    assert [what for what, _ in steps[-2:]] == ["scale by", "tanh"]
+    monkeypatch.setitem(WORDS, Halved, {"tanh": Words("squash")})
+    assert [what for what, _ in rows(trace(Halved(D, H), stream()))[-2:]] == ["scale by", "squash"]
+
+
+def test_a_class_of_ones_own_may_have_words(monkeypatch):
+    monkeypatch.setitem(
+        WORDS, Foreign, {"widen": Words("widen by half", ends="F"), "sort": Words("")}
+    )
+    found = trace(Foreign(), torch.zeros(2, 5, 4), torch.zeros(30))
+    assert rows(found)[:3] == [
+        ("widen by half", "2 5 4 -> 2 5 F"),
+        ("mix", "2 5 F -> 2 5 6"),
+        ("mix (tied)", "2 5 6 -> 2 5 6"),
+    ]
+    assert ("unflatten", "2 5 6 -> 2 5 2 3") in rows(found)
+    assert "sort" not in [step.what for step in found]
