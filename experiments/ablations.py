@@ -280,12 +280,14 @@ def range_test(seed: int, steps: int, sizes: tuple[int, int, int | None], device
     objective = Objective(model).train()
     adam = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
 
-    def loss_at(_: int) -> Tensor:
+    def loss_at(_step: int) -> Tensor:
         total, count = objective({name: t.to(device) for name, t in next(batches).items()})
-        return total / count
+        loss: Tensor = total / count
+        return loss
 
     def rate(step: int, recipe: Recipe) -> float:
-        return SLOWEST * (FASTEST / SLOWEST) ** ((step - 1) / (recipe.steps - 1))
+        grown: float = (FASTEST / SLOWEST) ** ((step - 1) / (recipe.steps - 1))
+        return SLOWEST * grown
 
     recipe = Recipe(steps=steps, learning_rate=FASTEST)
     losses = takewhile(math.isfinite, minimise(model, adam, recipe, loss_at, rate=rate, clip=1.0))

@@ -193,7 +193,7 @@ def run_one(
     drawn = torch.Generator().manual_seed(seed)
     size = options.pick(256, 4)
 
-    def loss_at(_: int) -> Tensor:
+    def loss_at(_step: int) -> Tensor:
         tokens, in_answer = examples(draw(size, drawn), draw(size, drawn), order)
         targets = tokens.masked_fill(~in_answer, IGNORE)[:, 1:].to(options.device)
         logits = model(tokens[:, :-1].to(options.device))

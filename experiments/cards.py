@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
 
-
-def describe_data(data: str) -> dict[str, str]:
+def describe_data(data: str, root: Path) -> dict[str, str]:
     """Name a file of ``book/data`` with its checksum, or say in words what the data are."""
-    path = ROOT / "book" / "data" / data
+    path = root / "book" / "data" / data
     if not path.is_file():
         return {"description": data}
     return {"file": f"book/data/{data}", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

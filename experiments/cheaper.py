@@ -363,7 +363,7 @@ def run_recall(
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate, recipe.betas)
     drawn = torch.Generator().manual_seed(seed)
 
-    def loss_at(_: int) -> Tensor:
+    def loss_at(_step: int) -> Tensor:
         names, values, answers, _ = lists(32, n_items, drawn)
         return F.cross_entropy(model(names, values).flatten(0, 1), answers.flatten())
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from experiments.cards import ROOT, card_text, describe_data, environment, show
+from experiments.cards import card_text, describe_data, environment, show
 from transformer_book import datasets
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches
@@ -32,6 +32,7 @@ from transformer_lib.saving import describe_model, save_model
 from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.training import modes_kept
 
+ROOT = Path(__file__).resolve().parents[1]
 MOST_ROWS = 500  # of a metrics.csv
 
 Row = dict[str, Any]
@@ -368,7 +369,7 @@ def write_results(
     }
     card: dict[str, Any] = {"experiment": options.name, "arguments": options.arguments}
     card |= {"tiny": options.tiny, "metrics": metrics}
-    card |= {"data": describe_data(data), "seed": options.seed, "recipe": asdict(recipe)}
+    card |= {"data": describe_data(data, ROOT), "seed": options.seed, "recipe": asdict(recipe)}
     if model is not None:
         save_model(model, options.folder, tokenizer=tokenizer)
         card["parameters"] = n_parameters(model)

@@ -168,7 +168,7 @@ def run_one(n_heads: int, d_head: int, reader: str, seed: int, recipe: Recipe, n
     before = judge(model, test)["distance"]
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate, recipe.betas)
 
-    def loss_at(_: int) -> Tensor:
+    def loss_at(_step: int) -> Tensor:
         names, values, asked, _, answers = questions(BATCH, drawn)
         logits, _ = model(names, values, asked)
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
