@@ -9,10 +9,9 @@ recipe are the same for one seed.
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from statistics import mean
-from typing import Any
+from itertools import product
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -21,17 +20,19 @@ from torch import Tensor
 from experiments.common import (
     Options,
     Row,
+    mean_of,
     read_options,
+    rows_where,
     side_by_side,
+    small_config,
     texts,
-    write_csv,
     write_results,
 )
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, learning_rate
 
+CHAPTER = "19c_hardware"
 LENGTH = 128
 
 
@@ -68,7 +69,7 @@ ABOUT = {
 }
 
 
-def passes(kind: Kind, device: str) -> Any:
+def passes(kind: Kind, device: str) -> AbstractContextManager[object]:
     """Let layers compute in this kind's numbers until the end of a ``with`` block."""
     if kind.passes == torch.float32 or kind.passes == kind.weights:
         return nullcontext()
@@ -95,10 +96,8 @@ def run(name: str, seed: int, options: Options, recipe: Recipe) -> list[Row]:
     kind, device = KINDS[name], options.device
     known, unknown, letters = texts(options.pick(None, 5_000))
     torch.manual_seed(seed)
-    config = TransformerConfig(
-        vocab_size=len(letters), max_len=LENGTH, d_model=options.pick(128, 16), n_heads=4,
-        n_layers=3, norm_position="pre", activation="gelu", dropout=0.0, init="gpt2",
-    )  # fmt: skip
+    sizes = {"vocab_size": len(letters), "max_len": LENGTH, "d_model": options.pick(128, 16)}
+    config = small_config(**sizes, n_layers=3, init="gpt2")
     model = CausalLM(config).to(device, kind.weights)
     optimizer = torch.optim.AdamW(model.parameters(), betas=recipe.betas, weight_decay=0.0)
     scaler = torch.amp.GradScaler(device, enabled=kind.scaled)
@@ -128,7 +127,7 @@ def run(name: str, seed: int, options: Options, recipe: Recipe) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write one table."""
-    options = read_options("precision", __doc__ or "", arguments)
+    options = read_options("precision", __doc__, arguments)
     torch.set_float32_matmul_precision("highest")  # 32 bits mean 32 bits here
     steps = options.n_steps(1_000)
     recipe = Recipe(
@@ -139,20 +138,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         clip=None,
         log_every=max(steps // 20, 1),
     )
-    seeds = range(options.seed, options.seed + options.pick(5, 1))
-    plan = [(name, seed, options, recipe) for name in KINDS for seed in seeds]
+    plan = [(*each, options, recipe) for each in product(KINDS, options.seeds(5))]
     rows = [row for found in side_by_side(run, plan, options) for row in found]
-    write_csv(options.folder / "results.csv", rows)
-    last = [row for row in rows if row["step"] == rows[-1]["step"]]
-    metrics: dict[str, Any] = {}
-    for name in KINDS:
-        losses = [row["loss"] for row in last if row["kind"] == name]
-        known = [loss for loss in losses if loss is not None]
-        metrics[f"loss ({name})"] = mean(known) if len(known) == len(losses) else "not a number"
-    for name in KINDS:
-        shares = [row["zeros"] for row in last if row["kind"] == name]
-        metrics[f"zeros ({name})"] = mean(shares)
-    write_results(options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe)
+    last = rows_where(rows, step=rows[-1]["step"])
+    write_results(
+        options,
+        data="shakespeare.txt",
+        about=ABOUT,
+        metrics={
+            f"{column} ({name})": mean_of(last, column, kind=name)
+            for column, name in product(("loss", "zeros"), KINDS)
+        },
+        recipe=recipe,
+        tables={"results": rows},
+    )
 
 
 if __name__ == "__main__":

@@ -14,22 +14,22 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
-from statistics import mean
 
 import torch
 from torch import Tensor, nn
 
 from experiments.common import (
-    Options,
     Row,
+    mean_of,
     read_options,
+    rounded,
+    rounded_row,
     side_by_side,
+    small_config,
     texts,
-    write_csv,
     write_results,
 )
 from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batch, TextWindows
 from transformer_lib.losses import Objective
 from transformer_lib.models import CausalLM
@@ -37,6 +37,7 @@ from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.tracing import attention_maps
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "04b_scores_in_training"
 SCALES = ("root", "width", "none", "folded")
 STARTS = ("unit", "small")
 ABOUT = {
@@ -73,19 +74,9 @@ def build(d_head: int, scale: str, start: str, d_model: int, length: int, vocab:
     Returns:
         The model. The same random numbers were drawn for every scale and start.
     """
-    config = TransformerConfig(
-        vocab_size=vocab,
-        max_len=length,
-        d_model=d_model,
-        n_heads=d_model // d_head,
-        n_layers=2,
-        dropout=0.0,
-        position="rope",
-        norm_position="pre",
-        activation="gelu",
-        scale_embeddings=False,
-        init="gpt2",
-    )
+    sizes = {"vocab_size": vocab, "max_len": length, "d_model": d_model}
+    sizes["n_heads"] = d_model // d_head
+    config = small_config(**sizes, position="rope", scale_embeddings=False, init="gpt2")
     model = CausalLM(config)
     for part in attentions(model):
         if start == "unit":
@@ -168,14 +159,12 @@ def run_one(
     Returns:
         A row of ``results.csv``, and rows of ``curves.csv``.
     """
-    torch.set_float32_matmul_precision("high")
     known, unknown, letters = texts(n_characters)
-    vocab = len(letters)
     windows = TextWindows(known, length, batch_size=32, seed=recipe.seed)
     new = TextWindows(unknown[: 256 * length + 1], length, batch_size=256)
     some = {name: tensor.to(device) for name, tensor in next(iter(new.one_pass())).items()}
     torch.manual_seed(recipe.seed)
-    model = build(d_head, scale, start, d_model, length, vocab).to(device)
+    model = build(d_head, scale, start, d_model, length, len(letters)).to(device)
     run: Row = {"d_head": d_head, "scale": scale, "start": start, "seed": recipe.seed}
     gradients = first_gradients(model, some)
     before = spread_and_entropy(model, some["ids"][:16])
@@ -185,48 +174,29 @@ def run_one(
     for when, (spread, entropy) in {"start": before, "end": after}.items():
         found |= {f"spread_{when}": spread, f"entropy_{when}": entropy}
     found |= gradients
-    curve = [run | {"step": row["step"], "loss": _rounded(row["loss"])} for row in rows]
-    return run | {name: _rounded(value) for name, value in found.items()}, curve
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
-def run_all(
-    options: Options,
-    recipe: Recipe,
-    plan: Sequence[tuple[int, str, str, int]],
-    d_model: int,
-    length: int,
-) -> tuple[list[Row], list[Row]]:
-    """Make all runs on one device, side by side in several processes."""
-    sizes = (d_model, length, options.pick(None, 2_000))
-    each = [(*model, replace(recipe, seed=seed), *sizes, options.device) for *model, seed in plan]
-    rows, curves = zip(*side_by_side(run_one, each, options), strict=True)
-    return list(rows), [point for curve in curves for point in curve]
+    curve = [run | {"step": row["step"], "loss": rounded(row["loss"])} for row in rows]
+    return run | rounded_row(found), curve
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write two tables."""
-    options = read_options("scores", __doc__ or "", arguments)
+    options = read_options("scores", __doc__, arguments)
     steps = options.n_steps(500)
     recipe = modern_recipe(
         steps, 1e-3, warmup=steps // 20, log_every=max(steps // 20, 1), checkpoint_every=steps
     )
-    d_heads, n_seeds = options.pick((16, 64, 256), (4, 16)), options.pick(3, 1)
+    d_heads, seeds = options.pick((16, 64, 256), (4, 16)), options.seeds(3)
     d_model, length = max(d_heads), options.pick(64, 8)
-    seeds = range(options.seed, options.seed + n_seeds)
+    rest = (d_model, length, options.pick(None, 2_000), options.device)
     choices = options.pick((SCALES, STARTS), (("root", "none"), ("unit",)))
-    plan = list(product(d_heads, *choices, seeds))
-    rows, curves = run_all(options, recipe, plan, d_model, length)
-    write_csv(options.folder / "results.csv", rows)
-    write_csv(options.folder / "curves.csv", curves)
+    plan = [
+        (*model, replace(recipe, seed=seed), *rest)
+        for *model, seed in product(d_heads, *choices, seeds)
+    ]
+    rows, curves = zip(*side_by_side(run_one, plan, options), strict=True)
     metrics = {
-        f"loss_{scale}_{start}_{d_model}": mean(
-            row["loss"]
-            for row in rows
-            if (row["d_head"], row["scale"], row["start"]) == (d_model, scale, start)
+        f"loss_{scale}_{start}_{d_model}": mean_of(
+            rows, "loss", d_head=d_model, scale=scale, start=start
         )
         for start, scale in product(*reversed(choices))
     }
@@ -236,7 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         about=ABOUT,
         metrics=metrics,
         recipe=recipe,
-        more={"d_model": d_model, "length": length, "n_seeds": n_seeds},
+        tables={"results": rows, "curves": [point for curve in curves for point in curve]},
+        more={"d_model": d_model, "length": length, "n_seeds": len(seeds)},
     )
 
 

@@ -9,7 +9,6 @@ are kept.
 import argparse
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +17,14 @@ from experiments.common import Options, intervals, modern_config, read_options, 
 from transformer_book import datasets
 from transformer_book.tasks import answer_batch
 from transformer_lib.data import Batches, TextWindows
-from transformer_lib.generation import Sampling, generate
+from transformer_lib.generation import generate
+from transformer_lib.sampling import Sampling
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import modern_recipe
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import bits_per_byte, evaluate, train
 
+CHAPTER = "14b_recipes"
 NANOGPT = 1.4697  # validation loss in the README of github.com/karpathy/nanoGPT
 SAMPLE = Sampling(temperature=0.8, top_p=0.95)
 ABOUT = {
@@ -79,8 +80,9 @@ def write_text(model: CausalLM, tokenizer: Tokenizer, start: str, n: int, seed: 
     generator = torch.Generator(device).manual_seed(seed)
     ids = torch.tensor([tokenizer.encode(start)], device=device)  # (1, T)
     while ids.shape[1] < n:
-        options: dict[str, Any] = {"sampling": SAMPLE, "generator": generator}
-        new = generate(model, ids[:, -half:], max_new_tokens=half, **options)
+        new = generate(
+            model, ids[:, -half:], max_new_tokens=half, sampling=SAMPLE, generator=generator
+        )
         ids = torch.cat((ids[:, :-half], new), dim=1)
     return tokenizer.decode(ids[0, :n].tolist())
 
@@ -89,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train the model, measure it on the whole validation part and write the results."""
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--dropout", type=float, default=0.3, help="of the model (default: 0.3)")
-    options = read_options("shakespeare", __doc__ or "", arguments, own)
+    options = read_options("shakespeare", __doc__, arguments, own)
     text = datasets.shakespeare()
     tokenizer = CharTokenizer.train([text.train])
     length = options.pick(256, 32)

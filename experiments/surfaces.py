@@ -24,13 +24,16 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
     read_options,
-    write_csv,
+    rounded,
+    rows_where,
     write_results,
 )
 from transformer_book import datasets
 from transformer_lib.recipes import Recipe
 
+CHAPTER = "10b_surfaces"
 WIDTH = 32
 DEPTHS = (1, 2, 4, 8, 16, 32)  # blocks of two matrices
 SHAPES = ("plain", "residual")
@@ -80,9 +83,9 @@ class Runs(NamedTuple):
 Weights = list[Tensor]  # W and b in turn: of the first layer, of each block's two, of the last
 
 
-def plan_runs(n_seeds: int, first_seed: int) -> Runs:
+def plan_runs(seeds: Sequence[int]) -> Runs:
     """List all choices of one depth; plain networks that start at zero could not learn."""
-    choices = product(SHAPES, STARTS, RATES, range(first_seed, first_seed + n_seeds))
+    choices = product(SHAPES, STARTS, RATES, seeds)
     kept = [each for each in choices if each[:2] != ("plain", "zero")]
     return Runs(*(list(column) for column in zip(*kept, strict=True)))
 
@@ -144,7 +147,7 @@ def at_the_start(weights: Weights, x: Tensor, y: Tensor, skip: Tensor, norm: boo
     gradients = [part.double().flatten(1).norm(dim=1) for part in (by_first, by_last)]
     arrives, grows = gradients[0] / gradients[1], lengths[1] / lengths[0]
     return [
-        {"arrives": _rounded(a), "grows": _rounded(g)}
+        {"arrives": rounded(a), "grows": rounded(g)}
         for a, g in zip(arrives.tolist(), grows.tolist(), strict=True)
     ]
 
@@ -203,12 +206,12 @@ def surface(
     for place in places:
         moved = [w + places * a + place * d for w, a, d in zip(weights, across, down, strict=True)]
         scores, _, _ = forward(moved, x[None], skip, norm=norm)
-        rows.append([_rounded(loss) for loss in losses(scores, y).tolist()])
+        rows.append([rounded(loss) for loss in losses(scores, y).tolist()])
     return rows
 
 
 def run_depth(
-    depth: int, norm: str, options: Options, recipe: Recipe, n_seeds: int
+    depth: int, norm: str, options: Options, recipe: Recipe
 ) -> tuple[list[Row], list[Row]]:
     """Train all networks of one depth and one kind of norm, and draw around some of them.
 
@@ -217,7 +220,6 @@ def run_depth(
         norm: one of ``NORMS``.
         options: the experiment's.
         recipe: how to train; rates and seeds are the runs' own.
-        n_seeds: how many seeds each choice has.
 
     Returns:
         Rows of ``results.csv`` and of ``surfaces.csv``.
@@ -225,7 +227,7 @@ def run_depth(
     data, device = datasets.digits(), options.device
     x, new = (part.images.flatten(1).to(device) for part in (data.train, data.test))
     y, new_y = (part.labels.to(device) for part in (data.train, data.test))
-    runs = plan_runs(n_seeds, options.seed)
+    runs = plan_runs(options.seeds(5))
     skip = torch.tensor([float(s == "residual") for s in runs.shapes], device=device)[:, None, None]
     weights = [w.to(device) for w in first_weights(depth, runs.starts, runs.seeds)]
     for each in weights:
@@ -237,17 +239,9 @@ def run_depth(
     found_losses, accuracies = judge(weights, x, y, skip, with_norm)
     _, tests = judge(weights, new, new_y, skip, with_norm)
     rows: list[Row] = [
-        {
-            "shape": runs.shapes[i],
-            "norm": norm,
-            "start": runs.starts[i],
-            "depth": depth,
-            "rate": runs.rates[i],
-            "seed": runs.seeds[i],
-            "loss": _rounded(float(found_losses[i])),
-            "accuracy": _rounded(float(accuracies[i])),
-            "test_accuracy": _rounded(float(tests[i])),
-        }
+        {"shape": runs.shapes[i], "norm": norm, "start": runs.starts[i], "depth": depth}
+        | {"rate": runs.rates[i], "seed": runs.seeds[i], "loss": rounded(found_losses[i].item())}
+        | {"accuracy": rounded(accuracies[i].item()), "test_accuracy": rounded(tests[i].item())}
         | starts[i]
         for i in range(len(runs.seeds))
     ]
@@ -279,46 +273,35 @@ def best_rate(rows: Sequence[Row], shape: str, start: str) -> float:
     """Return the rate with the lowest mean training loss; an overflow is the worst of all."""
 
     def loss(rate: float) -> float:
-        found = [
-            row["loss"]
-            for row in rows
-            if (row["shape"], row["start"], row["rate"]) == (shape, start, rate)
-        ]
+        found = [row["loss"] for row in rows_where(rows, shape=shape, start=start, rate=rate)]
         return mean(value if math.isfinite(value) else 1e9 for value in found)
 
     return min(RATES, key=loss)
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write two tables."""
-    options = read_options("surfaces", __doc__ or "", arguments)
+    options = read_options("surfaces", __doc__, arguments)
     torch.set_float32_matmul_precision("highest")  # a surface should not be rough by rounding
     recipe = constant_adam(options.n_steps(800), RATES[-1], betas=(0.9, 0.999))
     rows: list[Row] = []
     surfaces: list[Row] = []
     for depth, norm in product(options.pick(DEPTHS, (2,)), NORMS):
-        found, drawn = run_depth(depth, norm, options, recipe, options.pick(5, 1))
+        found, drawn = run_depth(depth, norm, options, recipe)
         rows += found
         surfaces += drawn
-    write_csv(options.folder / "results.csv", rows)
-    write_csv(options.folder / "surfaces.csv", surfaces)
-    deepest = [row for row in rows if row["depth"] == max(row["depth"] for row in rows)]
+    deepest = rows_where(rows, depth=max(row["depth"] for row in rows))
     metrics = {}
     for shape, norm, start in DRAWN:
-        same = [row for row in deepest if row["norm"] == norm]
+        same = rows_where(deepest, norm=norm)
         rate = best_rate(same, shape, start)
-        metrics[f"accuracy ({shape}, norm {norm}, start {start}, deepest)"] = mean(
-            row["accuracy"]
-            for row in same
-            if (row["shape"], row["start"], row["rate"]) == (shape, start, rate)
+        metrics[f"accuracy ({shape}, norm {norm}, start {start}, deepest)"] = mean_of(
+            same, "accuracy", shape=shape, start=start, rate=rate
         )
     write_results(
         options, data="digits.csv", about=ABOUT, metrics=metrics, recipe=recipe,
-        more={"rates": RATES, "n_seeds": options.pick(5, 1)},
+        tables={"results": rows, "surfaces": surfaces},
+        more={"rates": RATES, "n_seeds": len(options.seeds(5))},
     )  # fmt: skip
 
 

@@ -23,9 +23,9 @@ from experiments.common import (
     Row,
     intervals,
     modern_config,
+    n_parameters,
     read_options,
     watch,
-    write_csv,
     write_results,
 )
 from transformer_book import datasets
@@ -34,6 +34,7 @@ from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "02b_embeddings"
 UNKNOWN = "<unk>"  # has the id 0
 WORD = re.compile(r"[a-z]+(?:['’][a-z]+)*|[.,;:!?]")
 KINDS = {"tied": 0, "tied_again": 1, "untied": 2}  # and what is added to the seed
@@ -127,7 +128,7 @@ def run(
         f"{kind}_validation_loss": found["loss"],
         f"{kind}_perplexity": found["perplexity"],
         f"{kind}_best_step": losses[min(losses)],
-        f"{kind}_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        f"{kind}_parameters": n_parameters(model),
     }
     print(metrics, flush=True)
     table = model.decoder.embedding.tokens.weight.detach().cpu()
@@ -136,7 +137,7 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the models, compare their tables and write what the book needs."""
-    options = read_options("words", __doc__ or "", arguments)
+    options = read_options("words", __doc__, arguments)
     text = datasets.shakespeare()
     known = vocabulary(text.train, options.pick(3_000, 200))
     parts = [part[: options.pick(10**9, 9_999)] for part in text]
@@ -159,13 +160,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kept = {kind: tables[kind].half().contiguous() for kind in KEPT}
     save_file(kept, options.folder / "embeddings.safetensors")
     counts = torch.bincount(ids[0], minlength=len(known)).tolist()
-    rows = [{"word": word, "count": n} for word, n in zip(known, counts, strict=True)]
-    write_csv(options.folder / "vocabulary.csv", rows)
+    table = [{"word": word, "count": n} for word, n in zip(known, counts, strict=True)]
     recipe = replace(runs["tied"][3], seed=options.seed)
     config = asdict(build(options, len(known), options.pick(64, 16), tied=True).config)
     write_results(
         options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe,
-        rows=[row for _, _, rows, _ in runs.values() for row in rows], more={"config": config},
+        rows=[row for _, _, rows, _ in runs.values() for row in rows],
+        tables={"vocabulary": table}, more={"config": config},
     )  # fmt: skip
 
 
