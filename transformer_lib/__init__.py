@@ -17,20 +17,20 @@ from transformer_lib.moved import MOVED, tell_moved_modules
 if TYPE_CHECKING:  # what editors and type checkers read; a test holds it equal to _MODULES
     from transformer_lib.attention import AttentionHead as AttentionHead
     from transformer_lib.attention import MultiHeadAttention as MultiHeadAttention
+    from transformer_lib.beams import beam_search as beam_search
     from transformer_lib.blocks import Block as Block
     from transformer_lib.blocks import Stack as Stack
     from transformer_lib.cache import KeyValueCache as KeyValueCache
+    from transformer_lib.compiled import CompiledDecoder as CompiledDecoder
     from transformer_lib.config import TransformerConfig as TransformerConfig
     from transformer_lib.data import IGNORE as IGNORE
     from transformer_lib.data import Batches as Batches
     from transformer_lib.data import TextWindows as TextWindows
-    from transformer_lib.decoding import CompiledDecoder as CompiledDecoder
     from transformer_lib.encoder_decoder import Decoder as Decoder
     from transformer_lib.encoder_decoder import Encoder as Encoder
     from transformer_lib.encoder_decoder import EncoderDecoder as EncoderDecoder
     from transformer_lib.feedforward import FeedForward as FeedForward
     from transformer_lib.feedforward import MixtureOfExperts as MixtureOfExperts
-    from transformer_lib.generation import beam_search as beam_search
     from transformer_lib.generation import generate as generate
     from transformer_lib.generation import stream as stream
     from transformer_lib.losses import Objective as Objective
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # what editors and type checkers read; a test holds it equal 
     from transformer_lib.models import VisionTransformer as VisionTransformer
     from transformer_lib.norms import LayerNorm as LayerNorm
     from transformer_lib.norms import RMSNorm as RMSNorm
+    from transformer_lib.parts import Parts as Parts
     from transformer_lib.presets import PRESETS as PRESETS
     from transformer_lib.presets import build_preset as build_preset
     from transformer_lib.pretrained import load_pretrained as load_pretrained
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # what editors and type checkers read; a test holds it equal 
     from transformer_lib.recipes import Recipe as Recipe
     from transformer_lib.saving import load_model as load_model
     from transformer_lib.saving import save_model as save_model
+    from transformer_lib.static_cache import StaticCache as StaticCache
     from transformer_lib.tokenizers import BPETokenizer as BPETokenizer
     from transformer_lib.tokenizers import CharTokenizer as CharTokenizer
     from transformer_lib.tokenizers import WordPieceTokenizer as WordPieceTokenizer
@@ -65,17 +67,19 @@ _MODULES = {
     "Block": "blocks",
     "Stack": "blocks",
     "KeyValueCache": "cache",
+    "Parts": "parts",
+    "StaticCache": "static_cache",
     "TransformerConfig": "config",
     "IGNORE": "data",
     "Batches": "data",
     "TextWindows": "data",
-    "CompiledDecoder": "decoding",
+    "CompiledDecoder": "compiled",
     "Decoder": "encoder_decoder",
     "Encoder": "encoder_decoder",
     "EncoderDecoder": "encoder_decoder",
     "FeedForward": "feedforward",
     "MixtureOfExperts": "feedforward",
-    "beam_search": "generation",
+    "beam_search": "beams",
     "generate": "generation",
     "stream": "generation",
     "Objective": "losses",

@@ -1,21 +1,20 @@
 """One block for every model, and a stack of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.cache import KeyValueCache, KeyValueStore
+from transformer_lib.cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.config import TransformerConfig
-from transformer_lib.feedforward import make_feed_forward
-from transformer_lib.masks import causal_mask, window_mask
-from transformer_lib.norms import make_norm
+from transformer_lib.masks import additive_mask, query_key_distances
+from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
 from transformer_lib.precision import autocast_dtype
+from transformer_lib.static_cache import StaticCache
 
 
 class Block(nn.Module):
@@ -24,6 +23,7 @@ class Block(nn.Module):
     Args:
         config: the model's configuration.
         cross_attention: whether the block also attends to a memory (the decoder of 2017).
+        parts: how attention, network and norms are made.
 
     Example:
         >>> block = Block(TransformerConfig(d_model=8, n_heads=2))
@@ -31,15 +31,21 @@ class Block(nn.Module):
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, config: TransformerConfig, *, cross_attention: bool = False) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        cross_attention: bool = False,
+        parts: Parts = STANDARD_PARTS,
+    ) -> None:
         super().__init__()
         self.norm_position = config.norm_position
-        self.attention = _make_attention(config)
-        self.attention_norm = make_norm(config)
-        self.cross_attention = _make_attention(config) if cross_attention else None
-        self.cross_attention_norm = make_norm(config) if cross_attention else None
-        self.feed_forward = make_feed_forward(config)
-        self.feed_forward_norm = make_norm(config)
+        self.attention = parts.attention(config)
+        self.attention_norm = parts.norm(config)
+        self.cross_attention = parts.attention(config) if cross_attention else None
+        self.cross_attention_norm = parts.norm(config) if cross_attention else None
+        self.feed_forward = parts.feed_forward(config)
+        self.feed_forward_norm = parts.norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -52,8 +58,8 @@ class Block(nn.Module):
         bias: Float[Tensor, "..."] | None = None,
         angles: Float[Tensor, "..."] | None = None,
         causal: bool = False,
-        own_store: KeyValueStore | None = None,
-        memory_store: KeyValueStore | None = None,
+        cache: LayerCache | None = None,
+        memory_cache: MemoryCache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Carry the residual stream through the block.
 
@@ -65,8 +71,8 @@ class Block(nn.Module):
             bias: added to the scores of self-attention.
             angles: RoPE's angles for self-attention.
             causal: whether self-attention hides the future.
-            own_store: keys and values of earlier steps, for self-attention.
-            memory_store: keys and values of the memory, for cross-attention.
+            cache: keys and values of earlier steps, for self-attention.
+            memory_cache: keys and values of the memory, for cross-attention.
 
         Returns:
             The stream, ``(B, T, D)``.
@@ -74,24 +80,31 @@ class Block(nn.Module):
         Raises:
             ValueError: if there is a memory and no cross-attention, or the other way round.
         """
+        self._check_memory(memory)
+        pre = self.norm_position == "pre"  # each norm stands before its sublayer, or after the sum
+
+        read = self.attention_norm(x) if pre else x
+        found = self.attention(
+            read, mask=mask, bias=bias, angles=angles, causal=causal, cache=cache
+        )
+        x = x + self.dropout(found)
+        x = x if pre else self.attention_norm(x)
+
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            read = self.cross_attention_norm(x) if pre else x
+            found = self.cross_attention(read, memory, memory_mask, cache=memory_cache)
+            x = x + self.dropout(found)
+            x = x if pre else self.cross_attention_norm(x)
+
+        read = self.feed_forward_norm(x) if pre else x
+        x = x + self.dropout(self.feed_forward(read))
+        return x if pre else self.feed_forward_norm(x)
+
+    def _check_memory(self, memory: Tensor | None) -> None:
         if (memory is None) != (self.cross_attention is None):
             has = "no cross-attention" if self.cross_attention is None else "cross-attention"
             given = "no memory was given" if memory is None else "a memory was given"
             raise ValueError(f"the block has {has}, but {given}")
-        options: Any = {"bias": bias, "angles": angles, "causal": causal, "store": own_store}
-        x = self._add(x, self.attention_norm, partial(self.attention, mask=mask, **options))
-        if self.cross_attention is not None and self.cross_attention_norm is not None:
-            options = {"memory": memory, "mask": memory_mask, "store": memory_store}
-            x = self._add(x, self.cross_attention_norm, partial(self.cross_attention, **options))
-        return self._add(x, self.feed_forward_norm, self.feed_forward)
-
-    def _add(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Add what a sublayer says to the stream; the norm stands before or after."""
-        if self.norm_position == "pre":
-            x = x + self.dropout(sublayer(norm(x)))
-        else:
-            x = norm(x + self.dropout(sublayer(x)))
-        return x
 
 
 class Stack(nn.Module):
@@ -101,6 +114,11 @@ class Stack(nn.Module):
         config: the model's configuration.
         causal: whether self-attention hides the future (a decoder).
         cross_attention: whether each block also attends to a memory.
+        parts: how attention, networks and norms are made.
+
+    Attributes:
+        checkpoint_activations: whether blocks forget their activations in training and compute
+            them again for the backward pass; ``Recipe.checkpoint_activations`` asks for it.
 
     Example:
         >>> stack = Stack(TransformerConfig(d_model=8, n_heads=2, n_layers=2), causal=True)
@@ -108,14 +126,22 @@ class Stack(nn.Module):
         torch.Size([2, 5, 8])
     """
 
+    checkpoint_activations = False
+
     def __init__(
-        self, config: TransformerConfig, *, causal: bool, cross_attention: bool = False
+        self,
+        config: TransformerConfig,
+        *,
+        causal: bool,
+        cross_attention: bool = False,
+        parts: Parts = STANDARD_PARTS,
     ) -> None:
         super().__init__()
         self.config = config
         self.causal = causal
         self.blocks = nn.ModuleList(
-            Block(config, cross_attention=cross_attention) for _ in range(config.n_layers)
+            Block(config, cross_attention=cross_attention, parts=parts)
+            for _ in range(config.n_layers)
         )
         # All blocks share one bias, as in T5, where the first block owns it.
         self.bias: AlibiBias | T5Bias | None = None
@@ -124,7 +150,7 @@ class Stack(nn.Module):
         elif config.position == "t5":
             self.bias = T5Bias(config.n_heads, bidirectional=not causal)
         # After post-norm the stream is normalised already. Pre-norm leaves a bare sum.
-        self.final_norm = make_norm(config) if config.norm_position == "pre" else None
+        self.final_norm = parts.norm(config) if config.norm_position == "pre" else None
 
     def forward(
         self,
@@ -155,29 +181,39 @@ class Stack(nn.Module):
         Raises:
             ValueError: if a mask has other than four dimensions, or shapes do not fit.
         """
-        if cache is not None:
-            cache.check_layers(len(self.blocks))
-        n_queries = x.shape[1]
-        n_keys = n_queries if cache is None else cache.n_keys(n_queries)
+        n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
         _check_mask("mask", mask, n_keys)
         _check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
         positions = next_positions(x, cache) if positions is None else positions
         check_positions(positions, x)
-        angles = self._angles(positions)
         if autocast_dtype(x.device) == torch.bfloat16:
             # PyTorch alone would keep the stream in float32: twice the bytes to move. Not so in
             # float16, where a long sum could overflow.
             x = x.to(torch.bfloat16)
-        mask, bias = self._mask_and_bias(x, mask, n_keys, cache)
-        causal = self.causal and (cache is None or cache.filled is None)
-        options: dict[str, Any] = {"bias": bias, "angles": angles, "causal": causal}
-        for i, block in enumerate(self.blocks):
-            if cache is not None:
-                options |= {"own_store": cache.own[i], "memory_store": cache.memory[i]}
-            x = block(x, mask, memory, memory_mask, **options)
+        angles = self._angles(positions)
+        mask, bias, causal = self._mask_and_bias(x, mask, cache)
+        caches = self._caches(cache, memory)
+        for block, (own_cache, memory_cache) in zip(self.blocks, caches, strict=True):
+            x = self._through(block)(
+                x, mask, memory, memory_mask, bias=bias, angles=angles, causal=causal,
+                cache=own_cache, memory_cache=memory_cache,
+            )  # fmt: skip
         if cache is not None:
-            cache.advance(n_queries)
+            cache.advance(x.shape[1])
         return x if self.final_norm is None else self.final_norm(x)
+
+    def _through(self, block: nn.Module) -> Callable[..., Tensor]:
+        """The block itself, or in training one that forgets its activations until they are due."""
+        if self.checkpoint_activations and self.training:
+            return partial(checkpoint, block, use_reentrant=False)
+        return block
+
+    def _caches(
+        self, cache: KeyValueCache | None, memory: Tensor | None
+    ) -> Sequence[tuple[LayerCache | None, MemoryCache | None]]:
+        if cache is None:
+            return [(None, None)] * len(self.blocks)
+        return cache.for_blocks(len(self.blocks), memory)
 
     def _angles(self, positions: Int[Tensor, "#B T"]) -> Float[Tensor, "#B 1 T half"] | None:
         if self.config.position != "rope":
@@ -185,25 +221,27 @@ class Stack(nn.Module):
         return rope_angles(positions, self.config.d_head, self.config.rope_theta)[:, None]
 
     def _mask_and_bias(
-        self, x: Tensor, mask: Tensor | None, n_keys: int, cache: KeyValueCache | None
-    ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
-        """What hides keys (the causal mask comes on top), and what is added to the scores."""
-        window, n_queries, device = self.config.window, x.shape[1], x.device
-        slots = None if cache is None or cache.filled is None else next_positions(x, cache)[0]
-        # The queries are the last places, but not in a static cache: there, tables have all rows.
-        n_rows = n_queries if slots is None else n_keys
-        bias = None if self.bias is None else _rows(self.bias(n_rows, n_keys, device), slots)
+        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None
+    ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None, bool]:
+        """What hides keys, what is added to the scores, and whether the future is hidden on top."""
+        window, static = self.config.window, isinstance(cache, StaticCache)
+        if window is None and self.bias is None and not static:
+            return mask, None, self.causal
+        if cache is None:
+            distances = query_key_distances(x.shape[1], device=x.device)  # (T, S)
+        else:
+            distances = cache.distances(x.shape[1], x.device)
+        bias = None if self.bias is None else self.bias(distances)
         if window is not None:
-            near = _rows(window_mask(n_rows, n_keys, window=window, device=device), slots)
-            mask = near[None, None] if mask is None else mask & near
-        if slots is None:
-            return mask, bias
-        # Keys that are not there yet are hidden with the future. One table for all layers, added
-        # to the scores as the kernels want it. A row without a key is padding; nobody reads it.
-        past = _rows(causal_mask(n_keys, device=device), slots)
-        mask = past[None, None] if mask is None else mask & past
-        bias = mask.new_zeros((), dtype=x.dtype) if bias is None else bias.to(x.dtype)
-        return None, torch.where(mask, bias, torch.finfo(x.dtype).min)
+            mask = _both(mask, distances.abs() < window)
+        if not static:
+            return mask, bias, self.causal
+        # The future hides places that are not in use, too. One table serves all layers.
+        return None, additive_mask(_both(mask, distances >= 0), bias, x.dtype), False
+
+
+def _both(mask: Tensor | None, other: Bool[Tensor, "T S"]) -> Bool[Tensor, "..."]:
+    return other[None, None] if mask is None else mask & other
 
 
 def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor, "1 T"]:
@@ -245,11 +283,6 @@ def check_positions(positions: Tensor, x: Tensor) -> None:
         raise ValueError(f"positions has shape {tuple(positions.shape)}; expected {wanted}")
 
 
-def _rows(table: Tensor, slots: Tensor | None) -> Tensor:
-    """The rows ``(..., T, S)`` of a table for these places; all of it if there are none."""
-    return table if slots is None else table[..., slots, :]
-
-
 def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
     """Refuse a mask that would fit by accident, before anything is stored in a cache.
 
@@ -268,15 +301,3 @@ def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
             f"{name} has shape {tuple(mask.shape)}; its last dimension must be the number of keys, "
             f"S={n_keys}, those in the cache included"
         )
-
-
-def _make_attention(config: TransformerConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.d_model,
-        config.n_heads,
-        config.n_kv_heads,
-        bias=config.bias,
-        scale=config.attention_scale,
-        dropout=config.attention_dropout,
-        pairing=config.rope_pairing,
-    )

@@ -1,39 +1,38 @@
-"""Keys and values kept between the steps of a decoder."""
+"""Keys and values kept between the steps of a decoder.
+
+A :class:`KeyValueCache` holds a :class:`LayerCache` for each block's self-attention, to which every
+step appends, and a :class:`MemoryCache` for its cross-attention, which is filled once.
+"""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_lib.checks import check_whole
+from transformer_lib.masks import query_key_distances
 
 
-class KeyValueStore:
+class LayerCache:
     """The keys and values of one attention layer, in memory that is set aside once.
 
     For generation, under ``torch.no_grad``: what is stored is written over in place.
 
     Args:
-        max_len: for how many positions there is room; ``None`` means for those of the first call.
-        filled: of a static cache, the number of positions in use, kept on the device.
+        max_len: for how many positions there is room.
 
     Example:
-        >>> store = KeyValueStore(max_len=8)
-        >>> k, v = store.append(torch.zeros(2, 4, 3, 16), torch.zeros(2, 4, 3, 16))
-        >>> k, v = store.append(torch.ones(2, 4, 1, 16), torch.ones(2, 4, 1, 16))
-        >>> k.shape, store.length
+        >>> layer = LayerCache(max_len=8)
+        >>> k, v = layer.append(torch.zeros(2, 4, 3, 16), torch.zeros(2, 4, 3, 16))
+        >>> k, v = layer.append(torch.ones(2, 4, 1, 16), torch.ones(2, 4, 1, 16))
+        >>> k.shape, layer.length
         (torch.Size([2, 4, 4, 16]), 4)
     """
 
-    def __init__(self, max_len: int | None = None, filled: Int[Tensor, ""] | None = None) -> None:
-        if max_len is not None:
-            check_whole("max_len", max_len)
+    def __init__(self, max_len: int) -> None:
+        check_whole("max_len", max_len)
         self.max_len = max_len
-        self.filled = filled
-        self.visible = max_len
-        self.length = 0
-        self._stored: list[Tensor] = []  # keys and values
-        self._memory: Tensor | None = None  # what they were made from, if it never changes
-        self._version: int | None = None  # of the memory: every change in place counts it up
+        self.length = 0  # how many positions are in use
+        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, H, max_len, K)
 
     def append(
         self, k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T K"]
@@ -50,43 +49,91 @@ class KeyValueStore:
         Raises:
             ValueError: if there is no room, or the batch is not the one that was stored.
         """
-        if not self._stored:
-            n_places = k.shape[2] if self.max_len is None else self.max_len
-            room = (*k.shape[:2], n_places, k.shape[3])
-            self._stored = [k.new_zeros(room), v.new_zeros(room)]
-        end, n_places = self.length + k.shape[2], self._stored[0].shape[2]
-        if end > n_places:
-            raise ValueError(_too_full(n_places, self.length, k.shape[2]))
-        batch_size = self._stored[0].shape[0]
-        if batch_size != k.shape[0]:
-            raise ValueError(f"the cache was filled with a batch of {batch_size}; got {k.shape[0]}")
-        for stored, new in zip(self._stored, (k, v), strict=True):
-            if self.filled is None:
-                stored[:, :, self.length : end] = new
-            else:
-                slots = self.filled + torch.arange(k.shape[2], device=k.device)
-                stored.index_copy_(2, slots, new)
-        self.length = end if self.filled is None else 0
+        keys, values = self._room_for(k, v)
+        end = self.length + k.shape[2]
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        self.length = end
         return self.read()
 
     def read(self) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
         """Return the keys and values of all positions so far, ``(B, H, S, K)`` each."""
-        if not self._stored:
-            raise ValueError("the cache is empty: append keys and values first")
-        n_keys = self.length if self.filled is None else self.visible
-        keys, values = (stored[:, :, :n_keys] for stored in self._stored)
-        return keys, values
+        keys, values = self._all()
+        return keys[:, :, : self.length], values[:, :, : self.length]
 
-    def keep(self, memory: Float[Tensor, "B S D"]) -> None:
-        """Remember from which vectors the stored keys and values were made.
+    def holds(self, memory: Float[Tensor, "B S D"] | None) -> bool:
+        """Say whether keys and values are stored already, so that none have to be made.
 
         Args:
-            memory: what cross-attention reads, the same in every call.
+            memory: what cross-attention is asked to read; ``None`` in self-attention, which reads
+                new vectors in each call.
+
+        Returns:
+            ``False``: this is a cache for self-attention.
+
+        Raises:
+            ValueError: if there is a memory.
         """
+        if memory is not None:
+            raise ValueError("memory was given, but the cache is for self-attention")
+        return False
+
+    def select(self, rows: Int[Tensor, " B"]) -> None:
+        """Go on with these rows of the batch, in this order."""
+        for stored in self.read():
+            stored.copy_(stored[rows])
+
+    def clear(self) -> None:
+        """Forget everything, but keep the memory that was set aside."""
+        self.length = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory set aside for keys and values."""
+        return sum(x.numel() * x.element_size() for x in self._stored or ())
+
+    def _room_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All places for keys and values, set aside in the first call; the new ones must fit."""
+        if self._stored is None:
+            room = (*k.shape[:2], self.max_len, k.shape[3])
+            self._stored = (k.new_zeros(room), v.new_zeros(room))
+        check_room(self.max_len, self.length, k.shape[2])
+        batch_size = self._stored[0].shape[0]
+        if batch_size != k.shape[0]:
+            raise ValueError(f"the cache was filled with a batch of {batch_size}; got {k.shape[0]}")
+        return self._stored
+
+    def _all(self) -> tuple[Tensor, Tensor]:
+        if self._stored is None:
+            raise ValueError("the cache is empty: append keys and values first")
+        return self._stored
+
+
+class MemoryCache(LayerCache):
+    """The keys and values of a memory, such as what an encoder said: made once, read in every step.
+
+    Args:
+        memory: what cross-attention reads, ``(B, S, D)``, the same in every call.
+
+    Example:
+        >>> layer = MemoryCache(memory := torch.zeros(1, 3, 8))
+        >>> layer.holds(memory)  # not yet
+        False
+        >>> k, v = layer.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
+        >>> layer.holds(memory)
+        True
+    """
+
+    def __init__(self, memory: Float[Tensor, "B S D"]) -> None:
+        super().__init__(max_len=memory.shape[1])
+        self.remember(memory)
+
+    def remember(self, memory: Float[Tensor, "B S D"]) -> None:
+        """Note of which vectors keys and values are, or will be, made."""
         self._memory, self._version = memory, _version(memory)
 
-    def check(self, memory: Float[Tensor, "B S D"]) -> None:
-        """Raise an error unless the stored keys and values were made from these vectors.
+    def holds(self, memory: Float[Tensor, "B S D"] | None) -> bool:
+        """Say whether keys and values of this memory are stored already.
 
         Another tensor with equal values will do; a GPU has to wait until they are compared. A
         compiled step notices another tensor, but not that the same one was changed in place.
@@ -94,145 +141,113 @@ class KeyValueStore:
         Args:
             memory: what cross-attention is asked to read.
 
-        Raises:
-            ValueError: if it is another memory, or was changed in place since.
-        """
-        if memory is not self._memory or self._was_changed(memory):
-            self._compare(memory)
+        Returns:
+            ``False`` if nothing is stored yet.
 
-    def _was_changed(self, memory: Tensor) -> bool:
-        return None not in (now := _version(memory), self._version) and now != self._version
+        Raises:
+            ValueError: if this is for another memory, or it was changed in place since.
+        """
+        if memory is None:
+            raise ValueError("the cache is for a memory, and none was given")
+        if memory is not self._memory or _was_changed(memory, self._version):
+            self._compare(memory)
+        return self.length > 0
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _compare(self, memory: Tensor) -> None:
         held, advice = self._memory, "start with a new cache, or reset() this one"
-        if held is None:
-            raise ValueError(f"the store holds keys that were not made from a memory: {advice}")
         if held.shape[:2] != memory.shape[:2]:
-            other = f"the store holds another one, with (B, S) = {tuple(held.shape[:2])}"
+            other = f"the cache holds another one, with (B, S) = {tuple(held.shape[:2])}"
             raise ValueError(f"memory has shape {tuple(memory.shape)}; {other}")
-        if self._was_changed(held):
+        if _was_changed(held, self._version):
             raise ValueError(f"memory was changed in place since its keys were stored: {advice}")
         if not torch.equal(held, memory):
             raise ValueError(f"memory is another one than that whose keys are stored: {advice}")
-        self.keep(memory)  # the next call may bring it again
-
-    def reset(self, *, stay: bool = False) -> None:
-        """Forget everything.
-
-        Args:
-            stay: whether to go on in the same memory, which recorded steps read; if not, the next
-                batch may have another size.
-        """
-        self.length, self._memory = 0, None
-        self._stored = self._stored if stay else []
-
-    @property
-    def n_bytes(self) -> int:
-        """The memory set aside for keys and values."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._stored)
+        self.remember(memory)  # the next call may bring it again
 
 
 class KeyValueCache:
-    """One store for each layer's self-attention, and one for its cross-attention.
+    """One :class:`LayerCache` for each block's self-attention, one for its cross-attention.
 
     One cache serves one batch and one memory. H is the number of key-value heads here.
 
     Args:
         n_layers: the number of blocks of the decoder.
         max_len: the longest target sequence.
-        static: the device of a static cache, whose shapes do not change from token to token, so
-            that one compiled step serves many; ``None``: attention sees only what is in use.
+
+    Attributes:
+        layers: for each block's self-attention.
+        memory_layers: for each block's cross-attention; empty until there is a memory.
 
     Example:
         >>> cache = KeyValueCache(n_layers=6, max_len=512)
-        >>> cache.length, len(cache.own), len(cache.memory)
-        (0, 6, 6)
+        >>> cache.length, len(cache.layers)
+        (0, 6)
     """
 
-    def __init__(
-        self, n_layers: int, max_len: int, static: torch.device | str | None = None
-    ) -> None:
+    def __init__(self, n_layers: int, max_len: int) -> None:
         check_whole("n_layers", n_layers)
         self.max_len = max_len
-        # A number on the device, which compiled steps count up without asking Python.
-        self.filled = None if static is None else torch.zeros((), dtype=torch.long, device=static)
-        self._counted: int | None = 0  # the same in Python, as long as Python sees every step
-        self.own = [KeyValueStore(max_len, self.filled) for _ in range(n_layers)]
-        # What the encoder said never changes, so its keys and values are stored once, in full.
-        self.memory = [KeyValueStore() for _ in range(n_layers)]
-
-    def check_layers(self, n_layers: int) -> None:
-        """Raise an error unless the cache fits a decoder and all of its layers stored as much.
-
-        Args:
-            n_layers: the number of blocks of the decoder.
-
-        Raises:
-            ValueError: if it does not, or if an earlier call failed halfway.
-        """
-        if len(self.own) != n_layers:
-            raise ValueError(
-                f"the cache has {len(self.own)} layers; expected n_layers={n_layers} of the model"
-            )
-        lengths = [store.length for store in self.own]
-        if len(set(lengths)) > 1:
-            why = f"an earlier call failed halfway; rewind({min(lengths)}), or start with a new one"
-            raise ValueError(f"the layers of the cache hold {lengths} positions: {why}")
+        self.layers = [LayerCache(max_len) for _ in range(n_layers)]
+        self.memory_layers: list[MemoryCache] = []
 
     @property
     def length(self) -> int:
         """The number of target positions that every layer has stored."""
-        if self.filled is None:
-            return self.own[-1].length  # the last layer to store
-        if self._counted is None or self.filled.device.type == "cpu":
-            return int(self.filled)  # a GPU has to wait
-        return self._counted
+        return self.layers[-1].length  # the last layer to store
 
     @property
     def start(self) -> int | Int[Tensor, ""]:
-        """The place of the next token, as a number or (in a static cache) a tensor."""
-        return self.own[-1].length if self.filled is None else self.filled
+        """The position of the next token."""
+        return self.length
 
-    def n_keys(self, n_new: int) -> int:
-        """The number of keys that attention sees once ``n_new`` tokens are added.
+    def for_blocks(
+        self, n_layers: int, memory: Float[Tensor, "B S D"] | None
+    ) -> list[tuple[LayerCache, MemoryCache | None]]:
+        """Give every block of a decoder its part.
 
         Args:
-            n_new: how many are to be added.
+            n_layers: the number of blocks.
+            memory: what their cross-attention reads, if they have one.
 
         Returns:
-            All of them, or the places that a static cache shows.
+            For each block the caches of its self-attention and of its cross-attention.
 
         Raises:
-            ValueError: if a static cache has no room for them. A compiled step cannot tell: whoever
-                drives it counts.
+            ValueError: if the cache is for another number of blocks, or an earlier call failed
+                halfway.
         """
-        if self.filled is None:
-            return self.length + n_new
-        visible = self.own[-1].visible or self.max_len
-        used = 0 if torch.compiler.is_compiling() else self.length
-        if used + n_new > self.max_len:
-            raise ValueError(_too_full(self.max_len, used, n_new))
-        if used + n_new > visible:
-            use = f"{used} are in use and {n_new} more were given"
-            raise ValueError(f"the cache shows {visible} places; {use}")
-        return visible
+        if len(self.layers) != n_layers:
+            wanted = f"expected n_layers={n_layers} of the model"
+            raise ValueError(f"the cache has {len(self.layers)} layers; {wanted}")
+        lengths = [layer.length for layer in self.layers]
+        if len(set(lengths)) > 1:
+            why = f"an earlier call failed halfway; rewind({min(lengths)}), or start with a new one"
+            raise ValueError(f"the layers of the cache hold {lengths} positions: {why}")
+        if memory is None:
+            return [(layer, None) for layer in self.layers]
+        if not self.memory_layers:
+            self.memory_layers = [MemoryCache(memory) for _ in self.layers]
+        return list(zip(self.layers, self.memory_layers, strict=True))
 
-    def show(self, n_keys: int) -> None:
-        """Let attention see the first ``n_keys`` places of a static cache: those in use and more.
+    def n_keys(self, n_new: int) -> int:
+        """Say how many keys attention sees once ``n_new`` tokens are added."""
+        return self.length + n_new
+
+    def distances(self, n_new: int, device: torch.device) -> Int[Tensor, "T S"]:
+        """Count how far each key will stand before each of the ``n_new`` next tokens, ``(T, S)``.
 
         Args:
-            n_keys: at most ``max_len``; a mask hides what is not in use.
+            n_new: T, how many tokens are to be added.
+            device: where to build the table.
 
-        Raises:
-            ValueError: if there are not so many places, or the cache is not static.
+        Returns:
+            A table like that of :func:`~transformer_lib.masks.query_key_distances`.
         """
-        check_whole("n_keys", n_keys)
-        if self.filled is None or n_keys > self.max_len:
-            kind = "is not static" if self.filled is None else f"holds max_len={self.max_len}"
-            raise ValueError(f"{n_keys=} places cannot be shown: the cache {kind}")
-        for store in self.own:
-            store.visible = n_keys
+        return query_key_distances(n_new, self.n_keys(n_new), device=device)
+
+    def advance(self, n_new: int) -> None:
+        """Hear that all layers have stored ``n_new`` tokens; each has counted its own."""
 
     def rewind(self, length: int) -> None:
         """Forget what came after the first ``length`` tokens. What the encoder said is kept.
@@ -247,7 +262,7 @@ class KeyValueCache:
 
         Example:
             >>> cache = KeyValueCache(n_layers=1, max_len=8)
-            >>> _ = cache.own[0].append(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))
+            >>> _ = cache.layers[0].append(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))
             >>> cache.rewind(3)
             >>> cache.length
             3
@@ -257,48 +272,48 @@ class KeyValueCache:
             raise ValueError(f"{length=} is more than the cache holds, {self.length}")
         self._set_length(length)
 
-    def reset(self) -> None:
-        """Forget everything, what the encoder said too: the next batch may begin.
+    def _set_length(self, length: int) -> None:
+        for layer in self.layers:
+            layer.length = length
 
-        A static cache stays where it is, because recorded steps read there; so the next batch and
-        its memory must have the size of the last.
+    def reset(self) -> None:
+        """Forget everything, what the encoder said too: the next batch may have another size.
 
         Example:
             >>> cache = KeyValueCache(n_layers=1, max_len=8)
-            >>> _ = cache.own[0].append(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))
+            >>> _ = cache.layers[0].append(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))
             >>> cache.reset()
             >>> cache.length, cache.n_bytes
             (0, 0)
         """
-        for store in (*self.own, *self.memory):
-            store.reset(stay=self.filled is not None)
-        self._set_length(0)
-
-    def _set_length(self, length: int) -> None:
-        if self.filled is None:
-            for store in self.own:
-                store.length = length
-        else:
-            self.filled.fill_(length)
-            self._counted = length
-
-    def advance(self, n_new: int) -> None:
-        """Count the new tokens, which all layers have stored by now."""
-        if self.filled is not None:
-            self.filled += n_new
-            if torch.compiler.is_compiling():
-                self._counted = None
-            elif self._counted is not None:
-                self._counted += n_new
-
-    def count_on_device(self) -> None:
-        """Say that from now on steps are replayed, of which Python sees nothing."""
-        self._counted = None
+        self.layers = [LayerCache(self.max_len) for _ in self.layers]
+        self.memory_layers = []
 
     @property
     def n_bytes(self) -> int:
         """The memory set aside in all layers."""
-        return sum(store.n_bytes for store in (*self.own, *self.memory))
+        return sum(layer.n_bytes for layer in (*self.layers, *self.memory_layers))
+
+
+def check_room(max_len: int, used: int, n_new: int) -> None:
+    """Raise an error unless new positions have room beside those that are in use.
+
+    Args:
+        max_len: how many there is room for.
+        used: how many are in use.
+        n_new: how many are to come.
+
+    Raises:
+        ValueError: if there is no room.
+
+    Example:
+        >>> check_room(max_len=4, used=3, n_new=2)
+        Traceback (most recent call last):
+        ValueError: the cache holds max_len=4 positions; 3 are in use and 2 more were given
+    """
+    if used + n_new > max_len:
+        use = f"{used} are in use and {n_new} more were given"
+        raise ValueError(f"the cache holds {max_len=} positions; {use}")
 
 
 def _version(memory: Tensor) -> int | None:
@@ -308,6 +323,6 @@ def _version(memory: Tensor) -> int | None:
     return memory._version
 
 
-def _too_full(max_len: int, used: int, n_new: int) -> str:
-    use = f"{used} are in use and {n_new} more were given"
-    return f"the cache holds {max_len=} positions; {use}"
+def _was_changed(memory: Tensor, before: int | None) -> bool:
+    now = _version(memory)
+    return None not in (now, before) and now != before

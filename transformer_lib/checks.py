@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args, get_origin, get_type_hints
 
+import torch
 from torch import Tensor
 
 LETTERS = {
@@ -243,3 +244,92 @@ def check_divides(small_name: str, small: int, large_name: str, large: int) -> N
     if large % small:
         rest = f"{large} / {small} leaves a remainder of {large % small}"
         raise ValueError(f"{small_name}={small} must divide {large_name}={large}: {rest}")
+
+
+def check_streams(x: Tensor, memory: Tensor | None, d_model: int) -> None:
+    """Raise an error unless what attention reads from has the width of the model.
+
+    Args:
+        x: should be ``(B, T, D)``.
+        memory: should be ``(B, S, D)``, if there is one.
+        d_model: D.
+
+    Raises:
+        ValueError: if a shape is another one.
+
+    Example:
+        >>> import torch
+        >>> check_streams(torch.zeros(2, 5, 8), torch.zeros(2, 7, 4), d_model=8)
+        Traceback (most recent call last):
+        ValueError: memory has shape (2, 7, 4); expected (B, S, D) with D=8, got D=4
+    """
+    sizes = {"D": d_model}
+    expect_shape("x", x, "B T D", sizes)
+    if memory is not None:
+        expect_shape("memory", memory, "B S D", sizes)
+
+
+def check_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None
+) -> None:
+    """Raise an error that names the argument unless all that attention reads fits together.
+
+    Args:
+        q: queries, ``(..., T, K)``.
+        k: keys, ``(..., S, K)``.
+        v: values, ``(..., S, Dv)``.
+        mask: boolean, broadcastable to ``(..., T, S)``.
+        bias: broadcastable to ``(..., T, S)``.
+
+    Raises:
+        TypeError: if a dtype is another one than expected.
+        ValueError: if a shape is.
+
+    Example:
+        >>> import torch
+        >>> q, k = torch.zeros(5, 64), torch.zeros(7, 64)
+        >>> check_attention(q, k.half(), k.half(), None, None)
+        Traceback (most recent call last):
+        TypeError: k has dtype torch.float16; expected that of q, torch.float32
+    """
+    if not q.is_floating_point():
+        raise TypeError(f"q has dtype {q.dtype}; expected floating-point numbers")
+    for name, tensor in {"k": k, "v": v}.items():
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; expected that of q, {q.dtype}")
+    sizes: dict[str, int] = {}
+    expect_last("q", q, "T K", sizes)
+    expect_last("k", k, "S K", sizes)
+    expect_last("v", v, "S Dv", sizes)
+    try:
+        batch = _broadcast(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            "the leading dimensions of q, k and v must broadcast together; "
+            f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+        ) from None
+    scores_shape = (*batch, sizes["T"], sizes["S"])
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            wanted = "torch.bool with True = may attend (for a 0/1 mask: mask.bool())"
+            raise TypeError(f"mask has dtype {mask.dtype}; expected {wanted}")
+        _check_fits("mask", mask, scores_shape)
+    if bias is not None:
+        _check_fits("bias", bias, scores_shape)
+
+
+def _check_fits(name: str, tensor: Tensor, scores_shape: tuple[int, ...]) -> None:
+    """Raise an error unless a mask or bias broadcasts to the scores' shape."""
+    try:
+        fits = tensor.ndim >= 2 and _broadcast(tensor.shape, scores_shape) == scores_shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        wanted = f"one that broadcasts to the scores, (..., T, S) = {scores_shape}"
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {wanted}")
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(shapes)) == 1:  # what PyTorch would take its time to find out
+        return tuple(shapes[0])
+    return tuple(torch.broadcast_shapes(*shapes))

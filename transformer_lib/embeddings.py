@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from transformer_lib.checks import check_divides, check_whole, expect_shape
 from transformer_lib.config import TransformerConfig
-from transformer_lib.norms import make_norm
+from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.positions import AddedPositions
 
 
@@ -21,6 +21,7 @@ class Embedding(nn.Module):
 
     Args:
         config: the model's configuration.
+        parts: how its norm is made, if it has one.
 
     Example:
         >>> embed = Embedding(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
@@ -28,14 +29,14 @@ class Embedding(nn.Module):
         torch.Size([1, 3, 8])
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
         self.config = config
         self.tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = AddedPositions(config)
         n_segments = config.n_segments
         self.segments = nn.Embedding(n_segments, config.d_model) if n_segments else None
-        self.norm = make_norm(config) if config.norm_embeddings else None
+        self.norm = parts.norm(config) if config.norm_embeddings else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(

@@ -9,6 +9,8 @@ from transformer_lib.checks import expect_shape
 from transformer_lib.config import TransformerConfig
 from transformer_lib.embeddings import Embedding, check_ids
 from transformer_lib.initialisation import initialise
+from transformer_lib.parts import STANDARD_PARTS, Parts
+from transformer_lib.static_cache import StaticCache
 
 
 class Encoder(nn.Module):
@@ -16,6 +18,7 @@ class Encoder(nn.Module):
 
     Args:
         config: the model's configuration.
+        parts: how attention, networks and norms are made.
 
     Example:
         >>> import torch
@@ -24,11 +27,11 @@ class Encoder(nn.Module):
         torch.Size([1, 3, 8])
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config)
-        self.stack = Stack(config, causal=False)
+        self.embedding = Embedding(config, parts=parts)
+        self.stack = Stack(config, causal=False, parts=parts)
         initialise(self, config)
 
     def forward(
@@ -54,7 +57,7 @@ class Encoder(nn.Module):
             TypeError: if ids are not whole numbers.
             ValueError: if an id is outside the vocabulary or the sequence is too long.
         """
-        positions = _places(ids, positions, self.config.max_len)
+        positions = _number_positions(ids, positions, self.config.max_len)
         x = self.embedding(ids, positions, segments)
         encoded: Tensor = self.stack(x, mask, positions=positions)
         return encoded
@@ -66,6 +69,7 @@ class Decoder(nn.Module):
     Args:
         config: the model's configuration.
         cross_attention: whether it also reads a memory, such as an encoder's output.
+        parts: how attention, networks and norms are made.
 
     Example:
         >>> import torch
@@ -75,11 +79,17 @@ class Decoder(nn.Module):
         torch.Size([1, 3, 8])
     """
 
-    def __init__(self, config: TransformerConfig, *, cross_attention: bool = False) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        cross_attention: bool = False,
+        parts: Parts = STANDARD_PARTS,
+    ) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config)
-        self.stack = Stack(config, causal=True, cross_attention=cross_attention)
+        self.embedding = Embedding(config, parts=parts)
+        self.stack = Stack(config, causal=True, cross_attention=cross_attention, parts=parts)
         initialise(self, config)
 
     def forward(
@@ -113,7 +123,7 @@ class Decoder(nn.Module):
             ValueError: if an id is outside the vocabulary, the sequence is too long, or a memory
                 is missing or not wanted.
         """
-        positions = _places(ids, positions, self.config.max_len, cache)
+        positions = _number_positions(ids, positions, self.config.max_len, cache)
         x = self.embedding(ids, positions)
         decoded: Tensor = self.stack(x, mask, memory, memory_mask, positions=positions, cache=cache)
         return decoded
@@ -126,6 +136,7 @@ class EncoderDecoder(nn.Module):
 
     Args:
         config: the model's configuration, the same for both.
+        parts: how attention, networks and norms are made.
 
     Example:
         >>> import torch
@@ -135,11 +146,11 @@ class EncoderDecoder(nn.Module):
         torch.Size([1, 2, 8])
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config, cross_attention=True)
+        self.encoder = Encoder(config, parts=parts)
+        self.decoder = Decoder(config, cross_attention=True, parts=parts)
         if config.tie_embeddings:
             self.decoder.embedding.tokens = self.encoder.embedding.tokens
 
@@ -173,14 +184,14 @@ class EncoderDecoder(nn.Module):
         return x
 
 
-def _places(
+def _number_positions(
     ids: Tensor, positions: Tensor | None, max_len: int, cache: KeyValueCache | None = None
 ) -> Int[Tensor, "#B T"]:
     """Check that the tokens have room, and number their positions if nobody did."""
     expect_shape("ids", ids, "B T", {})  # what they contain is looked at where they are embedded
     # A static cache has room for no more than it was made for, and nobody can look at its length
     # without making the device wait.
-    before = 0 if cache is None or cache.filled is not None else cache.length
+    before = 0 if cache is None or isinstance(cache, StaticCache) else cache.length
     if before + ids.shape[1] > max_len:
         after = f" after {before} in the cache" if before else ""
         raise ValueError(f"ids has {ids.shape[1]} tokens{after}; the model accepts {max_len=}")

@@ -4,6 +4,8 @@ What is fast goes around a module: it calls the parts, or multiplies by the weig
 allowed only where nobody can tell.
 """
 
+from collections.abc import Iterator, Mapping
+
 from torch import nn
 from torch.nn.modules import module as all_modules
 
@@ -37,3 +39,38 @@ def is_plain_linear(layer: nn.Module) -> bool:
         all_modules._global_backward_pre_hooks,
     )
     return type(layer) is nn.Linear and "forward" not in vars(layer) and not any(hooks)
+
+
+def has_forward_of(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Say whether a module runs the forward pass of a class, and none of its own.
+
+    Args:
+        module: any module.
+        kind: the class.
+
+    Returns:
+        ``False`` for a subclass with another ``forward``, and where it was replaced.
+
+    Example:
+        >>> has_forward_of(nn.Linear(2, 3), nn.Linear)
+        True
+    """
+    return type(module).forward is kind.forward and "forward" not in vars(module)
+
+
+def forward_hooks(*modules: nn.Module) -> Iterator[Mapping[int, object]]:
+    """Show where those are entered who listen to what modules are given and return.
+
+    Args:
+        modules: any modules.
+
+    Yields:
+        One mapping after the other, empty where nobody listens: those for all modules first.
+
+    Example:
+        >>> any(forward_hooks(nn.Linear(2, 3)))
+        False
+    """
+    yield from (all_modules._global_forward_pre_hooks, all_modules._global_forward_hooks)
+    for module in modules:
+        yield from (module._forward_pre_hooks, module._forward_hooks)

@@ -7,7 +7,7 @@ A mask is a boolean tensor in which ``True`` means *may attend*. It broadcasts t
 """
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from transformer_lib.checks import check_whole, expect_shape
@@ -72,6 +72,55 @@ def causal_mask(
         tensor([[1, 1, 1, 1]], dtype=torch.int32)
     """
     return query_key_distances(n_queries, n_keys, device=device) >= 0
+
+
+def with_causal(
+    mask: Bool[Tensor, "..."] | None,
+    n_queries: int,
+    n_keys: int,
+    *,
+    device: torch.device | None = None,
+) -> Bool[Tensor, "..."]:
+    """Hide the future on top of what a mask hides.
+
+    Args:
+        mask: boolean, broadcastable to ``(..., T, S)``; ``None`` hides nothing.
+        n_queries: T; the last query stands at the last key.
+        n_keys: S.
+        device: where to put the mask.
+
+    Returns:
+        Both masks in one, ``(..., T, S)``.
+
+    Example:
+        >>> with_causal(torch.tensor([[False, True, True]]), 2, 3).int()  # the first is padding
+        tensor([[0, 1, 0],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+    causal = causal_mask(n_queries, n_keys, device=device)
+    return causal if mask is None else mask & causal
+
+
+def additive_mask(
+    mask: Bool[Tensor, "..."], bias: Float[Tensor, "..."] | None, dtype: torch.dtype
+) -> Float[Tensor, "..."]:
+    """Write a mask as numbers to add to the scores, together with a bias.
+
+    Args:
+        mask: boolean, ``True`` = may attend.
+        bias: what is added where a query may attend; 0 if left out.
+        dtype: of the numbers.
+
+    Returns:
+        The bias, and the lowest finite number where a query may not attend: a row that may attend
+        to nothing has even weights then, not NaN.
+
+    Example:
+        >>> additive_mask(torch.tensor([True, False]), None, torch.float32)
+        tensor([ 0.0000e+00, -3.4028e+38])
+    """
+    free = mask.new_zeros((), dtype=dtype) if bias is None else bias.to(dtype)
+    return torch.where(mask, free, torch.finfo(dtype).min)
 
 
 def padding_mask(lengths: Int[Tensor, " B"], n_keys: int) -> Bool[Tensor, "B 1 1 {n_keys}"]:

@@ -14,7 +14,7 @@ from transformer_lib.embeddings import PatchEmbedding
 from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
 from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.initialisation import initialise
-from transformer_lib.norms import make_norm
+from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.positions import AddedPositions
 
 Pooling = Literal["cls", "mean"]
@@ -25,6 +25,7 @@ class CausalLM(nn.Module):
 
     Args:
         config: the model's configuration.
+        parts: how attention, networks and norms are made.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
@@ -32,10 +33,10 @@ class CausalLM(nn.Module):
         torch.Size([1, 3, 100])
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
-        self.config = config
-        self.decoder = Decoder(config)
+        self.config, self.parts = config, parts
+        self.decoder = Decoder(config, parts=parts)
         self.output = OutputLayer(config, self.decoder.embedding.tokens)
 
     def forward(
@@ -69,6 +70,7 @@ class Seq2SeqLM(nn.Module):
 
     Args:
         config: the model's configuration, the same for encoder and decoder.
+        parts: how attention, networks and norms are made.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
@@ -77,10 +79,10 @@ class Seq2SeqLM(nn.Module):
         torch.Size([1, 2, 100])
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
-        self.config = config
-        self.body = EncoderDecoder(config)
+        self.config, self.parts = config, parts
+        self.body = EncoderDecoder(config, parts=parts)
         self.output = OutputLayer(config, self.body.decoder.embedding.tokens)
 
     def forward(
@@ -111,6 +113,7 @@ class MaskedLM(nn.Module):
 
     Args:
         config: the model's configuration.
+        parts: how attention, networks and norms are made.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
@@ -118,14 +121,14 @@ class MaskedLM(nn.Module):
         torch.Size([1, 3, 100])
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
-        self.config = config
-        self.encoder = Encoder(config)
+        self.config, self.parts = config, parts
+        self.encoder = Encoder(config, parts=parts)
         # BERT puts one more layer between the encoder and the output, with the same activation.
         self.transform = nn.Linear(config.d_model, config.d_model)
         self.activation, _ = ACTIVATIONS[config.activation]
-        self.norm = make_norm(config)
+        self.norm = parts.norm(config)
         initialise(self.transform, config)
         self.output = OutputLayer(config, self.encoder.embedding.tokens, bias=True)
 
@@ -161,6 +164,7 @@ class SequenceClassifier(nn.Module):
             the sequence's vector.
         pooling: ``"cls"`` takes the first token's vector through one more layer (BERT; so no
             padding may come first), ``"mean"`` the mean over the real tokens.
+        parts: how attention, networks and norms are made.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -171,12 +175,19 @@ class SequenceClassifier(nn.Module):
         torch.Size([1, 3])
     """
 
-    def __init__(self, config: TransformerConfig, n_classes: int, pooling: Pooling = "cls") -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        n_classes: int,
+        pooling: Pooling = "cls",
+        *,
+        parts: Parts = STANDARD_PARTS,
+    ) -> None:
         super().__init__()
         check_whole("n_classes", n_classes, least=0)
         check_choice("pooling", pooling, ("cls", "mean"))
-        self.config = config
-        self.encoder = Encoder(config)
+        self.config, self.parts = config, parts
+        self.encoder = Encoder(config, parts=parts)
         self.pooler = nn.Linear(config.d_model, config.d_model) if pooling == "cls" else None
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.d_model, n_classes) if n_classes else None
@@ -225,6 +236,7 @@ class VisionTransformer(nn.Module):
         patch_size: height and width of a patch; must divide ``image_size``.
         n_channels: the number of colour channels.
         n_classes: the number of classes.
+        parts: how attention, networks and norms are made.
 
     Raises:
         ValueError: if the sizes do not fit together.
@@ -243,10 +255,12 @@ class VisionTransformer(nn.Module):
         patch_size: int,
         n_channels: int = 3,
         n_classes: int = 1000,
+        *,
+        parts: Parts = STANDARD_PARTS,
     ) -> None:
         super().__init__()
         check_whole("n_classes", n_classes)
-        self.config = config
+        self.config, self.parts = config, parts
         self.patches = PatchEmbedding(image_size, patch_size, n_channels, config.d_model)
         n_patches = self.patches.n_patches
         if config.max_len != n_patches + 1:
@@ -255,7 +269,7 @@ class VisionTransformer(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(config.d_model))
         self.positions = AddedPositions(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.stack = Stack(config, causal=False)
+        self.stack = Stack(config, causal=False, parts=parts)
         self.classifier = nn.Linear(config.d_model, n_classes)
         initialise(self, config)
 

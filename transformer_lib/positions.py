@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from transformer_lib.checks import check_choice, check_whole
 from transformer_lib.config import RopePairing, TransformerConfig
-from transformer_lib.masks import query_key_distances
 
 PAIRINGS = ("interleaved", "split")
 
@@ -212,7 +211,7 @@ class AlibiBias(nn.Module):
         n_heads: H, the number of heads.
 
     Example:
-        >>> AlibiBias(n_heads=8)(1, 3)[0, 0]
+        >>> AlibiBias(n_heads=8)(query_key_distances(1, 3))[0, 0]
         tensor([[-1.0000, -0.5000, -0.0000]])
     """
 
@@ -221,13 +220,10 @@ class AlibiBias(nn.Module):
         check_whole("n_heads", n_heads)
         self.n_heads = n_heads
 
-    def forward(
-        self, n_queries: int, n_keys: int, device: torch.device | None = None
-    ) -> Float[Tensor, "1 H T S"]:
-        """Return the bias for the last ``n_queries`` of ``n_keys`` positions, ``(1, H, T, S)``."""
-        slopes = alibi_slopes(self.n_heads, device)
-        distance = query_key_distances(n_queries, n_keys, device=device).abs()  # (T, S)
-        return -slopes[None, :, None, None] * distance
+    def forward(self, distances: Int[Tensor, "T S"]) -> Float[Tensor, "1 H T S"]:
+        """Return the bias ``(1, H, T, S)`` of keys that stand so far before the queries."""
+        slopes = alibi_slopes(self.n_heads, distances.device)
+        return -slopes[None, :, None, None] * distances.abs()
 
 
 def t5_bucket(
@@ -281,7 +277,7 @@ class T5Bias(nn.Module):
         max_distance: everything at least this far shares the last bucket.
 
     Example:
-        >>> T5Bias(n_heads=8, bidirectional=True)(2, 5).shape
+        >>> T5Bias(n_heads=8, bidirectional=True)(query_key_distances(2, 5)).shape
         torch.Size([1, 8, 2, 5])
     """
 
@@ -295,12 +291,9 @@ class T5Bias(nn.Module):
         self.max_distance = max_distance
         self.table = nn.Embedding(n_buckets, n_heads)
 
-    def forward(
-        self, n_queries: int, n_keys: int, device: torch.device | None = None
-    ) -> Float[Tensor, "1 H T S"]:
-        """Return the bias for the last ``n_queries`` of ``n_keys`` positions, ``(1, H, T, S)``."""
-        offset = -query_key_distances(n_queries, n_keys, device=device)  # (T, S)
+    def forward(self, distances: Int[Tensor, "T S"]) -> Float[Tensor, "1 H T S"]:
+        """Return the bias ``(1, H, T, S)`` of keys that stand so far before the queries."""
         sizes = {"n_buckets": self.table.num_embeddings, "max_distance": self.max_distance}
-        buckets = t5_bucket(offset, bidirectional=self.bidirectional, **sizes)
+        buckets = t5_bucket(-distances, bidirectional=self.bidirectional, **sizes)
         bias: Tensor = self.table(buckets)  # (T, S, H)
         return bias.permute(2, 0, 1)[None]
