@@ -20,8 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from experiments.cards import ROOT
-from experiments.common import Row, constant_adam, read_options, write_results
+from experiments.common import ROOT, Row, constant_adam, read_options, write_results
 from transformer_book import minilm
 from transformer_lib.models import SequenceClassifier, mean_over_tokens
 
