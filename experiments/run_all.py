@@ -17,37 +17,11 @@ from pathlib import Path
 
 from experiments.common import ROOT
 
-EXPERIMENTS = (
-    "numbers",
-    "shakespeare",
-    "languages",
-    "digits",
-    "recall",
-    "words",
-    "scores",
-    "leakage",
-    "memory",
-    "heads",
-    "lengths",
-    "activations",
-    "warmup",
-    "surfaces",
-    "dropout",
-    "decoders",
-    "families",
-    "drafts",
-    "cache_costs",
-    "hardware",
-    "precision",
-    "ablations",
-    "modern",
-    "patches",
-    "induction",
-    "addition",
-    "attention_costs",
-    "cheaper",
-    "paragraphs",
-    "scaling",
+# A module of this folder is an experiment if it says which chapter it serves.
+EXPERIMENTS = tuple(
+    path.stem
+    for path in sorted(Path(__file__).parent.glob("*.py"))
+    if "\nCHAPTER = " in path.read_text(encoding="utf-8")
 )
 ALONE = {"cache_costs", "attention_costs", "hardware", "scaling"}
 

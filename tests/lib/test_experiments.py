@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import hashlib
+import importlib
 import itertools
 import json
 import math
@@ -19,6 +20,7 @@ from experiments import (
     addition,
     attention_costs,
     cache_costs,
+    cards,
     cheaper,
     common,
     decoders,
@@ -32,6 +34,7 @@ from experiments import (
     languages,
     leakage,
     lengths,
+    loops,
     memory,
     modern,
     numbers,
@@ -109,7 +112,7 @@ def test_an_experiment_leaves_a_model_its_curve_and_its_card(results, experiment
     assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
     assert all(float(row["loss"]) > 0 for row in rows)
     text = (folder / "card.md").read_text()
-    assert text == common.card_text(card, experiment.ABOUT)
+    assert text == cards.card_text(card, experiment.ABOUT)
     assert f"`python -m {experiment.__name__} --tiny" in text
     for heading in ("Task", "Intended use", "Limits", "Results", "Data", "Model", "Recipe", "Run"):
         assert f"\n## {heading}\n" in text
@@ -553,16 +556,23 @@ def test_a_run_that_ends_in_nothing_has_an_empty_row(monkeypatch):
     assert (row["loss"], row["accuracy"], curve) == ("", "", [])
 
 
-def test_the_metrics_of_runs_that_ended_in_nothing_can_be_written_as_json():
+def test_the_metrics_of_runs_that_ended_in_nothing_are_written_in_words(tmp_path):
+    def written(metrics):
+        options = common.read_options("words", "", ["--out", str(tmp_path), "--device", "cpu"])
+        recipe = common.constant_adam(1)
+        common.write_results(options, data="none", about={}, metrics=metrics, recipe=recipe)
+        return json.loads((tmp_path / "card.json").read_text())["metrics"]
+
     run = {"task": "text", "change": "base", "rate": ablations.MIDDLE}
     lost = [run | {"loss": 2.0}, run | {"loss": ""}]
-    assert ablations.summary(lost) == {"loss (text, base)": "not a number"}
-    assert ablations.summary(lost[:1]) == {"loss (text, base)": 2.0}
+    assert written(ablations.summary(lost)) == {"loss (text, base)": "not a number"}
+    assert written(ablations.summary(lost[:1])) == {"loss (text, base)": 2.0}
+    assert written({"a": -math.inf, "b": 1, "c": None}) == {"a": "not a number", "b": 1, "c": None}
     rows = [
         {"kind": kind, "depth": 2, "rate": 0.1, "warmup": 0, "loss": loss}
         for kind, loss in zip(warmup.KINDS, (math.nan, 2.0, 3.0, 4.0, 5.0, 6.0), strict=False)
     ]
-    found = warmup.summary(rows, depth=2, rate=0.1, warmups=(0,))
+    found = written(warmup.summary(rows, depth=2, rate=0.1, warmups=(0,)))
     assert next(iter(found.values())) == "not a number"
     assert {type(value) for value in list(found.values())[1:]} == {float}
     grid = [{"parameters": 1, "tokens": 1, "loss": loss} for loss in (math.nan, 3.0, 2.0, 4.0)]
@@ -626,6 +636,76 @@ def test_accuracy_counts_right_answers_and_keeps_the_mode():
 
     assert common.accuracy(model, Ones()) == 0.75
     assert model.training
+
+
+def test_a_mean_counts_the_rows_that_are_asked_for():
+    rows = [{"kind": k, "pass": p, "loss": n} for n, (k, p) in enumerate(["ab", "ac", "bb", "ab"])]
+    assert common.rows_where(rows, kind="a", **{"pass": "b"}) == [rows[0], rows[3]]
+    assert common.mean_of(rows, "loss", kind="a") == pytest.approx(4 / 3)
+    assert common.mean_of(rows, "loss") == 1.5
+    for missing in (None, "", math.nan):
+        assert math.isnan(common.mean_of([*rows, {"loss": missing}], "loss"))
+    with pytest.raises(ValueError, match="at least one"):
+        common.mean_of(rows, "loss", kind="c")
+
+
+def test_tables_hold_five_digits_and_rows_of_all_runs():
+    assert common.rounded(12.34567) == 12.346
+    assert math.isinf(common.rounded(math.inf))
+    assert common.rounded_row({"a": 1 / 3, "b": 123_456, "c": ""}, 2) == {
+        "a": 0.33, "b": 123_456, "c": "",
+    }  # fmt: skip
+    parts = [{"results": [{"a": 1}]}, {"results": [{"a": 2}], "curves": []}]
+    assert common.merge_tables(parts) == {"results": [{"a": 1}, {"a": 2}], "curves": []}
+    assert parts[0] == {"results": [{"a": 1}]}  # what was given stays as it is
+
+
+def test_seeds_begin_with_that_of_the_command_line(tmp_path):
+    given = ["--out", str(tmp_path), "--seed", "7"]
+    assert list(common.read_options("digits", "", given).seeds(3)) == [7, 8, 9]
+    assert list(common.read_options("digits", "", [*given, "--tiny"]).seeds(3, 2)) == [7, 8]
+
+
+def test_processes_side_by_side_multiply_as_the_main_one(tmp_path):
+    options = common.read_options("recall", "", ["--out", str(tmp_path)])
+    for precision_name in ("highest", "high"):
+        torch.set_float32_matmul_precision(precision_name)
+        (found,) = common.side_by_side(torch.get_float32_matmul_precision, [()], options)
+        assert found == precision_name
+
+
+def test_minimise_makes_the_steps_of_a_recipe():
+    weight = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(weight.weight)
+    seen = []
+
+    def loss_at(step):
+        seen.append(step)
+        return 10 * weight.weight.sum()
+
+    recipe = common.constant_adam(4, 0.5, warmup=2)
+    descent = torch.optim.SGD(weight.parameters(), lr=99.0)
+    rates = [loops.rise_and_fall(step, recipe) for step in range(1, 5)]
+    assert rates == [0.25, 0.375, 0.25, 0.125]
+    losses = loops.minimise(weight, descent, recipe, loss_at, rate=loops.rise_and_fall, clip=1.0)
+    assert seen == [1, 2, 3, 4]
+    assert losses == pytest.approx([10, 7.5, 3.75, 1.25], rel=1e-4)  # the gradient is cut to 1
+    losses = loops.minimise(weight, descent, recipe, loss_at)
+    assert losses[:2] == pytest.approx([0, -25], abs=1e-3)
+
+
+def test_every_experiment_names_the_page_that_shows_its_results():
+    modules = {path.stem for path in (common.ROOT / "experiments").glob("*.py")}
+    shared = {"__init__", "cards", "common", "ensembles", "loops", "run_all"}
+    assert set(run_all.EXPERIMENTS) == modules - shared
+    assert set(run_all.EXPERIMENTS) >= run_all.ALONE
+    for name in run_all.EXPERIMENTS:
+        chapter = importlib.import_module(f"experiments.{name}").CHAPTER
+        page = json.loads((common.ROOT / "book" / f"{chapter}.ipynb").read_text(encoding="utf-8"))
+        code = "".join("".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code")
+        reads = rf'(table\(|"results", |load, \()"{name}"'
+        assert re.search(reads, code), f"{chapter} does not read the results of {name}"
+        assert (common.ROOT / "book" / "results" / name / "card.json").exists()
 
 
 def test_run_all_tells_who_failed(tmp_path, capsys, monkeypatch):
@@ -968,7 +1048,10 @@ def test_models_that_train_together_learn_as_they_would_alone():
     sizes = {"vocab_size": 11, "max_len": 6, "d_model": 16, "n_layers": 2}
     config = modern.configuration(tuple(modern.SWITCHES), **sizes)
     alone, rates = [CausalLM(config).double() for _ in range(2)], (1e-3, 1e-2)
-    together = modern.Ensemble(alone, rates, "cpu")
+    same = [CausalLM(config, parts=modern.PARTS).double() for _ in alone]
+    for model, copy in zip(alone, same, strict=True):
+        copy.load_state_dict(model.state_dict())
+    together = modern.Ensemble(same, rates, "cpu")
     ids, targets = torch.randint(11, (2, 2, 3, 6))
     torch.testing.assert_close(together(ids)[1], alone[1](ids[1]))
     recipe = modern_recipe(4, 1e-2, warmup=2)
