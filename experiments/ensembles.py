@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from transformer_lib.norms import RMSNorm, rms_norm
+from transformer_lib.config import TransformerConfig
+from transformer_lib.norms import RMSNorm, make_norm, rms_norm
+from transformer_lib.parts import Parts
 from transformer_lib.recipes import Recipe, learning_rate
 
 Answer = TypeVar("Answer")  # of a model: a tensor, or a tuple of tensors
@@ -26,11 +28,21 @@ class PlainRMSNorm(RMSNorm):
         return rms_norm(x, self.weight, self.eps)
 
 
+def plain_norm(config: TransformerConfig) -> nn.Module:
+    """Make the norm that a configuration asks for, in a form that knows many models."""
+    if config.norm == "rms":
+        return PlainRMSNorm(config.d_model, config.norm_eps)
+    return make_norm(config)
+
+
+PARTS = Parts(norm=plain_norm)  # of models that are to be stacked
+
+
 class Stacked(Generic[Answer]):
     """Models of one kind that are asked at once.
 
     Args:
-        models: the models, alike but for their weights.
+        models: the models, alike but for their weights; those with RMSNorm are made of ``PARTS``.
         device: where they are to be.
 
     Attributes:
@@ -41,9 +53,6 @@ class Stacked(Generic[Answer]):
 
     def __init__(self, models: Sequence[nn.Module], device: str) -> None:
         self.model = deepcopy(models[0]).to(device)
-        for part in self.model.modules():
-            if isinstance(part, RMSNorm):
-                part.__class__ = PlainRMSNorm
         self.shapes = {name: weight.shape for name, weight in models[0].named_parameters()}
         rows = [torch.cat([w.detach().flatten() for w in m.parameters()]) for m in models]
         self.flat = torch.stack(rows).to(device).requires_grad_()

@@ -28,7 +28,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from experiments.ensembles import Ensemble, learn, losses_of
+from experiments.ensembles import PARTS, Ensemble, learn, losses_of
 from transformer_lib.config import TransformerConfig
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
@@ -145,7 +145,7 @@ def run_one(
     made, starts = [], []
     for _, seed in plan:
         torch.manual_seed(seed)
-        made.append(CausalLM(config))
+        made.append(CausalLM(config, parts=PARTS))
         drawn = torch.Generator().manual_seed(seed)
         n = len(known) - config.max_len
         starts.append(torch.randint(n, (recipe.steps, batch), generator=drawn))

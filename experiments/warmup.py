@@ -14,8 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from statistics import mean
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -25,22 +23,27 @@ from experiments.common import (
     Options,
     Row,
     constant_adam,
+    mean_of,
+    merge_tables,
     read_options,
+    rounded,
+    rounded_row,
     side_by_side,
     texts,
-    write_csv,
     write_results,
 )
-from experiments.ensembles import Stacked
+from experiments.ensembles import PARTS, Stacked
+from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Block
-from transformer_lib.config import TransformerConfig
+from transformer_lib.config import Norm, NormPosition, TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.feedforward import FeedForward
 from transformer_lib.models import CausalLM
-from transformer_lib.norms import LayerNorm
+from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.training import evaluate, train
 
+CHAPTER = "09b_before_or_after"
 KINDS = ("post", "pre", "post, small writes", "pre, no final norm", "pre, rms", "no norm")
 ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
@@ -79,21 +82,19 @@ class Subject(nn.Module):
 
     def __init__(self, kind: str, config: TransformerConfig) -> None:
         super().__init__()
-        position: Any = "post" if kind.startswith("post") else "pre"
-        norm: Any = "rms" if kind == "pre, rms" else "layer"
-        self.lm = CausalLM(replace(config, norm=norm, norm_position=position))
-        stack = self.lm.decoder.stack
-        if kind in ("pre, no final norm", "no norm"):
-            stack.final_norm = None
+        position: NormPosition = "post" if kind.startswith("post") else "pre"
+        norm: Norm = "rms" if kind == "pre, rms" else "layer"
+        parts = Parts(norm=lambda _: nn.Identity()) if kind == "no norm" else PARTS
+        self.lm = CausalLM(replace(config, norm=norm, norm_position=position), parts=parts)
+        if kind == "pre, no final norm":
+            self.lm.decoder.stack.final_norm = None
         blocks = [part for part in self.modules() if isinstance(part, Block)]
         for block in blocks if kind == "post, small writes" else []:
-            assert isinstance(block.feed_forward, FeedForward)
-            for writer in (block.attention.output, block.feed_forward.down):
+            attention, network = block.attention, block.feed_forward
+            assert isinstance(attention, MultiHeadAttention)
+            assert isinstance(network, FeedForward)
+            for writer in (attention.output, network.down):
                 writer.weight.data /= math.sqrt(2 * config.n_layers)
-        for owner in list(self.modules()) if kind == "no norm" else []:
-            for name, part in list(owner.named_children()):
-                if isinstance(part, LayerNorm):
-                    setattr(owner, name, nn.Identity())
 
     def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Carry ids ``(B, T)`` through the model.
@@ -236,11 +237,9 @@ def run_group(kind: str, depth: int, plan: Plan, device: str) -> dict[str, list[
     Returns:
         Rows of each table.
     """
-    torch.set_float32_matmul_precision("high")
     known, unknown, letters = texts(plan.n_characters)
-    vocab = len(letters)
     known, unknown = known.to(device), unknown.to(device)
-    config = replace(plan.config, n_layers=depth, vocab_size=vocab)
+    config = replace(plan.config, n_layers=depth, vocab_size=len(letters))
     plan = replace(plan, config=config)
     many, length = Many(kind, plan, device), config.max_len
     starts = batches(plan, known, device)
@@ -256,7 +255,7 @@ def run_group(kind: str, depth: int, plan: Plan, device: str) -> dict[str, list[
             gradients[step - 1] = many.gradients(depth).cpu()
         many.step(step, torch.tensor(rates, device=device), (0.9, 0.98), 1e-9)
     return _tables(kind, depth, plan, torch.stack(losses).cpu(), streams, gradients) | {
-        "results.csv": _results(kind, depth, plan, many, unknown, losses[0].tolist())
+        "results": _results(kind, depth, plan, many, unknown, losses[0].tolist())
     }
 
 
@@ -272,7 +271,7 @@ def _results(
         found.append(many(ids, targets)[0] * len(part))
     losses = (torch.stack(found).sum(dim=0) / plan.n_tests).tolist()
     return [
-        _run(kind, depth, *run) | {"first": _rounded(begun), "loss": _rounded(loss)}
+        _run(kind, depth, *run) | {"first": rounded(begun), "loss": rounded(loss)}
         for run, begun, loss in zip(plan.runs, first, losses, strict=True)
     ]
 
@@ -294,37 +293,33 @@ def _tables(
             seeds = part.double().mean(dim=0)  # one loss for each seed
             found = {"loss": seeds.mean(), "lowest": seeds.min(), "highest": seeds.max()}
             about |= {"step": min(k * plan.log_every, plan.steps)}
-            curves.append(about | {name: _rounded(float(v)) for name, v in found.items()})
-    measured: dict[str, list[Row]] = {"streams.csv": [], "gradients.csv": []}
+            curves.append(about | {name: rounded(float(v)) for name, v in found.items()})
+    measured: dict[str, list[Row]] = {"streams": [], "gradients": []}
     for moment, rate, warmup in product(streams, plan.rates[-3:-1] or plan.rates, plan.warmups[:2]):
         chosen = [i for i, run in enumerate(plan.runs) if run[:2] == (rate, warmup)]
         about = {"kind": kind, "depth": depth, "rate": rate, "warmup": warmup, "step": moment}
         stream = streams[moment][chosen].double().mean(dim=0).tolist()
         for place, (size, apart) in zip([*range(depth + 1), "final"], stream, strict=True):
-            found = {"block": place, "rms": _rounded(size), "apart": _rounded(apart)}
-            measured["streams.csv"].append(about | found)
+            found = {"block": place, "rms": rounded(size), "apart": rounded(apart)}
+            measured["streams"].append(about | found)
         # Lengths differ by powers of ten: the mean of their logarithms.
         logs = gradients[moment][chosen].double().log10().mean(dim=0).tolist()
         for place, value in enumerate(logs, start=1):
-            found = {"block": place, "log10": _rounded(value)}
-            measured["gradients.csv"].append(about | found)
-    return {"curves.csv": curves} | measured
+            found = {"block": place, "log10": rounded(value)}
+            measured["gradients"].append(about | found)
+    return {"curves": curves} | measured
 
 
 def _run(kind: str, depth: int, rate: float, warmup: int, seed: int) -> Row:
     return {"kind": kind, "depth": depth, "rate": rate, "warmup": warmup, "seed": seed}
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
 class OverTheBatch(nn.Module):
     """BatchNorm of the features, over all tokens of all sequences of a batch."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(width)
+        self.norm = nn.BatchNorm1d(config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each feature of ``x``, ``(B, T, D)``."""
@@ -346,21 +341,17 @@ def run_batch_norm(norm: str, batch_size: int, plan: Plan, seed: int, device: st
         A row of ``batchnorm.csv``.
     """
     known, unknown, letters = texts(plan.n_characters)
-    vocab = len(letters)
     length = plan.config.max_len
     torch.manual_seed(seed)
-    model = CausalLM(replace(plan.config, vocab_size=vocab, n_layers=2, norm_position="pre"))
-    for owner in list(model.modules()) if norm == "batch" else []:
-        for name, part in list(owner.named_children()):
-            if isinstance(part, LayerNorm):
-                setattr(owner, name, OverTheBatch(plan.config.d_model))
-    model.to(device)
+    config = replace(plan.config, vocab_size=len(letters), n_layers=2, norm_position="pre")
+    parts = Parts(norm=OverTheBatch) if norm == "batch" else STANDARD_PARTS
+    model = CausalLM(config, parts=parts).to(device)
     windows = TextWindows(known, length, batch_size, seed=seed)
     train(model, windows, constant_adam(plan.steps, 1e-3), device=device, progress=False)
     new = TextWindows(unknown[: plan.n_tests * length + 1], length, batch_size)
     found = {"loss": evaluate(model, new)["loss"], "loss_batch": _loss_in_training(model, new)}
     row: Row = {"norm": norm, "batch_size": batch_size, "seed": seed}
-    return row | {name: _rounded(value) for name, value in found.items()}
+    return row | rounded_row(found)
 
 
 @torch.no_grad()
@@ -380,12 +371,11 @@ def make_plan(options: Options) -> tuple[Plan, tuple[int, ...]]:
     steps = options.n_steps(400)
     length, width = options.pick(64, 8), options.pick(64, 16)
     config = TransformerConfig(max_len=length, d_model=width, n_heads=4, dropout=0.0)
-    first = options.seed
     plan = Plan(
         steps=steps,
         rates=options.pick((1e-4, 3e-4, 1e-3, 3e-3), (1e-3,)),
         warmups=(0, steps // 5, steps * 3 // 5) if steps >= 5 else (0, 2),
-        seeds=tuple(range(first, first + options.pick(3, 1))),
+        seeds=tuple(options.seeds(3)),
         batch_size=options.pick(12, 2),
         n_tests=options.pick(512, 4),
         moments=(0, 1, 3, 10, 30, steps // 5, steps - 1) if steps > 150 else (0, steps - 1),
@@ -413,12 +403,7 @@ def summary(
     for kind, warmup in product(KINDS, warmups):
         if kind == "no norm":  # deep, it always ends in numbers that are none
             continue
-        here = (kind, depth, rate, warmup)
-        loss = mean(
-            row["loss"]
-            for row in rows
-            if (row["kind"], row["depth"], row["rate"], row["warmup"]) == here
-        )
+        loss = mean_of(rows, "loss", kind=kind, depth=depth, rate=rate, warmup=warmup)
         name = f"loss_{kind}_{depth}_warmup_{warmup}".replace(",", "").replace(" ", "_")
         found[name] = loss if math.isfinite(loss) else "not a number"
     return found
@@ -426,16 +411,13 @@ def summary(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train all groups side by side and write four tables."""
-    options = read_options("warmup", __doc__ or "", arguments)
+    options = read_options("warmup", __doc__, arguments)
     plan, depths = make_plan(options)
     groups = [(*each, plan, options.device) for each in make_groups(depths)]
-    found = side_by_side(run_group, groups, options)
-    tables = {name: [row for each in found for row in each[name]] for name in found[0]}
+    tables = merge_tables(side_by_side(run_group, groups, options))
     sizes = product(("layer", "batch"), options.pick((1, 4, 16), (2,)))
     few = [(*each, plan, seed, options.device) for each, seed in product(sizes, plan.seeds)]
-    tables["batchnorm.csv"] = side_by_side(run_batch_norm, few, options)
-    for name, rows in tables.items():
-        write_csv(options.folder / name, rows)
+    tables["batchnorm"] = side_by_side(run_batch_norm, few, options)
     middle = plan.rates[-2] if len(plan.rates) > 1 else plan.rates[0]
     recipe = Recipe(
         steps=plan.steps, learning_rate=middle, warmup=plan.warmups[-1], schedule="constant",
@@ -447,8 +429,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options,
         data="shakespeare.txt",
         about=ABOUT,
-        metrics=summary(tables["results.csv"], depths[0], middle, plan.warmups),
+        metrics=summary(tables["results"], depths[0], middle, plan.warmups),
         recipe=recipe,
+        tables=tables,
         more=lengths | choices | {"batch_size": plan.batch_size},
     )
 
