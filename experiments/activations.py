@@ -12,6 +12,7 @@ balance loss? Everything else is the same in all runs; each has a process of its
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -35,8 +36,10 @@ from experiments.common import (
 from experiments.decoders import Silent
 from experiments.loops import minimise
 from transformer_lib.blocks import Block
+from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.models import CausalLM
+from transformer_lib.parts import Parts
 from transformer_lib.recipes import Recipe, modern_recipe
 
 CHAPTER = "08_feedforward"
@@ -149,15 +152,17 @@ class Experts(MixtureOfExperts):
         raw: whether to weigh with the router's own probabilities; as the library does if left out.
     """
 
-    raw: bool | None = None
     chosen: Tensor
+
+    def __init__(self, config: TransformerConfig, *, raw: bool | None = None) -> None:
+        super().__init__(config)
+        self.raw = self.active_experts == 1 if raw is None else raw
 
     def forward(self, x: Tensor) -> Tensor:
         """Send each vector of ``x``, ``(..., D)``, to its experts and add up what they say."""
         probabilities = self.router(x).softmax(dim=-1)  # (..., E)
         weights, chosen = probabilities.topk(self.active_experts, dim=-1)  # (..., k)
-        raw = self.active_experts == 1 if self.raw is None else self.raw
-        if not raw:
+        if not self.raw:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         picked = F.one_hot(chosen, EXPERTS).to(x.dtype)  # (..., k, E)
         share = picked.flatten(end_dim=-2).mean(dim=0)
@@ -192,8 +197,9 @@ def build(model: Model, vocab_size: int, length: int) -> CausalLM:
         init="xavier",
         **experts,
     )
-    made = CausalLM(config)
-    for block in parts(made, Block):
+    mixture = partial(Experts, raw=model.raw)
+    made = CausalLM(config, parts=Parts(feed_forward=mixture) if experts else Parts())
+    for block in parts(made, Block):  # taken out afterwards: all draw the same first weights
         if kind == "none":
             block.feed_forward, block.feed_forward_norm = Silent(), nn.Identity()
         elif kind == "no attention":
@@ -201,9 +207,6 @@ def build(model: Model, vocab_size: int, length: int) -> CausalLM:
     for network in parts(made, FeedForward):
         if kind in ("linear", "bilinear"):
             network.activation = _same
-    for mixture in parts(made, MixtureOfExperts):
-        mixture.__class__ = Experts
-        mixture.raw = model.raw
     return made
 
 

@@ -11,6 +11,7 @@ are to be told. Each run has a process of its own.
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -32,11 +33,13 @@ from experiments.common import (
     write_results,
 )
 from experiments.loops import minimise, rise_and_fall
-from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.attention import MultiHeadAttention, make_attention
 from transformer_lib.blocks import Stack
+from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.masks import causal_mask, window_mask
 from transformer_lib.models import CausalLM
+from transformer_lib.parts import Parts
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import evaluate, train
 
@@ -123,40 +126,67 @@ def pattern(kind: str, length: int, width: int = WINDOW) -> Tensor | None:
 
 
 class Patterned(MultiHeadAttention):
-    """Attention that sees only some keys, the same ones in all heads."""
+    """Attention that sees only some keys, the same ones in all heads.
+
+    Args:
+        d_model: the width of the stream.
+        n_heads: how many heads there are.
+        allowed: which keys each query may see, ``(T, T)``.
+    """
 
     allowed: Tensor
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, memory: None = None, mask: Tensor | None = None, **options: Any
+    def __init__(self, d_model: int, n_heads: int, allowed: Tensor) -> None:
+        super().__init__(d_model, n_heads)
+        self.register_buffer("allowed", allowed, persistent=False)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        causal: bool = False,
     ) -> Tensor:
         """Attend to the allowed keys."""
-        length = x.shape[1]
-        return super().forward(x, mask=self.allowed[None, None, :length, :length], **options)
+        length = q.shape[2]
+        allowed = self.allowed[None, None, :length, :length]
+        return super().attend(q, k, v, allowed, bias, causal=causal)
 
 
 class Linear(MultiHeadAttention):
     """Causal linear attention; by pairs, since the texts are short. No mask, no positions."""
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, memory: None = None, mask: Tensor | None = None, **options: Any
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        causal: bool = False,
     ) -> Tensor:
         """Mix the values of the past by products of positive features."""
-        q, k, v = self._project(x, None, None, None)
         weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()  # (B, H, T, T)
-        return self._merge(weights @ v / weights.sum(dim=-1, keepdim=True))
+        return weights @ v / weights.sum(dim=-1, keepdim=True)
 
 
-def change(stack: Stack, kind: str, length: int, width: int = WINDOW) -> None:
-    """Let all layers of a stack attend in another way."""
-    allowed = pattern(kind, length, width)
-    parts = [part for part in stack.modules() if isinstance(part, MultiHeadAttention)]
-    for i, part in enumerate(parts):
+def parts_of(kind: str, length: int, width: int = WINDOW) -> Parts:
+    """Return the parts of a stack whose layers attend in one of the ``KINDS``."""
+    allowed, layers = pattern(kind, length, width), count()
+
+    def attention(config: TransformerConfig) -> nn.Module:
+        whole = kind == "every other layer" and next(layers) % 2 == 1
         if kind == "linear":
-            part.__class__ = Linear
-        elif allowed is not None and not (kind == "every other layer" and i % 2):
-            part.__class__ = Patterned
-            part.register_buffer("allowed", allowed, persistent=False)
+            return Linear(config.d_model, config.n_heads)
+        if allowed is None or whole:
+            return make_attention(config)
+        return Patterned(config.d_model, config.n_heads, allowed)
+
+    return Parts(attention=attention)
 
 
 def kv_heads(kind: str) -> int | None:
@@ -191,9 +221,7 @@ def build(kind: str, vocab: int, length: int, sizes: tuple[int, int, int]) -> Ca
         scale_embeddings=False,
         init="gpt2",
     )
-    model = CausalLM(config)
-    change(model.decoder.stack, kind, length)
-    return model
+    return CausalLM(config, parts=parts_of(kind, length))
 
 
 def share_of_pairs(kind: str, length: int, n_layers: int) -> float:
@@ -304,9 +332,8 @@ class Table(nn.Module):
         self.value = nn.Embedding(N_VALUES + 1, ITEM_WIDTH)  # the last one is a question mark
         heads = {"n_heads": n_heads, "n_kv_heads": kv_heads(kind)}
         config = small_config(d_model=ITEM_WIDTH, position="none", **heads)
-        self.stack = Stack(config, causal=True)
+        self.stack = Stack(config, causal=True, parts=parts_of(kind, length, width=8))
         self.answer = nn.Linear(ITEM_WIDTH, N_VALUES)
-        change(self.stack, kind, length, width=8)
 
     def forward(self, names: Tensor, values: Tensor) -> Tensor:
         """Return logits for the questions at the end, ``(B, N_QUESTIONS, N_VALUES)``."""
