@@ -270,14 +270,25 @@ def side_by_side(
     """
     if options.tiny:
         return [run(*each) for each in plan]
-    n_workers = max(1, min(12, (os.cpu_count() or 1) - 4))
-    precision = torch.get_float32_matmul_precision()
-    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
-    with ProcessPoolExecutor(
-        n_workers, get_context("spawn"), initializer=_start_worker, initargs=(precision,)
-    ) as pool:
+    with worker_pool(most=12, spare=4) as pool:
         jobs = [pool.submit(run, *each) for each in plan]
         return [job.result() for job in tqdm(jobs, desc=options.name)]
+
+
+def worker_pool(most: int, spare: int) -> ProcessPoolExecutor:
+    """Start processes with one thread each, which round products as this one does.
+
+    Args:
+        most: how many processes there are at most.
+        spare: how many CPU cores stay free.
+
+    Returns:
+        The processes, for a ``with`` block.
+    """
+    n_workers = max(1, min(most, (os.cpu_count() or 1) - spare))
+    # They are started afresh, not forked: a copy of a running PyTorch may wait for ever.
+    how = (torch.get_float32_matmul_precision(),)
+    return ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, how)
 
 
 def _start_worker(precision: str) -> None:

@@ -12,7 +12,6 @@ that are installed where this runs; the card says which.
 import argparse
 import hashlib
 import math
-import os
 import sysconfig
 import tempfile
 import time
@@ -21,7 +20,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -30,13 +28,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.common import Options, Row, read_options, write_csv, write_results
+from experiments.common import (
+    Options,
+    Row,
+    read_options,
+    rounded,
+    rounded_row,
+    rows_where,
+    worker_pool,
+    write_csv,
+    write_results,
+)
 from transformer_book.counting import forward_flops, parameter_count, training_flops
 from transformer_book.laws import Law, fit_law, resampled_laws, spread
 from transformer_lib.config import TransformerConfig
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 
+CHAPTER = "19b_scaling"
 PACKAGES = (
     *("torch", "sympy", "scipy", "pandas", "statsmodels", "sklearn", "jax", "numba", "numpy"),
     *("matplotlib", "networkx", "xarray"),
@@ -317,7 +326,6 @@ def run_one(job: Job, place: Place) -> tuple[Row, list[Row]] | None:
     """
     if time.time() > job.until:
         return None
-    torch.set_float32_matmul_precision("high")
     began, (known, new) = time.perf_counter(), load_text(place.folder, place.device)
     starts = starts_of(job, len(known), place.length).to(place.device)
     rates = rates_of(job, len(starts)).float().to(place.device)
@@ -331,18 +339,13 @@ def run_one(job: Job, place: Place) -> tuple[Row, list[Row]] | None:
         if job.watched and step in on_the_way:
             row = {"parameters": sizes["parameters"], "planned": job.tokens}
             row |= {"tokens": on_the_way[step]}
-            unfinished.append(
-                row | {"loss": _rounded(loss_on(model, new, place.length, place.windows // 4))}
-            )
+            loss = loss_on(model, new, place.length, place.windows // 4)
+            unfinished.append(row | {"loss": rounded(loss)})
         learner.step(starts[step], rates[step])
     loss = loss_on(model, new, place.length, place.windows)
-    row = {"batch": job.batch, "steps": len(starts), "rate": _rounded(job.rate), "seed": job.seed}
-    row |= {"loss": _rounded(loss), "recorded": int(learner.recorded)}
+    row = {"batch": job.batch, "steps": len(starts), "rate": rounded(job.rate), "seed": job.seed}
+    row |= {"loss": rounded(loss), "recorded": int(learner.recorded)}
     return sizes | row | {"seconds": round(time.perf_counter() - began, 1)}, unfinished
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def run_jobs(
@@ -397,11 +400,12 @@ def first_guess(width: int, layers: int) -> float:
 def best_rates(rows: Sequence[Row]) -> list[Row]:
     """Find the best rate of each model and amount of text in a sweep, between the rates tried."""
     found = []
-    for size in sorted({(row["parameters"], row["tokens"]) for row in rows}):
+    for parameters, tokens in sorted({(row["parameters"], row["tokens"]) for row in rows}):
+        size = {"parameters": parameters, "tokens": tokens}
         some = sorted(
             (math.log(row["rate"]), row["loss"])
-            for row in rows
-            if (row["parameters"], row["tokens"]) == size and math.isfinite(row["loss"])
+            for row in rows_where(rows, **size)
+            if math.isfinite(row["loss"])
         )
         at = min(range(len(some)), key=lambda i: some[i][1])
         best, inside = some[at][0], 0 < at < len(some) - 1
@@ -409,8 +413,7 @@ def best_rates(rows: Sequence[Row]) -> list[Row]:
             (a, la), (b, lb), (c, lc) = some[at - 1 : at + 2]
             up, down = (lc - lb) / (c - b), (lb - la) / (b - a)
             best = (a + b) / 2 - down * (c - a) / (2 * (up - down))
-        names = {"parameters": size[0], "tokens": size[1]}
-        found.append(names | {"rate": math.exp(best), "inside": int(inside)})
+        found.append(size | {"rate": math.exp(best), "inside": int(inside)})
     return found
 
 
@@ -478,9 +481,9 @@ def fits_of(rows: Sequence[Row], n: int) -> list[Row]:
         law, laws = fit_law(*columns, huber=1e-2), resampled_laws(*columns, n=n, huber=1e-2)
         for name in Law._fields:
             low, high = spread([getattr(each, name) for each in laws])
-            values = {"value": getattr(law, name), "low": low, "high": high}
-            numbers = {key: _rounded(value) for key, value in values.items()}
-            fits.append({"cut": cut, "runs": len(kept), "name": name} | numbers)
+            row: Row = {"cut": cut, "runs": len(kept), "name": name}
+            row |= {"value": getattr(law, name), "low": low, "high": high}
+            fits.append(rounded_row(row))
     return fits
 
 
@@ -531,13 +534,7 @@ def make_runs(options: Options, length: int) -> tuple[list[list[Row]], dict[str,
         The rows of the sweep, of its best rates, of the grid, and of the runs that were watched;
         and what the card says of the text and of the rule for learning rates.
     """
-    # Processes are started afresh, not forked: a copy of a running PyTorch may wait for ever.
-    spawn = get_context("spawn")
-    n_workers = max(1, min(14, (os.cpu_count() or 1) - 2))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(n_workers, spawn, torch.set_num_threads, (1,)) as workers,
-    ):
+    with tempfile.TemporaryDirectory() as folder, worker_pool(most=14, spare=2) as workers:
         pool = None if options.tiny else workers
         text = save_text(Path(folder), options)
         sizes = (length, options.pick(4096, 16), tuple(options.pick(BATCHES, FEW)))
@@ -556,12 +553,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Sweep learning rates, make the grid of runs, fit the laws."""
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--limit", type=float, default=330, help="seconds, then no more extra seeds")
-    options = read_options("scaling", __doc__ or "", arguments, own)
+    options = read_options("scaling", __doc__, arguments, own)
     (_, best, rows, watched), more = make_runs(options, options.pick(256, 16))
     fits = fits_of([row for row in rows if math.isfinite(row["loss"])], options.pick(200, 3))
-    for name, table in {"unfinished": watched, "best_rates": best, "fits": fits}.items():
-        if table:
-            write_csv(options.folder / f"{name}.csv", table)
+    tables = {"unfinished": watched, "best_rates": best, "fits": fits}
     write_results(
         options,
         data="Python sources of installed packages, byte by byte; card.json names them",
@@ -574,6 +569,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             precision="bfloat16" if options.device.startswith("cuda") else "float32",
             seed=options.seed,
         ),
+        tables={name: table for name, table in tables.items() if table},
         more=more,
     )
 
