@@ -30,7 +30,8 @@ from experiments.common import (
     wait,
     write_results,
 )
-from transformer_lib.attention import attention, fused_attention
+from transformer_lib.attention import attention
+from transformer_lib.fused import fused_attention
 from transformer_lib.masks import causal_mask
 
 CHAPTER = "17_cost"

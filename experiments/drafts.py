@@ -36,12 +36,14 @@ from experiments.common import (
     write_results,
 )
 from transformer_book import datasets
+from transformer_lib.beams import beam_search
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.data import TextWindows
 from transformer_lib.decoding import generating
-from transformer_lib.generation import GREEDY, Sampling, beam_search, filter_logits, generate
+from transformer_lib.generation import generate
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
+from transformer_lib.sampling import GREEDY, Sampling, filter_logits
 from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.training import evaluate, train
