@@ -406,19 +406,20 @@ def test_bias_and_distances():
 # ---- what is recorded is what ran -----------------------------------------------------------
 
 
-def without_residual(self, x, norm, sublayer):
-    return norm(self.dropout(sublayer(x)))
+def without_residual(self, x, mask=None, *_, memory_cache=None, **options):
+    x = self.attention_norm(self.attention(x, mask=mask, **options))
+    return self.feed_forward_norm(self.feed_forward(x))
 
 
-def with_exp(self, x, norm, sublayer):
-    return norm(x + self.dropout(sublayer(x))).exp()
+def with_exp(self, *inputs, forward=Block.forward, **options):
+    return forward(self, *inputs, **options).exp()
 
 
-def without_scale(q, k, v, mask=None, **_):
+def without_scale(self, q, k, v, *_, **__):
     return (q @ k.mT).softmax(-1) @ v
 
 
-def scaled_by_tensor(q, k, v, mask=None, **_):
+def scaled_by_tensor(self, q, k, v, *_, **__):
     return ((q @ k.mT) * torch.ones(1)).softmax(-1) @ v
 
 
@@ -427,17 +428,17 @@ def without_swap(self, x):
 
 
 CHANGES = {  # a patch, and the words that come or go with their number
-    "no residual": (Block, "_add", without_residual, {"add to the stream": -4}),
-    "one more function": (Block, "_add", with_exp, {"exp": 4}),
+    "no residual": (Block, "forward", without_residual, {"add to the stream": -4}),
+    "one more function": (Block, "forward", with_exp, {"exp": 2}),
     "no scale, no mask": (
-        attention,
-        "_readable_attention",
+        MultiHeadAttention,
+        "attend",
         without_scale,
         {"scale by": -2, "mask": -2, "set masked weights to 0": -2},
     ),
     "another scale": (
-        attention,
-        "_readable_attention",
+        MultiHeadAttention,
+        "attend",
         scaled_by_tensor,
         {"scale by": -2, "scale by a tensor": 2, "mask": -2, "set masked weights to 0": -2},
     ),

@@ -124,6 +124,7 @@ class Recorder(TorchFunctionMode):
         """
         above = self._running[-1][0] if self._running else ""
         paths = self._paths[module]
+        is_part = bool(self._running)
         self._running.append((next((p for p in paths if p.startswith(above)), paths[0]), module))
         signature = inspect.signature(module.forward)
         given = [
@@ -135,7 +136,9 @@ class Recorder(TorchFunctionMode):
         for value, letters in given:
             outside |= dict(zip(letters, self._letters.get(value, ()), strict=False))
         for value, letters in given:
-            if letters and value not in self._letters:
+            # A table of distances is made on the way. Whose positions, no annotation can say.
+            is_table = is_part and not value.is_floating_point() and {"T", "S"} <= set(letters)
+            if letters and value not in self._letters and not is_table:
                 self._name(value, tuple(outside.get(x, x) if x.isalpha() else x for x in letters))
 
     def leave(self, *_: object) -> None:

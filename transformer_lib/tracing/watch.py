@@ -85,7 +85,7 @@ def attention_maps(
         _: Tensor,
     ) -> None:
         options = {**kwargs}
-        if options.pop("store", None) is not None:
+        if options.pop("cache", None) is not None:
             raise ValueError("attention maps are of whole sequences: leave the cache out")
         with_weights: Callable[..., tuple[Tensor, Tensor]] = attend.with_weights
         maps[path] = with_weights(*args, **options)[1]
@@ -176,6 +176,7 @@ def _undisturbed(model: nn.Module) -> Iterator[ExitStack]:
             yield hooks
     finally:
         for module, attributes in before.items():
+            vars(module).clear()
             vars(module).update(attributes)
 
 
