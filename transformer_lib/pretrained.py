@@ -2,45 +2,38 @@
 
 import json
 import logging
-import re
-from collections.abc import Callable
-from dataclasses import fields, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from transformer_lib import encoder_decoder, models
-from transformer_lib.checks import check_choice, check_whole
-from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import ACTIVATIONS
-from transformer_lib.hugging_face import FAMILIES, LAYOUTS, TABLES, Family, Model, Transform
+from transformer_lib.hugging_face import Family, Layout, Model
+from transformer_lib.hugging_face.family import Settings, Tensors, is_copy
+from transformer_lib.hugging_face.layouts import SAME
+from transformer_lib.hugging_face.settings import find_family, read_config, write_settings
 from transformer_lib.saving import whole_files, why_missing
 
-Settings = dict[str, Any]  # the content of config.json
-Tensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
-Places = dict[str, tuple[list[str], Transform]]  # our parameters that a tensor holds, and how
+
+class _OpenFile(Protocol):
+    """What is used of an open file; safetensors says nothing of the types."""
+
+    def keys(self) -> list[str]: ...
+    def get_tensor(self, name: str) -> Tensor: ...
+
+
+Places = dict[str, tuple[list[str], Layout]]  # our parameters that a tensor holds, and how
 
 _LOGGER = logging.getLogger(__name__)
 # All that is downloaded: other files may hold the same weights in another precision.
 _DOWNLOADED = ("config.json", "model.safetensors", "model-*-of-*.safetensors")
 _INDEX = "model.safetensors.index.json"  # which shard holds a tensor
-_SAYS_NOTHING: tuple[object, ...] = (False, {}, [], "")  # as values of a key, and 0 too
-_T5_INNER = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}  # its dense_act_fn
-
-_IGNORED = re.compile("|".join(TABLES["ignored"]))  # tensors that no model needs
 _HEADS = ("cls.", "classifier.", "lm_head.")  # these tensors never have the family's prefix
-
-# Our fields that may differ after writing and reading: rope_pairing is converted, and the others
-# matter only in training or are not used.
-_FREE = {"init", "dropout", "attention_dropout", "rope_pairing", "active_experts"}
-_FREE_WITHOUT_TEXT = {"vocab_size", "scale_embeddings", "norm_embeddings", "n_segments"}
-_FREE_WITHOUT_OUTPUT = {"tie_embeddings", "logit_scale"}
 
 
 def load_pretrained(
@@ -73,12 +66,13 @@ def load_pretrained(
 
     Example:
         >>> import tempfile
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(
         ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2, position="rope", bias=False,
         ...     norm="rms", norm_position="pre", activation="swiglu", scale_embeddings=False,
         ... )
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_pretrained(models.CausalLM(config), folder)
+        ...     save_pretrained(CausalLM(config), folder)
         ...     model = load_pretrained(folder)
         >>> model(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 100])
@@ -86,15 +80,15 @@ def load_pretrained(
     if not dtype.is_floating_point:
         raise ValueError(f"dtype={dtype} must be a floating-point type")
     folder = _find_folder(name, revision)
-    settings = _one_spelling(_read_json(folder / "config.json"))
-    family = FAMILIES[settings["model_type"]]
+    settings = _read_json(folder / "config.json")
+    family, architecture = find_family(settings)
+    settings = family.one_spelling(settings)
     tensors = _open_tensors(folder, family)
-    if settings["model_type"] == "t5":  # transformers 5 says tied always, and looks here instead
-        settings["tie_word_embeddings"] = _is_copy(tensors, "lm_head.weight", "shared.weight")
+    config = read_config(family, settings)
     with torch.device("meta"):  # no memory and no time for weights that are replaced anyway
-        model = _build(settings, has_pooler="pooler.dense.weight" in tensors)
+        model = family.architectures[architecture](config, settings, tensors)
     places = _places(model, family)
-    _check_names(places, tensors, family, f"{settings['architectures'][0]} in {folder}")
+    _check_names(places, tensors, family, f"{architecture} in {folder}")
     model.load_state_dict(_read_parameters(model, places, tensors, dtype), assign=True)
     return model.eval()
 
@@ -113,21 +107,21 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
         ValueError: if no family has models like this one; it says which choice differs.
 
     Example:
-        >>> save_pretrained(models.CausalLM(TransformerConfig(d_model=8, n_heads=2)), "unused")
+        >>> from transformer_lib import CausalLM, TransformerConfig
+        >>> save_pretrained(CausalLM(TransformerConfig(d_model=8, n_heads=2)), "unused")
         Traceback (most recent call last):
         ValueError: no family of checkpoints has a CausalLM with position='sinusoidal'
     """
-    architecture = _architecture(model)
-    settings = _write_settings(model, architecture)
-    family = FAMILIES[settings["model_type"]]
-    prefix = "" if architecture == "BertModel" else family.prefix
+    settings = write_settings(model)
+    family, architecture = find_family(settings)
+    prefix = "" if architecture == "BertModel" else family.prefix  # the bare model has none
     ours, tensors = model.state_dict(), {}
-    for name, (names, transform) in _places(model, family).items():
+    for name, (names, layout) in _places(model, family).items():
         parts = [ours[part] for part in names]
-        if transform is LAYOUTS["same"] and not all(torch.equal(parts[0], part) for part in parts):
+        if layout is SAME and not all(torch.equal(parts[0], part) for part in parts):
             raise ValueError(f"{' and '.join(names)} differ; {architecture} has one {name}")
         full_name = name if name.startswith(_HEADS) else prefix + name
-        tensors[full_name] = transform.write(parts, model).contiguous()
+        tensors[full_name] = layout.write(parts, model).contiguous()
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     with whole_files(Path(folder), "model.safetensors", "config.json") as (weights, config):
         save_file(tensors, weights, metadata={"format": "pt"})
@@ -161,7 +155,7 @@ def _read_json(path: Path) -> Settings:
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}{why_missing(path)}")
     try:
-        content: Settings = json.loads(path.read_text(encoding="utf-8"))
+        content: object = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("expected an object")
     except ValueError as error:
@@ -181,7 +175,7 @@ def _open_tensors(folder: Path, family: Family) -> Tensors:
     tensors: Tensors = {}
     for file in files:
         try:
-            opened: Any = safe_open(folder / file, framework="pt")
+            opened: _OpenFile = safe_open(folder / file, framework="pt")
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{folder / file} is missing or damaged: {error}") from None
         for name in list(opened.keys()):
@@ -209,149 +203,6 @@ def _read_index(path: Path) -> list[str]:
     return sorted(set(listed.values()))
 
 
-def _one_spelling(settings: Settings) -> Settings:
-    """Check which family it is, and bring the settings of all versions to one spelling."""
-    check_choice("model_type", settings.get("model_type"), tuple(FAMILIES))
-    known = FAMILIES[settings["model_type"]].architectures
-    named = settings.get("architectures") or [None]
-    check_choice("architectures", named[0], known)
-    settings = dict(settings)
-    match settings["model_type"]:
-        case "llama":
-            rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-            kind = rope.get("rope_type", rope.get("type", "default"))
-            default = kind == "default" and rope.keys() <= {"rope_type", "type", "rope_theta"}
-            settings["rope_scaling"] = None if default else rope
-            settings["rope_theta"] = rope.get("rope_theta", settings.get("rope_theta"))
-        case "t5":
-            tied = settings.get("tie_word_embeddings", True)
-            settings = {"scale_decoder_outputs": tied} | settings
-        case "vit":
-            settings = {"image_size": 224, "patch_size": 16, "num_channels": 3} | settings
-            for key in ("image_size", "patch_size"):
-                check_whole(key, settings[key])  # transformers also knows pairs
-    return settings
-
-
-def _read_config(settings: Settings) -> TransformerConfig:
-    """Turn the settings of ``config.json`` into ours; raise an error if one has no counterpart."""
-    family, kind = FAMILIES[settings["model_type"]], settings["model_type"]
-    for key, value in settings.items():
-        if value is None:  # as if it were not there
-            continue
-        if key in family.must_be:
-            _expect(key, value, family.must_be[key])
-        elif key not in family.known and value not in _SAYS_NOTHING:
-            raise ValueError(
-                f"config.json has {key}={value!r}, which is not known for {family.column}; "
-                "expected no such key, or null"
-            )
-    given = []
-    for ours, key in family.settings:
-        value = settings.get(key)
-        if ours == "activation" and value is not None:
-            check_choice(key, value, tuple(family.activations))
-            value = family.activations[value]
-        if value is not None:  # null: what follows from the others
-            given.append((ours, key, value))
-    names = {field.name for field in fields(TransformerConfig)}
-    values = {ours: value for ours, _, value in reversed(given) if ours in names}
-    if kind == "vit":
-        values["max_len"] = (settings["image_size"] // settings["patch_size"]) ** 2 + 1
-    config = replace(family.base, **values)
-    if kind == "t5":
-        _expect("dense_act_fn", settings.get("dense_act_fn"), None, _T5_INNER[config.activation])
-        gated = ACTIVATIONS[config.activation][1]
-        _expect("is_gated_act", settings.get("is_gated_act"), None, gated)
-        scaled = settings["scale_decoder_outputs"]
-        config = replace(config, logit_scale=config.d_model**-0.5 if scaled else 1.0)
-    for ours, key, value in given:  # two keys for one field, or for what follows from others
-        _expect(key, value, getattr(config, ours))
-    return config
-
-
-def _expect(key: str, value: object, *allowed: object) -> None:
-    if value not in allowed:
-        raise ValueError(f"config.json has {key}={value!r}; our models need {allowed[-1]!r} here")
-
-
-def _build(settings: Settings, *, has_pooler: bool) -> Model:
-    """Make the model of ours that an architecture of ``transformers`` corresponds to."""
-    config = _read_config(settings)
-    n_classes = len(settings.get("id2label") or ()) or settings.get("num_labels", 2)
-    match settings["architectures"][0]:
-        case "BertModel" if not has_pooler:
-            return encoder_decoder.Encoder(config)
-        case "BertModel":
-            return models.SequenceClassifier(config, n_classes=0)
-        case "BertForMaskedLM":
-            _expect("tie_word_embeddings", config.tie_embeddings, True)
-            return models.MaskedLM(config)
-        case "BertForSequenceClassification":
-            return models.SequenceClassifier(config, n_classes)
-        case "T5ForConditionalGeneration":
-            return models.Seq2SeqLM(config)
-        case "ViTForImageClassification":
-            sizes = settings["image_size"], settings["patch_size"], settings["num_channels"]
-            return models.VisionTransformer(config, *sizes, n_classes)
-    return models.CausalLM(config)
-
-
-def _architecture(model: nn.Module) -> str:
-    """Return the architecture of ``transformers`` that a model of ours corresponds to."""
-    kind = type(model).__name__
-    if isinstance(model, models.CausalLM):
-        kind += f" with position={model.config.position!r}"
-    elif isinstance(model, models.SequenceClassifier):
-        kind += " with pooling='mean'" if model.pooler is None else ""
-        kind += " without classes" if model.classifier is None else ""
-    if kind not in TABLES["written_as"]:
-        raise ValueError(f"no family of checkpoints has a {kind}")
-    architecture: str = TABLES["written_as"][kind]
-    return architecture
-
-
-def _write_settings(model: Model, architecture: str) -> Settings:
-    """Turn our configuration into ``config.json``; raise an error if a choice would be lost."""
-    kind = next(kind for kind, family in FAMILIES.items() if architecture in family.architectures)
-    config = _spelled_out(model.config)
-    activations = {ours: name for name, ours in reversed(FAMILIES[kind].activations.items())}
-    check_choice("activation", config.activation, tuple(activations))
-    settings = {
-        key: activations[config.activation] if ours == "activation" else getattr(config, ours)
-        for ours, key in FAMILIES[kind].settings
-    }
-    settings |= {"architectures": [architecture], "model_type": kind}
-    if kind == "t5":
-        settings["scale_decoder_outputs"] = config.logit_scale != 1.0
-    if isinstance(model, models.VisionTransformer):
-        patches = model.patches
-        settings |= {"image_size": patches.image_size, "patch_size": patches.patch_size}
-        settings["num_channels"] = patches.n_channels
-    classifier = getattr(model, "classifier", None)
-    if classifier is not None:
-        settings["num_labels"] = classifier.out_features
-    written = _spelled_out(_read_config(_one_spelling(settings)))
-    for name in _fields_that_matter(model):
-        ours, theirs = getattr(config, name), getattr(written, name)
-        if ours != theirs:
-            raise ValueError(f"{name}={ours!r} cannot be written: {architecture} has {theirs!r}")
-    return settings
-
-
-def _fields_that_matter(model: Model) -> list[str]:
-    free = _FREE if model.config.position == "rope" else _FREE | {"rope_theta"}
-    if isinstance(model, models.VisionTransformer):
-        free = free | _FREE_WITHOUT_TEXT
-    if not hasattr(model, "output"):
-        free = free | _FREE_WITHOUT_OUTPUT
-    return [field.name for field in fields(model.config) if field.name not in free]
-
-
-def _spelled_out(config: TransformerConfig) -> TransformerConfig:
-    return replace(config, d_ff=config.ffn_width, n_kv_heads=config.kv_heads)
-
-
 def _places(model: Model, family: Family) -> Places:
     """List the tensors that a file must have, and where each belongs."""
     _, gated = ACTIVATIONS[model.config.activation]
@@ -360,28 +211,21 @@ def _places(model: Model, family: Family) -> Places:
     for name, parameter in model.state_dict(keep_vars=True).items():
         found = family.place(known_as.setdefault(id(parameter), name), gated=gated)
         if found is None:
-            raise ValueError(f"{family.column} has no tensor for {name}")
-        theirs, transform = found
-        places.setdefault(theirs, ([], transform))[0].append(name)
+            raise ValueError(f"{family.name} has no tensor for {name}")
+        theirs, layout = found
+        places.setdefault(theirs, ([], layout))[0].append(name)
     return places
-
-
-def _is_copy(tensors: Tensors, name: str, original: str) -> bool:
-    """Whether a tensor that may repeat another one is left out, or does repeat it."""
-    if name not in tensors or original not in tensors:
-        return True
-    return torch.equal(tensors[name](), tensors[original]())
 
 
 def _check_names(places: Places, tensors: Tensors, family: Family, whose: str) -> None:
     """Raise an error if tensors are missing or unknown; drop those that repeat another one."""
     for name, original in family.copies.items():
         if name in tensors and name not in places:
-            if not _is_copy(tensors, name, original):
+            if not is_copy(tensors, name, original):
                 raise ValueError(f"{whose}: {name} differs from {original}, which it should repeat")
             copy = tensors.pop(name)
             tensors.setdefault(original, copy)  # some files have kept the other of the two
-    unknown = [name for name in tensors if name not in places and not _IGNORED.fullmatch(name)]
+    unknown = [name for name in tensors if name not in places and not family.ignores(name)]
     missing = [name for name in places if name not in tensors]
     for kind, names in (("unknown", unknown), ("missing", missing)):
         if names:
@@ -395,9 +239,9 @@ def _read_parameters(
     """Read every tensor, check its shape, and cut it into parameters; tied ones are one object."""
     ours = model.state_dict()
     parameters: dict[str, nn.Parameter] = {}
-    for name, (names, transform) in places.items():
+    for name, (names, layout) in places.items():
         tensor = tensors[name]()
-        shape = transform.write([ours[part] for part in names], model).shape
+        shape = layout.write([ours[part] for part in names], model).shape
         if tensor.shape != shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {tuple(shape)}")
         if not tensor.is_floating_point():
@@ -405,7 +249,7 @@ def _read_parameters(
         # A copy, because the tensors of safetensors change when their file does.
         pieces = [
             nn.Parameter(piece.to(dtype, copy=True, memory_format=torch.contiguous_format))
-            for piece in transform.read(tensor, ours[names[0]].shape)
+            for piece in layout.read(tensor, ours[names[0]].shape)
         ]
         parameters.update(zip(names, cycle(pieces), strict=False))
     return parameters

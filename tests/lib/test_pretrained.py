@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 from transformer_lib.config import TransformerConfig
 from transformer_lib.encoder_decoder import Decoder, Encoder
+from transformer_lib.hugging_face.settings import find_family, read_config
 from transformer_lib.masks import padding_mask
 from transformer_lib.models import (
     CausalLM,
@@ -25,12 +26,7 @@ from transformer_lib.models import (
     VisionTransformer,
 )
 from transformer_lib.presets import PRESETS
-from transformer_lib.pretrained import (
-    _one_spelling,
-    _read_config,
-    load_pretrained,
-    save_pretrained,
-)
+from transformer_lib.pretrained import load_pretrained, save_pretrained
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 import transformers
@@ -517,7 +513,8 @@ def read(architecture, **settings):
     """Our configuration for settings of transformers."""
     kind = getattr(transformers, architecture).config_class
     given = {"model_type": kind.model_type, "architectures": [architecture], **settings}
-    config = _read_config(_one_spelling(given))
+    family, _ = find_family(given)
+    config = read_config(family, family.one_spelling(given))
     return replace(config, d_ff=config.ffn_width, n_kv_heads=config.kv_heads)
 
 

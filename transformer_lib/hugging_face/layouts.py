@@ -1,0 +1,76 @@
+"""How a tensor of a Hugging Face file becomes one or more of ours, and back."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_lib.encoder_decoder import Encoder
+from transformer_lib.models import (
+    CausalLM,
+    MaskedLM,
+    Seq2SeqLM,
+    SequenceClassifier,
+    VisionTransformer,
+)
+from transformer_lib.positions import change_pairing
+
+Model = Encoder | MaskedLM | SequenceClassifier | CausalLM | Seq2SeqLM | VisionTransformer
+
+
+class Layout(NamedTuple):
+    """How a file stores one tensor of ours, or several together.
+
+    Args:
+        read: takes the file's tensor and the shape of ours; returns ours.
+        write: takes ours and the model; returns the file's tensor.
+
+    Example:
+        >>> TRANSPOSED.read(torch.zeros(2, 3), (3, 2))[0].shape
+        torch.Size([3, 2])
+    """
+
+    read: Callable[[Tensor, Sequence[int]], Sequence[Tensor]]
+    write: Callable[[Sequence[Tensor], Model], Tensor]
+
+
+def _split_pairs(parts: Sequence[Tensor], model: Model) -> Tensor:
+    """Order the rows of a query or key projection for the RoPE pairing of Hugging Face."""
+    if model.config.rope_pairing == "split":
+        return parts[0]
+    return change_pairing(parts[0], parts[0].shape[0] // model.config.d_head, to="split")
+
+
+def _as_convolution(parts: Sequence[Tensor], model: Model) -> Tensor:
+    """A linear layer over patches is a convolution whose steps are as wide as its kernel."""
+    if parts[0].ndim == 1 or not isinstance(model, VisionTransformer):
+        return parts[0]  # the bias
+    size = model.patches.patch_size
+    return parts[0].reshape(-1, model.patches.n_channels, size, size)
+
+
+SAME = Layout(
+    read=lambda tensor, shape: [tensor],
+    write=lambda parts, model: parts[0],
+)
+TRANSPOSED = Layout(
+    read=lambda tensor, shape: [tensor.t()],
+    write=lambda parts, model: parts[0].t(),
+)
+FUSED = Layout(  # queries, keys and values in one transposed matrix
+    read=lambda tensor, shape: [part.t() for part in tensor.chunk(3, dim=-1)],
+    write=lambda parts, model: torch.cat([part.t() for part in parts], dim=-1),
+)
+ROTATED = Layout(  # what is read stays, since the configuration says rope_pairing="split"
+    read=lambda tensor, shape: [tensor],
+    write=_split_pairs,
+)
+CONVOLUTION = Layout(
+    read=lambda tensor, shape: [tensor.reshape(shape)],
+    write=_as_convolution,
+)
+BATCHED = Layout(  # with a batch dimension of 1
+    read=lambda tensor, shape: [tensor.reshape(shape)],
+    write=lambda parts, model: parts[0].reshape(1, -1, model.config.d_model),
+)

@@ -1,0 +1,221 @@
+"""From ``config.json`` to our configuration, and back."""
+
+from dataclasses import asdict, fields, replace
+
+from torch import nn
+
+from transformer_lib.checks import check_choice
+from transformer_lib.config import TransformerConfig
+from transformer_lib.hugging_face.families import FAMILIES
+from transformer_lib.hugging_face.family import Family, Settings, check_setting
+from transformer_lib.hugging_face.layouts import Model
+from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer
+
+# The keys of which no family can follow more than one value.
+_MUST_BE: Settings = {
+    "add_cross_attention": False,
+    "is_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+    "rope_scaling": None,
+}
+
+# The keys that change nothing of what a model computes. Any other key that is not in its family is
+# an error, unless its value is null, or one of those that say nothing.
+_SAYS_NOTHING: tuple[object, ...] = (False, 0, {}, [], "")
+# fmt: off
+_HARMLESS = frozenset({
+    # what it is called, and who wrote it
+    "model_type", "architectures", "transformers_version", "_name_or_path", "_commit_hash",
+    "tokenizer_class", "unsloth_fixed", "unsloth_version",
+    # how it is computed, and what else is returned
+    "_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "dtype",
+    "torch_dtype", "use_cache", "output_past", "gradient_checkpointing", "chunk_size_feed_forward",
+    "xla_device", "torchscript", "output_attentions", "output_hidden_states", "return_dict",
+    "is_encoder_decoder",
+    # how it starts training, and for what
+    "initializer_range", "finetuning_task", "problem_type", "id2label", "label2id", "num_labels",
+    "task_specific_params", "prefix",
+    # how it is asked for text
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
+    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+    "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id",
+    "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens",
+})
+# fmt: on
+
+_WRITTEN_AS = {  # the kind of checkpoint that a model of ours becomes
+    "Encoder": "BertModel",
+    "MaskedLM": "BertForMaskedLM",
+    "SequenceClassifier": "BertForSequenceClassification",
+    "SequenceClassifier without classes": "BertModel",
+    "CausalLM with position='learned'": "GPT2LMHeadModel",
+    "CausalLM with position='rope'": "LlamaForCausalLM",
+    "Seq2SeqLM": "T5ForConditionalGeneration",
+    "VisionTransformer": "ViTForImageClassification",
+}
+
+# Our fields that may differ after writing and reading: rope_pairing is converted, and the others
+# matter only in training or are not used.
+_MAY_DIFFER = {"init", "dropout", "attention_dropout", "rope_pairing", "active_experts"}
+_MAY_DIFFER_WITHOUT_TEXT = {"vocab_size", "scale_embeddings", "norm_embeddings", "n_segments"}
+_MAY_DIFFER_WITHOUT_OUTPUT = {"tie_embeddings", "logit_scale"}
+
+
+def find_family(settings: Settings) -> tuple[Family, str]:
+    """Say which family a checkpoint belongs to, and which of its architectures it has.
+
+    Args:
+        settings: the content of ``config.json``.
+
+    Returns:
+        The family, and the name of the class of ``transformers``.
+
+    Raises:
+        ValueError: if one of them is not known.
+
+    Example:
+        >>> family, _ = find_family({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
+        >>> family.name
+        'GPT-2'
+    """
+    model_type, named = settings.get("model_type"), settings.get("architectures")
+    check_choice("model_type", model_type, tuple(FAMILIES))
+    family = FAMILIES[str(model_type)]
+    architecture = named[0] if isinstance(named, list) and named else named
+    check_choice("architectures", architecture, tuple(family.architectures))
+    return family, str(architecture)
+
+
+def read_config(family: Family, settings: Settings) -> TransformerConfig:
+    """Turn the settings of ``config.json`` into ours.
+
+    Args:
+        family: the family of the checkpoint.
+        settings: the content of ``config.json``, in the family's one spelling.
+
+    Returns:
+        Our configuration.
+
+    Raises:
+        ValueError: if a setting has no counterpart, or two of them contradict each other.
+
+    Example:
+        >>> read_config(FAMILIES["gpt2"], {"n_embd": 24, "n_head": 4, "n_inner": None}).ffn_width
+        96
+    """
+    _check_keys(family, settings)
+    given = []
+    for key, ours in family.settings.items():
+        value = settings.get(key)
+        if value is None:  # it follows from the others
+            continue
+        if ours == "activation":
+            check_choice(key, value, tuple(family.activations))
+            value = family.activations[str(value)]
+        given.append((key, ours, value))
+    values = asdict(family.base)
+    values.update((ours, value) for _, ours, value in reversed(given) if ours in values)
+    config = family.finish(TransformerConfig(**values), settings)
+    for key, ours, value in given:  # two keys for one field, or one for what follows from others
+        check_setting(key, value, getattr(config, ours))
+    return config
+
+
+def _check_keys(family: Family, settings: Settings) -> None:
+    """Raise an error if a key is not known, or has a value that our models cannot follow."""
+    must_be = {**_MUST_BE, **family.must_be}
+    for key, value in settings.items():
+        if value is None:  # as if it were not there
+            continue
+        if key in must_be:
+            check_setting(key, value, must_be[key])
+        elif key in _HARMLESS or key in family.settings or key in family.known:
+            continue
+        elif value not in _SAYS_NOTHING:
+            raise ValueError(
+                f"config.json has {key}={value!r}, which is not known for {family.name}; "
+                "expected no such key, or null"
+            )
+
+
+def architecture_of(model: nn.Module) -> str:
+    """Name the class of ``transformers`` that a model of ours corresponds to.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The architecture that its ``config.json`` names.
+
+    Raises:
+        ValueError: if there is none.
+
+    Example:
+        >>> architecture_of(CausalLM(replace(FAMILIES["gpt2"].base, d_model=12, n_layers=1)))
+        'GPT2LMHeadModel'
+    """
+    kind = type(model).__name__
+    if isinstance(model, CausalLM):
+        kind += f" with position={model.config.position!r}"
+    elif isinstance(model, SequenceClassifier):
+        kind += " with pooling='mean'" if model.pooler is None else ""
+        kind += " without classes" if model.classifier is None else ""
+    if kind not in _WRITTEN_AS:
+        raise ValueError(f"no family of checkpoints has a {kind}")
+    return _WRITTEN_AS[kind]
+
+
+def write_settings(model: Model) -> Settings:
+    """Turn our configuration into the content of ``config.json``.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The settings, ready for JSON.
+
+    Raises:
+        ValueError: if no family has such a model, or if a choice would be lost.
+
+    Example:
+        >>> model = CausalLM(replace(FAMILIES["gpt2"].base, d_model=12, n_layers=1))
+        >>> write_settings(model)["n_embd"]
+        12
+    """
+    architecture = architecture_of(model)
+    family = next(f for f in FAMILIES.values() if architecture in f.architectures)
+    config = _spelled_out(model.config)
+    names = {ours: name for name, ours in reversed(family.activations.items())}
+    check_choice("activation", config.activation, tuple(names))
+    settings: Settings = {
+        key: names[config.activation] if ours == "activation" else getattr(config, ours)
+        for key, ours in family.settings.items()
+    }
+    settings |= {"architectures": [architecture], "model_type": family.model_type}
+    settings |= family.more_settings(model)
+    classifier = getattr(model, "classifier", None)
+    if isinstance(classifier, nn.Linear):
+        settings["num_labels"] = classifier.out_features
+    written = _spelled_out(read_config(family, family.one_spelling(settings)))
+    for name in _fields_that_matter(model):
+        ours, theirs = getattr(config, name), getattr(written, name)
+        if ours != theirs:
+            raise ValueError(f"{name}={ours!r} cannot be written: {architecture} has {theirs!r}")
+    return settings
+
+
+def _fields_that_matter(model: Model) -> list[str]:
+    may_differ = _MAY_DIFFER if model.config.position == "rope" else _MAY_DIFFER | {"rope_theta"}
+    if isinstance(model, VisionTransformer):
+        may_differ = may_differ | _MAY_DIFFER_WITHOUT_TEXT
+    if not hasattr(model, "output"):
+        may_differ = may_differ | _MAY_DIFFER_WITHOUT_OUTPUT
+    return [field.name for field in fields(model.config) if field.name not in may_differ]
+
+
+def _spelled_out(config: TransformerConfig) -> TransformerConfig:
+    return replace(config, d_ff=config.ffn_width, n_kv_heads=config.kv_heads)
