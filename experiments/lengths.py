@@ -34,9 +34,11 @@ from experiments.common import (
 )
 from experiments.loops import minimise, rise_and_fall
 from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.cache import LayerCache
 from transformer_lib.config import Position
 from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.models import CausalLM
+from transformer_lib.parts import Parts
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import train
 
@@ -101,18 +103,35 @@ def rope_frequencies(
     return kept * plain + (1 - kept) * plain / scale, (0.1 * math.log(scale) + 1) ** 2
 
 
+class StretchedAttention(MultiHeadAttention):
+    """Attention that may turn pairs of features at other speeds than it was trained with.
+
+    Attributes:
+        frequencies: how fast each pair turns, ``(K/2,)``; as trained if ``None``.
+    """
+
+    frequencies: Tensor | None = None
+
+    def project(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        angles: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Make queries, keys and values."""
+        if angles is not None and self.frequencies is not None:
+            # The first pair turns by 1 from place to place: its angle is the position.
+            angles = angles[..., :1] * self.frequencies.to(angles.device)
+        return super().project(x, memory, angles, cache)
+
+
 def set_rope(model: CausalLM, method: Method, scale: float, trained: int) -> None:
     """Let a trained model with RoPE turn by other angles."""
-    stack = model.decoder.stack
     frequencies, factor = rope_frequencies(method, scale, model.config.d_head, trained)
-
-    def angles(positions: Tensor) -> Tensor:
-        return (positions[..., None].float() * frequencies.to(positions.device))[:, None]
-
-    stack._angles = angles  # type: ignore[method-assign]
     for part in model.modules():
-        if isinstance(part, MultiHeadAttention):
-            part.scale = factor / math.sqrt(part.d_head)
+        if isinstance(part, StretchedAttention):
+            part.frequencies, part.scale = frequencies, factor / math.sqrt(part.d_head)
 
 
 def build(
@@ -133,7 +152,8 @@ def build(
     """
     torch.manual_seed(seed)
     sizes = {"vocab_size": vocab, "max_len": longest, "d_model": d_model, "n_layers": n_layers}
-    return CausalLM(small_config(**sizes, position=position))
+    parts = Parts(attention=lambda config: StretchedAttention(config.d_model, config.n_heads))
+    return CausalLM(small_config(**sizes, position=position), parts=parts)
 
 
 # Copying

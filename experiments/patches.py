@@ -126,11 +126,12 @@ class Reader(nn.Module):
         return logits
 
 
-class Grid(nn.Module):
+class Grid(AddedPositions):
     """Positions in the plane: one table for the row, one for the column, added up."""
 
-    def __init__(self, side: int, width: int) -> None:
-        super().__init__()
+    def __init__(self, side: int, config: TransformerConfig) -> None:
+        super().__init__(config)
+        width = config.d_model
         self.rows = nn.Parameter(torch.randn(side, 1, width) / math.sqrt(2 * width))
         self.columns = nn.Parameter(torch.randn(1, side, width) / math.sqrt(2 * width))
 
@@ -151,7 +152,7 @@ def vision(position: Position = "learned", patch: int = PATCH, grid: bool = Fals
     config = small(side**2 + 1, position)
     model = VisionTransformer(config, IMAGE, patch, n_channels=1, n_classes=10)
     if grid:
-        model.positions = Grid(side, config.d_model)  # type: ignore[assignment]
+        model.positions = Grid(side, config)
     return model
 
 
