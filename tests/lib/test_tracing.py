@@ -403,6 +403,13 @@ def test_bias_and_distances():
     assert words.count("add bias") == words.count("mask") == 2
 
 
+def test_a_table_of_distances_brings_no_letters():
+    """The bias calls its table T S; in self-attention both are T, in an encoder both are S."""
+    assert "S" not in traced("alibi").sizes
+    lookups = [row for row in rows(traced("t5")) if row[0] == "look up a bias for distances"]
+    assert [shape for _, shape in lookups] == [f"{n} {n} -> {n} {n} H" for n in (S, T)]
+
+
 # ---- what is recorded is what ran -----------------------------------------------------------
 
 
