@@ -29,8 +29,18 @@ def places() -> dict[str, dict[str, str]]:
 
 
 def module_of(full_name: str) -> str:
-    """Name the module of the file to which a name belongs: two levels, whatever lies below."""
-    return ".".join(full_name.split(".")[:2])
+    """Name the module under which a name is looked up: the longest path that the file has.
+
+    A package may have one entry for all that lies below it, or one for each of its modules.
+
+    >>> module_of("transformer_book.figures.plots.heatmap")
+    'transformer_book.figures.plots'
+    >>> module_of("transformer_book.exercises.heads.merge")
+    'transformer_book.exercises'
+    """
+    parts = full_name.split(".")
+    paths = [".".join(parts[:n]) for n in range(len(parts), 1, -1)]
+    return next((path for path in paths if path in places()), paths[-1])
 
 
 def place_of(full_name: str) -> str:
@@ -41,7 +51,10 @@ def place_of(full_name: str) -> str:
     """
     of_module = places()[module_of(full_name)]
     name = full_name.rpartition(".")[2]
-    return of_module[name] if name in of_module else of_module["default"]
+    if name in of_module:
+        return of_module[name]
+    whole = places()[of_module["part_of"]] if "part_of" in of_module else of_module
+    return whole["default"]
 
 
 def _add_place(

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -227,6 +228,15 @@ def test_readme_example_prints_what_it_says() -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(source, "README.md", "exec"), {})
     assert printed.getvalue() == expected
+
+
+def test_contributing_example_runs() -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", read("CONTRIBUTING.md"), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(source, "CONTRIBUTING.md", "exec"), names)
+    logits = names["logits"]
+    assert isinstance(logits, torch.Tensor)
+    assert logits.shape == (1, 3, 1000)
 
 
 def test_citation_has_what_the_format_requires() -> None:

@@ -14,7 +14,7 @@ ROWS = re.findall(r"^\| \[`(\w+)`\]\(#module-\w+\) \| (.+) \|$", INDEX, re.MULTI
 def first_line_of(module):
     paths = [
         path
-        for folder in ("transformer_lib", "transformer_book")
+        for folder in ("transformer_lib", "transformer_book", "transformer_book/figures")
         for path in (ROOT / folder / f"{module}.py", ROOT / folder / module / "__init__.py")
         if path.exists()
     ]
