@@ -24,6 +24,7 @@ from experiments.common import (
     mean_of,
     read_options,
     rounded,
+    rounded_row,
     side_by_side,
     small_config,
     texts,
@@ -37,6 +38,7 @@ from transformer_lib.data import IGNORE, Batch, Batches, TextWindows, translatio
 from transformer_lib.losses import Objective
 from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.recipes import Recipe, modern_recipe, recipe_2017
+from transformer_lib.run_log import Metrics
 from transformer_lib.training import evaluate, train
 
 CHAPTER = "14b_recipes"
@@ -236,7 +238,7 @@ def run_one(
     config = config_of(task, change, d_model, vocab, longest)
     model = (CausalLM if task == "text" else Seq2SeqLM)(config).to(device)
     run: Row = {"task": task, "change": name, "rate": recipe.learning_rate, "seed": recipe.seed}
-    seen: list[Row] = []
+    seen: list[Metrics] = []
     empty = dict.fromkeys(("loss", "accuracy", "confidence", "words", "weights"), "")
     row = run | {"updates": recipe.steps, "batch": batch_size} | empty
     try:
@@ -254,10 +256,11 @@ def run_one(
     return row, [run | _point(point, batch_size) for point in seen]
 
 
-def _point(row: Row, batch_size: int) -> Row:
-    names = {"train_loss": "loss", "loss": "validation_loss", "grad_norm": "grad_norm"}
-    values = {name: rounded(row[column]) for name, column in names.items()}
-    return {"step": row["step"], "examples": row["step"] * batch_size} | values
+def _point(row: Metrics, batch_size: int) -> Row:
+    loss = row["validation_loss"]
+    assert loss is not None  # every step that is logged is followed by a validation
+    values = {"train_loss": row["loss"], "loss": loss, "grad_norm": row["grad_norm"]}
+    return {"step": row["step"], "examples": row["step"] * batch_size} | rounded_row(values)
 
 
 def range_test(seed: int, steps: int, sizes: tuple[int, int, int | None], device: str) -> list[Row]:

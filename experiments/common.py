@@ -27,10 +27,11 @@ from experiments.cards import card_text, describe_data, environment, show
 from transformer_book import datasets
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches
+from transformer_lib.modes import modes_kept
 from transformer_lib.recipes import Recipe
+from transformer_lib.run_log import Metrics
 from transformer_lib.saving import describe_model, save_model
 from transformer_lib.tokenizers import CharTokenizer
-from transformer_lib.training import modes_kept
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_ROWS = 500  # of a metrics.csv
@@ -129,11 +130,11 @@ def _typed(given: argparse.Namespace, parser: argparse.ArgumentParser) -> list[s
     return typed
 
 
-def watch(row: Row) -> None:
+def watch(row: Metrics) -> None:
     """Stop a training that cannot learn, rather than to find out at its end.
 
     Args:
-        row: a row of its metrics.
+        row: the latest of its metrics.
 
     Raises:
         RuntimeError: if there is no gradient.
@@ -335,7 +336,7 @@ def merge_tables(parts: Iterable[Mapping[str, Sequence[Row]]]) -> dict[str, list
     return tables
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows with the names of the first one's fields above them."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -352,7 +353,7 @@ def write_results(
     recipe: Recipe,
     model: nn.Module | None = None,
     tokenizer: Any = None,
-    rows: Sequence[Row] = (),
+    rows: Sequence[Mapping[str, object]] = (),
     tables: Mapping[str, Sequence[Row]] | None = None,
     more: dict[str, Any] | None = None,
 ) -> None:

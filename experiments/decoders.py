@@ -36,11 +36,13 @@ from transformer_book import datasets
 from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, reverse_task
 from transformer_lib.data import IGNORE, Batch, Batches, translation_batch
 from transformer_lib.models import Seq2SeqLM
+from transformer_lib.modes import modes_kept
 from transformer_lib.recipes import Recipe
+from transformer_lib.run_log import Metrics
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import attention_maps
-from transformer_lib.training import modes_kept, train
+from transformer_lib.training import train
 
 CHAPTER = "12b_teacher_forcing"
 TASKS = {"numbers": 900, "reverse": 600, "copy": 600, "shuffle": 600}  # and their updates
@@ -380,7 +382,7 @@ def run_one(
     run: Row = {"task": task, "kind": kind, "seed": seed}
     curve: list[Row] = []
 
-    def look(row: Row) -> None:
+    def look(row: Metrics) -> None:
         point = run | {"step": row["step"], "loss": round(row["loss"], 4)}
         with modes_kept(model):
             curve.append(point | judge(model.eval(), test))

@@ -30,6 +30,7 @@ from transformer_book.datasets import image_batch
 from transformer_lib.data import Batch, Batches
 from transformer_lib.models import VisionTransformer
 from transformer_lib.recipes import Recipe, modern_recipe
+from transformer_lib.run_log import Metrics
 from transformer_lib.training import train
 
 CHAPTER = "18b_beyond_text"
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options("digits", __doc__, arguments)
     steps = options.n_steps(2_500)
     results: list[Row] = []
-    trained: list[tuple[VisionTransformer, list[Row], Recipe]] = []
+    trained: list[tuple[VisionTransformer, list[Metrics], Recipe]] = []
     for seed in options.seeds(3, 2):
         torch.manual_seed(seed)
         model = build(options)

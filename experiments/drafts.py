@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -43,6 +43,7 @@ from transformer_lib.decoding import generating
 from transformer_lib.generation import generate
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
+from transformer_lib.run_log import Metrics
 from transformer_lib.sampling import GREEDY, Sampling, filter_logits
 from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import Tokenizer
@@ -194,19 +195,22 @@ def write_rows(name: str, seeds: Sequence[int], size: Row, device: str) -> list[
     prompt = whole[:, :n_prompt]
     if name in STRATEGIES:
         generator = torch.Generator(device).manual_seed(seeds[0])
-        ways: dict[str, Any] = {"sampling": STRATEGIES[name], "generator": generator}
-        whole = generate(model, prompt, max_new_tokens=n_new, **ways)
+        how = asdict(STRATEGIES[name])
+        whole = generate(model, prompt, max_new_tokens=n_new, generator=generator, **how)
     elif name.startswith("beam "):
-        ways = {"n_beams": int(name.split()[1]), "length_penalty": 0.0}
-        whole = beam_search(model, prompt, max_new_tokens=n_new, **ways)[0][:, 0]
+        beams = int(name.split()[1])
+        found, _ = beam_search(
+            model, prompt, n_beams=beams, max_new_tokens=n_new, length_penalty=0.0
+        )
+        whole = found[:, 0]
     texts = [tokenizer.decode(row) for row in whole[:, n_prompt:].tolist()]
     each = losses(model, whole, n_prompt).cpu()
     rows: list[Row] = []
     for i, seed in enumerate(seeds):
         part = slice(i * n, (i + 1) * n)
-        found = [statistics(text, known) for text in texts[part]]
+        measured = [statistics(text, known) for text in texts[part]]
         row: Row = {"strategy": name, "seed": seed, "loss": rounded(float(each[part].mean()))}
-        row |= {key: rounded(mean_of(found, key)) for key in found[0]}
+        row |= {key: rounded(mean_of(measured, key)) for key in measured[0]}
         log_p = -float(each[part].sum(dim=1).mean())
         rows.append(row | {"log_p": rounded(log_p), "sample": texts[part.start + n // 2]})
     return rows
@@ -408,9 +412,9 @@ def acceptance(folder: str, temperature: float, seed: int, size: Row) -> list[Ro
     large.cpu()
     small = load_model(Path(folder)).eval()
     prompt = passages(ids, size["n_passages"], size["n_prompt"], seed)
-    ways: dict[str, Any] = {"sampling": Sampling(temperature=temperature)}
-    ways["generator"] = torch.Generator().manual_seed(seed)
-    text = generate(large, prompt, max_new_tokens=size["n_new"], **ways)
+    drawn = torch.Generator().manual_seed(seed)
+    n_new = size["n_new"]
+    text = generate(large, prompt, max_new_tokens=n_new, temperature=temperature, generator=drawn)
     before = text[:, :-1]
     start = size["n_prompt"] - 1
     p = distribution(large(before)[:, start:].flatten(0, 1), temperature)
@@ -427,7 +431,7 @@ def acceptance(folder: str, temperature: float, seed: int, size: Row) -> list[Ro
 # The whole experiment
 
 
-def train_draft(options: Options) -> tuple[CausalLM, Recipe, list[Row], float]:
+def train_draft(options: Options) -> tuple[CausalLM, Recipe, list[Metrics], float]:
     """Train the draft; return it, how it was trained, the rows of its training and its loss."""
     text, tokenizer = datasets.shakespeare(), Tokenizer.load(LARGE / "tokenizer.json")
     length, most = 256, options.pick(None, 2_000)

@@ -28,6 +28,7 @@ from experiments.common import (
 from transformer_lib.data import TextWindows
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
+from transformer_lib.run_log import Metrics
 from transformer_lib.training import evaluate, train
 
 CHAPTER = "10c_dropout"
@@ -84,7 +85,7 @@ def run_one(
     model = CausalLM(config).to(device)
     rows: list[Row] = []
 
-    def look(row: Row) -> None:
+    def look(row: Metrics) -> None:
         rows.append(
             {
                 "letters": len(known),

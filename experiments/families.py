@@ -51,8 +51,10 @@ from transformer_lib.data import (
 from transformer_lib.encoder_decoder import Decoder, Encoder
 from transformer_lib.masks import prefix_mask, token_mask
 from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM, mean_over_tokens
+from transformer_lib.modes import modes_kept
 from transformer_lib.recipes import Recipe
-from transformer_lib.training import evaluate, modes_kept, train
+from transformer_lib.run_log import Metrics
+from transformer_lib.training import evaluate, train
 
 CHAPTER = "15_families"
 PAD, BOS, EOS, SEP, MASK = range(5)  # SEP: the source ends; MASK: here is a letter to guess
@@ -239,7 +241,7 @@ def run_translation(
     run |= {"parameters": n_parameters(model)}
     rows: list[Row] = []
 
-    def look(row: Row) -> None:
+    def look(row: Metrics) -> None:
         point = run | {"step": row["step"], "loss": round(row["loss"], 4)}
         with modes_kept(model):
             rows.append(point | judge(model.eval(), test))
