@@ -31,10 +31,11 @@ from experiments.common import (
 from transformer_book import datasets
 from transformer_book.mistakes import mistake
 from transformer_lib.data import IGNORE, Batch, Batches, next_token_batch
-from transformer_lib.generation import Sampling, choose_token
 from transformer_lib.masks import token_mask
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
+from transformer_lib.run_log import Metrics
+from transformer_lib.sampling import Sampling, choose_token
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import evaluate, train
 
@@ -134,7 +135,7 @@ def run_one(kind: str, options: Options, recipe: Recipe) -> tuple[list[Row], lis
     rows: list[Row] = []
     samples: list[str] = []
 
-    def look(row: Row) -> None:
+    def look(row: Metrics) -> None:
         samples[:] = texts(write(model, n_samples, torch.Generator().manual_seed(0)), tokenizer)
         rows.append(
             {

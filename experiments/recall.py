@@ -31,6 +31,7 @@ from transformer_book.tasks import FIRST_SYMBOL, Pair, answer_batch, recall_task
 from transformer_lib.data import Batch, Batches
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
+from transformer_lib.run_log import Metrics
 from transformer_lib.training import train
 
 CHAPTER = "01_recurrence"
@@ -110,7 +111,7 @@ def learn(
     """
     arrived: list[int] = []
 
-    def look(row: Row) -> None:
+    def look(row: Metrics) -> None:
         if not arrived and accuracy(model, new[:200]) >= ENOUGH:
             arrived.append(row["step"])
 
