@@ -4,9 +4,9 @@ What is fast goes around a module: it calls the parts, or multiplies by the weig
 allowed only where nobody can tell.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
 
@@ -74,3 +74,36 @@ def forward_hooks(*modules: nn.Module) -> Iterator[Mapping[int, object]]:
     yield from (all_modules._global_forward_pre_hooks, all_modules._global_forward_hooks)
     for module in modules:
         yield from (module._forward_pre_hooks, module._forward_hooks)
+
+
+def is_untouched(
+    module: nn.Module, forward: Mapping[type[nn.Module], Callable[..., Tensor]]
+) -> bool:
+    """Say whether a module does when it is called what its class did when it was defined.
+
+    Args:
+        module: any module.
+        forward: the ``forward`` of each class that is known, as it was then.
+
+    Returns:
+        ``False`` for other classes, also subclasses, and for a module that is hooked or compiled,
+        or whose ``forward``, or that of its class, was replaced.
+
+    Example:
+        >>> known = {nn.Tanh: nn.Tanh.forward}
+        >>> module = nn.Tanh()
+        >>> is_untouched(module, known)
+        True
+        >>> module.forward = lambda x: x
+        >>> is_untouched(module, known)
+        False
+    """
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    own = "forward" in vars(module) or module._compiled_call_impl is not None
+    kind = type(module)
+    return not (own or any(hooks)) and kind in forward and kind.forward is forward[kind]

@@ -6,7 +6,8 @@ large the batch is, and turns them into their gradient at once.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -16,14 +17,14 @@ from torch import Tensor, nn
 from transformer_lib.checks import check_number, check_probability
 from transformer_lib.data import IGNORE
 from transformer_lib.feedforward import MixtureOfExperts
-from transformer_lib.hooks import is_plain_linear
+from transformer_lib.hooks import is_plain_linear, is_untouched
 from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM
 from transformer_lib.precision import autocast_dtype
 
 LOGITS_AT_ONCE = 2**31  # 4 GiB in bfloat16: fewer and larger parts are faster
 
 # What these classes do when they are called, as long as nobody puts something else in its place.
-_KNOWN: dict[type[nn.Module], Any] = {
+_FORWARD: dict[type[nn.Module], Callable[..., Tensor]] = {
     kind: kind.forward for kind in (CausalLM, Seq2SeqLM, OutputLayer)
 }
 
@@ -33,6 +34,9 @@ class Objective(nn.Module):
 
     The mean belongs to a whole step, over all of its parts and processes, so it is not taken here:
     a mean of means would count the tokens of a short batch more than those of a long one.
+
+    In evaluation mode there is neither label smoothing nor balance: a model is judged by the plain
+    cross-entropy.
 
     Args:
         model: any model of this library that returns logits.
@@ -76,7 +80,7 @@ class Objective(nn.Module):
         inputs = dict(batch)
         targets = inputs.pop("targets")
         count = (targets != IGNORE).sum()
-        if not self.balance:
+        if not (self.balance and self.training):
             return self._cross_entropy(inputs, targets), count
         mixtures = _mixtures(self.model)
         for mixture in mixtures:
@@ -86,15 +90,14 @@ class Objective(nn.Module):
         return total + self.balance * count * uneven, count
 
     def _cross_entropy(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
-        smoothing = self.label_smoothing
-        if _ends_with_known_logits(self.model):
-            model: Any = self.model
-            body = model.decoder if type(model) is CausalLM else model.body
-            x, layer = body(**inputs), model.output
+        smoothing = self.label_smoothing if self.training else 0.0
+        parts = _body_and_output(self.model)
+        if parts is not None:
+            body, layer = parts
+            x = body(**inputs)
             x = x if layer.scale == 1 else x * layer.scale
-            weight = layer.projection.weight
             _check_targets(x, targets)
-            return linear_cross_entropy(x, weight, targets, smoothing)
+            return linear_cross_entropy(x, layer.projection.weight, targets, smoothing)
         output = self.model(**inputs)
         logits = output if isinstance(output, Tensor) else output.logits
         _check_targets(logits, targets)
@@ -102,6 +105,50 @@ class Objective(nn.Module):
         return F.cross_entropy(
             rows, classes, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
         )
+
+
+class WithExtraLosses(nn.Module):
+    """An objective that adds further losses to the mean, in training only.
+
+    Args:
+        objective: as :class:`Objective`: takes a batch, returns a sum and how much was summed.
+        model: what the further losses look at.
+        extra_losses: each is called with the model after the forward pass, and returns a number.
+
+    Example:
+        >>> model = nn.Linear(3, 4)
+        >>> decay = lambda model: 10 * model.weight.pow(2).mean()
+        >>> batch = {"input": torch.ones(2, 3), "targets": torch.tensor([0, 1])}
+        >>> plain, count = Objective(model)(batch)
+        >>> total, _ = WithExtraLosses(Objective(model), model, [decay])(batch)
+        >>> torch.allclose(total, plain + count * decay(model))
+        True
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        model: nn.Module,
+        extra_losses: Sequence[Callable[[nn.Module], Tensor]],
+    ) -> None:
+        super().__init__()
+        self.objective, self.model, self.extra_losses = objective, model, tuple(extra_losses)
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+        """Compute the loss of a batch as the objective does, and add the others.
+
+        Args:
+            batch: what the objective takes.
+
+        Returns:
+            The sum and its count. Each further loss counts once for each target, so that it is in
+            the mean too.
+        """
+        total, count = self.objective(batch)
+        if self.training:
+            for extra_loss in self.extra_losses:
+                total = total + count * extra_loss(self.model)
+        return total, count
 
 
 def linear_cross_entropy(
@@ -134,60 +181,63 @@ def linear_cross_entropy(
     rows = rows.to(autocast_dtype(x.device) or x.dtype)  # no layer asks on our behalf
     if not torch.is_grad_enabled():
         return _in_parts(rows, weight, classes, label_smoothing, (False, False))[0]
-    apply: Any = _LinearCrossEntropy.apply
-    total: Tensor = apply(rows, weight, classes, label_smoothing)
-    return total
+    apply: Callable[[Tensor, Tensor, Tensor, float], Tensor] = _LinearCrossEntropy.apply
+    return apply(rows, weight, classes, label_smoothing)
+
+
+@runtime_checkable
+class _Context(Protocol):
+    """What PyTorch hands from the forward to the backward pass, as far as it is used here."""
+
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor | None, Tensor | None, Tensor]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     """Makes the gradients in the forward pass, while the logits are there."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        total, *gradients = _in_parts(x, weight, targets, smoothing, ctx.needs_input_grad[:2])
-        ctx.save_for_backward(*gradients)
-        ctx.weight_dtype = weight.dtype
+    def forward(
+        ctx: _Context, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+    ) -> Tensor:
+        for_x, for_weight = ctx.needs_input_grad[:2]
+        total, *gradients = _in_parts(x, weight, targets, smoothing, (for_x, for_weight))
+        ctx.save_for_backward(*gradients, weight)
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # The gradients are plain numbers by now: whoever differentiated them would get zeros.
             raise RuntimeError(
                 "linear_cross_entropy can be differentiated once, but create_graph=True asks for "
                 "more; use F.cross_entropy(F.linear(x, weight), targets) for second derivatives"
             )
-        grad_x, grad_weight = ctx.saved_tensors
+        grad_x, grad_weight, weight = ctx.saved_tensors
         return (
             None if grad_x is None else grad * grad_x,
-            None if grad_weight is None else (grad * grad_weight).to(ctx.weight_dtype),
+            None if grad_weight is None else (grad * grad_weight).to(weight.dtype),
             None,
             None,
         )
 
 
-def _ends_with_known_logits(model: nn.Module) -> bool:
-    """Say whether a language model surely returns ``projection(scale * x)`` and nothing else.
+def _body_and_output(model: nn.Module) -> tuple[nn.Module, OutputLayer] | None:
+    """The parts of a language model that surely returns ``projection(scale * body(...))``.
 
     If so, nobody can tell that its last layer was not called. Whoever changed, wrapped, hooked or
-    compiled the model, its output layer or the projection wants that to act.
+    compiled the model, its output layer or the projection wants that to act: ``None``.
     """
-    output = getattr(model, "output", None)
-    return (
-        type(model) in (CausalLM, Seq2SeqLM)
-        and _is_untouched(model)
-        and type(output) is OutputLayer
-        and _is_untouched(output)
-        and is_plain_linear(output.projection)
-        and output.projection.bias is None
-    )
-
-
-def _is_untouched(module: nn.Module) -> bool:
-    kinds = ("forward", "forward_pre", "backward", "backward_pre")
-    hooked = any(getattr(module, f"_{kind}_hooks") for kind in kinds)
-    own = "forward" in vars(module) or module._compiled_call_impl is not None
-    return not (hooked or own) and type(module).forward is _KNOWN[type(module)]
+    if not (isinstance(model, CausalLM | Seq2SeqLM) and is_untouched(model, _FORWARD)):
+        return None
+    output = model.output
+    if not (isinstance(output, OutputLayer) and is_untouched(output, _FORWARD)):
+        return None
+    if not is_plain_linear(output.projection) or output.projection.bias is not None:
+        return None
+    return model.decoder if isinstance(model, CausalLM) else model.body, output
 
 
 def _mixtures(model: nn.Module) -> list[MixtureOfExperts]:

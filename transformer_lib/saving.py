@@ -1,47 +1,53 @@
-"""Models and checkpoints on disk: whole, or not at all.
-
-The checksum of a checkpoint (CRC-32) tells damage by accident. It is no protection from people: who
-changes a file on purpose can change the checksum too.
-"""
+"""Models on disk: their class, their arguments, their weights."""
 
 import json
-import os
-import platform
-import re
-import sys
-import warnings
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypedDict, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from transformer_lib import models
 from transformer_lib.checks import check_choice
 from transformer_lib.config import TransformerConfig
-
-if sys.platform != "win32":
-    import fcntl
+from transformer_lib.files import book_folder as book_folder
+from transformer_lib.files import whole_files as whole_files
+from transformer_lib.files import why_missing as why_missing
+from transformer_lib.files import write_file as write_file
 
 Tensors = dict[str, Tensor]
-_HEADS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "SequenceClassifier", "VisionTransformer")
-_CLASSES = {name: getattr(models, name) for name in _HEADS}
+# How a model can be built again: the name of its class, and its arguments, ready for JSON.
+ModelDescription = TypedDict("ModelDescription", {"class": str, "arguments": dict[str, object]})
+
+_CLASSES: dict[str, Callable[..., nn.Module]] = {
+    "CausalLM": models.CausalLM,
+    "Seq2SeqLM": models.Seq2SeqLM,
+    "MaskedLM": models.MaskedLM,
+    "SequenceClassifier": models.SequenceClassifier,
+    "VisionTransformer": models.VisionTransformer,
+}
 # Parts of tensors' names in files of version 0.1, and what they are called now.
 _OLD_NAMES = {"gain": "weight", "expand": "up", "contract": "down"}
-LOCK = ".lock"  # the file that is locked in a folder
-_CHECKPOINT = re.compile(r"step-\d{8,}-[0-9a-f]{8}\.safetensors")  # the step, and the checksum
-_UNFINISHED = re.compile(rf"\.{_CHECKPOINT.pattern}\.part")
+
+
+@runtime_checkable
+class _Tokenizer(Protocol):
+    """What can write itself to a file, as the tokenizers of this library can."""
+
+    def save(self, path: Path) -> None: ...
 
 
 def save_model(
-    model: nn.Module, folder: str | Path, *, tokenizer: Any = None, card: str | None = None
+    model: nn.Module,
+    folder: str | Path,
+    *,
+    tokenizer: _Tokenizer | None = None,
+    card: str | None = None,
 ) -> None:
     """Write a model so that :func:`load_model` can build it again.
 
@@ -107,9 +113,9 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
         if "config" in arguments:
             arguments["config"] = TransformerConfig(**arguments["config"])
         with torch.random.fork_rng(devices=[]):  # as if no weights were drawn only to be replaced
-            model: nn.Module = _CLASSES[description["class"]](**arguments)
+            model = _CLASSES[description["class"]](**arguments)
         path = Path(folder) / "model.safetensors"
-        tensors = with_current_names(load(path.read_bytes()))
+        tensors = with_current_names(load(path.read_bytes()), model.state_dict())
         check_tensors(model, tensors)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}{why_missing(path)}") from None
@@ -117,7 +123,7 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
     return model.to(device).eval()
 
 
-def describe_model(model: nn.Module) -> dict[str, Any]:
+def describe_model(model: nn.Module) -> ModelDescription:
     """Say of which class a model is, and with which arguments it was built.
 
     Args:
@@ -132,7 +138,7 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         >>> described["class"], described["arguments"]["n_classes"]
         ('SequenceClassifier', 3)
     """
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     config = getattr(model, "config", None)
     if isinstance(config, TransformerConfig):
         arguments["config"] = asdict(config)
@@ -166,21 +172,24 @@ def without_copies(model: nn.Module, state: Tensors) -> Tensors:
     return {name: state[name].contiguous() for name in sorted(first.values()) if name in state}
 
 
-def with_current_names(tensors: Tensors) -> Tensors:
+def with_current_names(tensors: Tensors, known: Collection[str] = ()) -> Tensors:
     """Give tensors of an old file the names that they have now.
 
     Args:
         tensors: what a file holds.
+        known: names that stay, since the model has them: a part of your own may have a ``gain``.
 
     Returns:
-        The same tensors: ``gain`` is ``weight``, ``expand`` is ``up``, ``contract`` is ``down``.
+        The same tensors; ``gain`` is ``weight``, ``expand`` is ``up``, ``contract`` is ``down``.
 
     Example:
         >>> list(with_current_names({"blocks.0.feed_forward.expand.bias": torch.zeros(1)}))
         ['blocks.0.feed_forward.up.bias']
     """
     return {
-        ".".join(_OLD_NAMES.get(part, part) for part in name.split(".")): tensor
+        name
+        if name in known
+        else ".".join(_OLD_NAMES.get(part, part) for part in name.split(".")): tensor
         for name, tensor in tensors.items()
     }
 
@@ -208,259 +217,3 @@ def check_tensors(model: nn.Module, tensors: Tensors) -> None:
         if tensors[name].shape != wanted[name].shape:
             shapes = tuple(tensors[name].shape), tuple(wanted[name].shape)
             raise ValueError(f"the tensor {name} has shape {shapes[0]}; expected {shapes[1]}")
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file that gets its name only when all of it is on the disk.
-
-    Args:
-        path: the file; one that is there already is replaced.
-        content: what it shall hold.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_file(Path(folder) / "a.txt", b"whole")
-        ...     [path.name for path in Path(folder).iterdir()]
-        ['a.txt']
-    """
-    with whole_files(path.parent, path.name) as (part,):
-        part.write_bytes(content)
-
-
-@contextmanager
-def whole_files(folder: Path, *names: str) -> Iterator[list[Path]]:
-    """Write files that belong together, so that nobody reads some old and some new ones.
-
-    Only when all are on the disk do they get their names. The last one is taken away before the
-    first gets its name, and comes back at the end: it must be a file without which the others are
-    not read. So a crash leaves the old files, the new ones, or an error for whoever reads them.
-
-    Args:
-        folder: where the files shall be; made if need be.
-        names: what they are called; those that are there already are replaced.
-
-    Yields:
-        Where to write each of them, in the ``with`` block.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with whole_files(Path(folder), "weights", "settings") as (weights, settings):
-        ...         size = weights.write_bytes(b"0123"), settings.write_bytes(b"{}")
-        ...     sorted(path.name for path in Path(folder).iterdir())
-        ['settings', 'weights']
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = [_part(folder / name) for name in names]
-    try:
-        yield parts
-        for part in parts:
-            _sync(part, os.O_RDWR)
-    except BaseException:  # also Ctrl-C; a full disk gets its room back
-        for part in parts:
-            with suppress(OSError):
-                os.unlink(part)
-        raise
-    last = folder / names[-1]
-    if len(names) > 1 and last.exists():
-        os.unlink(last)
-        _sync(folder)
-    for part, name in zip(parts, names, strict=True):
-        os.replace(part, folder / name)
-    _sync(folder)
-
-
-def why_missing(path: Path) -> str:
-    """Say what is known of a file that is not there.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The end of an error message, empty unless :func:`whole_files` was cut off there.
-
-    Example:
-        >>> why_missing(Path("nowhere/model.json"))
-        ''
-    """
-    if path.exists() or not _part(path).exists():
-        return ""
-    return "; it was being written when its writer stopped: write it again"
-
-
-@contextmanager
-def lock_folder(folder: str | Path | None) -> Iterator[None]:
-    """Keep other processes from writing to a folder, until the ``with`` block ends.
-
-    The lock is one of the operating system, so a process that is killed leaves none behind.
-    Windows has no such locks: nothing happens there. Some network drives have none either, which a
-    warning says.
-
-    Args:
-        folder: the folder, made if need be; ``None`` locks nothing.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        BlockingIOError: if it is locked; the message says by which process.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with lock_folder(folder):
-        ...         [path.name for path in Path(folder).iterdir()]
-        ['.lock']
-    """
-    if folder is None or sys.platform == "win32":
-        yield
-        return
-    path = Path(folder) / LOCK
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = _lock(path)
-    try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()} on {platform.node()}".encode(), 0)
-        yield
-    finally:
-        if _is_at(path, handle):  # before the lock is gone: what is there later is not ours
-            os.unlink(path)
-        os.close(handle)
-
-
-def write_checkpoint(
-    folder: Path, step: int, tensors: Tensors, state: dict[str, Any], keep: int
-) -> None:
-    """Write all that a training run needs to go on as one file, with its checksum in its name.
-
-    Args:
-        folder: where checkpoints are; the new one is called ``step-00000100-1a2b3c4d.safetensors``
-            or the like.
-        step: the number of updates so far.
-        tensors: what it holds.
-        state: what else it holds, as JSON in the file's header.
-        keep: how many checkpoints are left, this one included. Older ones are removed, and those of
-            later steps, which are damaged: training would have gone on from them.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for step in (1, 2, 3):
-        ...         write_checkpoint(Path(folder), step, {}, {"seed": step}, keep=2)
-        ...     sorted(path.name[:13] for path in Path(folder).iterdir())
-        ...     read_checkpoint(Path(folder))
-        ['step-00000002', 'step-00000003']
-        ({}, {'seed': 3})
-    """
-    content = save(tensors, {"state": json.dumps(state)})
-    path = folder / f"step-{step:08d}-{zlib.crc32(content):08x}.safetensors"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(path, content)
-    earlier = [other for other in _checkpoints(folder) if _step(other) < step]
-    kept = {path, *earlier[: keep - 1]}
-    # Nothing else in the folder is ours. Unfinished ones were left by somebody who was killed.
-    unfinished = [part for part in folder.iterdir() if _UNFINISHED.fullmatch(part.name)]
-    for other in _checkpoints(folder) + unfinished:
-        if other not in kept:
-            other.unlink()
-
-
-def read_checkpoint(folder: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Read the newest checkpoint that is sound; a damaged one is said and passed over.
-
-    Nothing but time is lost then: training is exact, so the older one leads to the same end.
-
-    Args:
-        folder: where checkpoints are.
-
-    Returns:
-        Tensors and state as they were written; both empty if there is no checkpoint.
-
-    Raises:
-        ValueError: if there are checkpoints, and all are damaged.
-
-    Example:
-        >>> read_checkpoint(Path("nowhere"))
-        ({}, {})
-    """
-    found = _checkpoints(folder)
-    for path in found:
-        content = path.read_bytes()
-        if path.stem.endswith(f"{zlib.crc32(content):08x}"):
-            length = int.from_bytes(content[:8], "little")  # of the header, which comes next
-            header = json.loads(content[8 : 8 + length])
-            return with_current_names(load(content)), json.loads(header["__metadata__"]["state"])
-        warnings.warn(f"{path} is damaged, an earlier checkpoint is looked for", stacklevel=2)
-    if found:
-        raise ValueError(f"all checkpoints in {folder} are damaged; remove them to start anew")
-    return {}, {}
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Return the files that have such a name as :func:`write_checkpoint` gives; newest first."""
-    paths = folder.iterdir() if folder.is_dir() else []
-    ours = [path for path in paths if _CHECKPOINT.fullmatch(path.name) and path.is_file()]
-    return sorted(ours, key=_step, reverse=True)
-
-
-def _step(path: Path) -> int:
-    return int(path.name.split("-")[1])
-
-
-def book_folder() -> Path:
-    """Find the data and results of the book.
-
-    Returns:
-        The folder in the package if that is installed, else in the clone that it belongs to.
-
-    Example:
-        >>> (book_folder() / "data" / "shakespeare.txt").is_file()
-        True
-    """
-    package = Path(__file__).resolve().parent
-    installed = package / "book"
-    return installed if installed.is_dir() else package.parent / "book"
-
-
-def _lock(path: Path) -> int:
-    """Open and lock a file; return its handle."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(handle, 1000, 0).decode(errors="replace") or "unknown"
-            os.close(handle)
-            raise BlockingIOError(
-                f"folder={str(path.parent)!r} is in use by process {holder}; "
-                "expected a folder that nobody else writes to"
-            ) from None
-        except OSError as error:
-            warnings.warn(f"{path} cannot be locked: {error}; let no other write", stacklevel=4)
-            return handle
-        if _is_at(path, handle):
-            return handle
-        os.close(handle)  # its last holder has removed it since we opened it: try the new one
-
-
-def _is_at(path: Path, handle: int) -> bool:
-    """Whether an open file is the one that a path leads to."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    return False
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
-
-
-def _sync(path: Path, flags: int = os.O_RDONLY) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    if os.name != "posix" and path.is_dir():  # Windows has no call for that
-        return
-    handle = os.open(path, flags)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from transformer_lib import saving
+from transformer_lib import run_checkpoints
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, next_token_batch
 from transformer_lib.models import CausalLM
@@ -72,7 +72,7 @@ def kill_while_writing(moment):
 
     os.fsync = dying(os.fsync)
     os.replace = dying(os.replace)
-    saving.write_file = dying(saving.write_file, write_half)
+    run_checkpoints.write_file = dying(run_checkpoints.write_file, write_half)
     Path.unlink = dying(Path.unlink)
 
 

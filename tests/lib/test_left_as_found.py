@@ -16,8 +16,9 @@ from torch import nn
 from experiments import common
 from transformer_lib.data import Batches, TextWindows, classification_batch
 from transformer_lib.models import CausalLM, SequenceClassifier
+from transformer_lib.modes import modes_kept
 from transformer_lib.recipes import Recipe
-from transformer_lib.training import evaluate, modes_kept, train
+from transformer_lib.training import evaluate, train
 
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
+from transformer_lib.files import write_file
 from transformer_lib.models import (
     CausalLM,
     MaskedLM,
@@ -16,13 +17,8 @@ from transformer_lib.models import (
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.saving import (
-    load_model,
-    read_checkpoint,
-    save_model,
-    write_checkpoint,
-    write_file,
-)
+from transformer_lib.run_checkpoints import read_checkpoint, write_checkpoint
+from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 
 IDS = random_ids(2, 5)
@@ -271,7 +267,7 @@ def test_files_and_folders_of_others_are_not_touched(tmp_path):
     folders = ("old-step-runs", "step-00000000-00000000.safetensors")
     for name in folders:
         (tmp_path / name).mkdir()
-    assert read_checkpoint(tmp_path) == ({}, {})
+    assert read_checkpoint(tmp_path) is None
     for step in range(1, 5):
         _, state = write(tmp_path, step, keep=1)
     assert {path.name for path in tmp_path.iterdir()} > {*FOREIGN, *folders}

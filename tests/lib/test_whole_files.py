@@ -1,4 +1,4 @@
-"""saving: a crash leaves the old or the new, never a mixture; a folder has one writer."""
+"""files: a crash leaves the old or the new, never a mixture; a folder has one writer."""
 
 import errno
 import os
@@ -10,12 +10,13 @@ import pytest
 import torch
 from tiny_models import LLAMA, tiny
 
-from transformer_lib import saving
+from transformer_lib import files
 from transformer_lib.data import TextWindows
+from transformer_lib.files import lock_folder, whole_files, write_file
 from transformer_lib.models import CausalLM
 from transformer_lib.pretrained import load_pretrained, save_pretrained
 from transformer_lib.recipes import Recipe
-from transformer_lib.saving import load_model, lock_folder, save_model, whole_files, write_file
+from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import train
 
@@ -207,7 +208,7 @@ def test_a_second_process_cannot_train_in_the_same_folder(tmp_path):
         finally:
             holder.kill()
     assert [row["step"] for row in train_here(folder)] == [1, 2, 3, 4]
-    assert not (folder / saving.LOCK).exists()
+    assert not (folder / files.LOCK).exists()
 
 
 def test_a_run_that_fails_gives_the_folder_back(tmp_path):
@@ -253,7 +254,7 @@ def test_a_drive_without_locks_is_said(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(saving.fcntl, "flock", refuse)
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="cannot be locked: .*No locks"), lock_folder(tmp_path):
         pass
 

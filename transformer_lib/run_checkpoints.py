@@ -1,0 +1,238 @@
+"""Checkpoints: all that a run needs to go on, in one file.
+
+The checksum of a checkpoint (CRC-32) tells damage by accident. It is no protection from people: who
+changes a file on purpose can change the checksum too.
+"""
+
+import json
+import re
+import warnings
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+import torch
+from safetensors.torch import load, save
+from torch import nn
+
+from transformer_lib.data import Batch
+from transformer_lib.files import write_file
+from transformer_lib.recipes import Recipe
+from transformer_lib.run_log import Metrics
+from transformer_lib.saving import ModelDescription, Tensors, describe_model, with_current_names
+
+_CHECKPOINT = re.compile(r"step-\d{8,}-[0-9a-f]{8}\.safetensors")  # the step, and the checksum
+_UNFINISHED = re.compile(rf"\.{_CHECKPOINT.pattern}\.part")
+
+# What may differ when a run goes on: these change how the same numbers are computed and kept, and
+# how many there will be.
+_MAY_DIFFER = {
+    "steps",
+    "log_every",
+    "checkpoint_every",
+    "keep",
+    "compile",
+    "checkpoint_activations",
+    "strategy",
+}
+
+
+class RunState(TypedDict):
+    """What a checkpoint holds beside tensors, as JSON.
+
+    Args:
+        recipe: the fields of the :class:`~transformer_lib.recipes.Recipe`.
+        model: class and arguments of the model.
+        rows: what is in ``metrics.csv``.
+        scaler: the state of the loss scaler of float16.
+        place: the place of the last batch in its stream.
+        batch: a checksum of that batch.
+        validation: a checksum of the validation, ``None`` if there is none.
+        optimizer: of each parameter, what the optimizer knows and is not a tensor.
+        groups: of each parameter group, what the optimizer has changed itself.
+
+    Example:
+        >>> sorted(RunState.__optional_keys__)  # files of earlier versions have none of these
+        ['groups', 'optimizer', 'validation']
+    """
+
+    recipe: dict[str, object]
+    model: ModelDescription
+    rows: list[Metrics]
+    scaler: dict[str, float]
+    place: dict[str, int]
+    batch: int
+    validation: NotRequired[int | None]
+    optimizer: NotRequired[dict[str, dict[str, object]]]
+    groups: NotRequired[list[dict[str, object]]]
+
+
+def write_checkpoint(folder: Path, step: int, tensors: Tensors, state: RunState, keep: int) -> None:
+    """Write all that a training run needs to go on as one file, with its checksum in its name.
+
+    Args:
+        folder: where checkpoints are; the new one is called ``step-00000100-1a2b3c4d.safetensors``
+            or the like.
+        step: the number of updates so far.
+        tensors: what it holds.
+        state: what else it holds, as JSON in the file's header.
+        keep: how many checkpoints are left, this one included. Older ones are removed, and those of
+            later steps, which are damaged: training would have gone on from them.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for step in (1, 2, 3):
+        ...         write_checkpoint(Path(folder), step, {}, {"seed": step}, keep=2)
+        ...     sorted(path.name[:13] for path in Path(folder).iterdir())
+        ...     read_checkpoint(Path(folder))
+        ['step-00000002', 'step-00000003']
+        ({}, {'seed': 3})
+    """
+    content = save(tensors, {"state": json.dumps(state)})
+    path = folder / f"step-{step:08d}-{zlib.crc32(content):08x}.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
+    earlier = [other for other in _checkpoints(folder) if _step(other) < step]
+    kept = {path, *earlier[: keep - 1]}
+    # Nothing else in the folder is ours. Unfinished ones were left by somebody who was killed.
+    unfinished = [part for part in folder.iterdir() if _UNFINISHED.fullmatch(part.name)]
+    for other in _checkpoints(folder) + unfinished:
+        if other not in kept:
+            other.unlink()
+
+
+def read_checkpoint(folder: Path) -> tuple[Tensors, RunState] | None:
+    """Read the newest checkpoint that is sound; a damaged one is said and passed over.
+
+    Nothing but time is lost then: training is exact, so the older one leads to the same end.
+
+    Args:
+        folder: where checkpoints are.
+
+    Returns:
+        Tensors and state as they were written; ``None`` if there is no checkpoint.
+
+    Raises:
+        ValueError: if there are checkpoints, and all are damaged.
+
+    Example:
+        >>> read_checkpoint(Path("nowhere")) is None
+        True
+    """
+    found = _checkpoints(folder)
+    for path in found:
+        content = path.read_bytes()
+        if path.stem.endswith(f"{zlib.crc32(content):08x}"):
+            length = int.from_bytes(content[:8], "little")  # of the header, which comes next
+            header = json.loads(content[8 : 8 + length])
+            return load(content), json.loads(header["__metadata__"]["state"])
+        warnings.warn(f"{path} is damaged, an earlier checkpoint is looked for", stacklevel=2)
+    if found:
+        raise ValueError(f"all checkpoints in {folder} are damaged; remove them to start anew")
+    return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Return the files that have such a name as :func:`write_checkpoint` gives; newest first."""
+    paths = folder.iterdir() if folder.is_dir() else []
+    ours = [path for path in paths if _CHECKPOINT.fullmatch(path.name) and path.is_file()]
+    return sorted(ours, key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.split("-")[1])
+
+
+def split_by_kind(tensors: Tensors, known: Collection[str]) -> dict[str, Tensors]:
+    """Sort the tensors of a checkpoint, and give them the names that they have now.
+
+    Args:
+        tensors: by names such as ``"model/output.bias"`` and ``"exp_avg/output.bias"``.
+        known: the names of the model's own tensors.
+
+    Returns:
+        For each kind the tensors by names without it.
+
+    Example:
+        >>> split_by_kind({"model/norm.gain": torch.ones(1)}, known=["norm.weight"])
+        {'model': {'norm.weight': tensor([1.])}}
+    """
+    kinds: dict[str, Tensors] = {}
+    for full_name, tensor in tensors.items():
+        kind, name = full_name.split("/", 1)
+        kinds.setdefault(kind, {})[name] = tensor
+    return {kind: with_current_names(by_name, known) for kind, by_name in kinds.items()}
+
+
+def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Recipe) -> None:
+    """Raise an error unless a model and a recipe can go on with the run in a folder.
+
+    Args:
+        folder: where the run is, for the error message.
+        state: what its checkpoint says.
+        model: the model that shall go on.
+        recipe: how it shall go on. It may differ in what does not change the numbers, and in
+            ``steps``, as long as they are not fewer than there were already.
+
+    Raises:
+        ValueError: if it is another run, or there are too few steps.
+
+    Example:
+        >>> recipe, model = Recipe(steps=5, learning_rate=0.1), nn.Linear(2, 2)
+        >>> row = Metrics(
+        ...     step=4, tokens=32, loss=2.3, learning_rate=0.1, grad_norm=1.5,
+        ...     validation_loss=None, perplexity=None,
+        ... )
+        >>> state = RunState(
+        ...     recipe=asdict(recipe), model=describe_model(model), rows=[row],
+        ...     scaler={}, place={}, batch=0,
+        ... )
+        >>> check_same_run(Path("runs/a"), state, model, recipe)
+        >>> check_same_run(Path("runs/a"), state, model, Recipe(steps=3, learning_rate=0.1))
+        Traceback (most recent call last):
+        ValueError: steps=3, but runs/a holds a run of 4 steps already; take more, or another folder
+    """
+    _check_same(folder, state["model"], describe_model(model))
+    # What an older version did not know of, it did as the default says.
+    defaults = {field.name: field.default for field in fields(Recipe)}
+    _check_same(folder, defaults | state["recipe"], asdict(recipe))
+    done = state["rows"][-1]["step"]
+    if recipe.steps < done:
+        already = f"{folder} holds a run of {done} steps already; take more, or another folder"
+        raise ValueError(f"steps={recipe.steps}, but {already}")
+
+
+def _check_same(folder: Path, then: Mapping[str, object], now: Mapping[str, object]) -> None:
+    before, after = json.loads(json.dumps([then, now]))  # as they are in a file: no tuples
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(value, dict):
+            _check_same(folder, old or {}, value)
+        elif name not in _MAY_DIFFER and old != value:
+            other = f"{folder} holds a run with {old!r}; take another folder"
+            raise ValueError(f"{name}={value!r}, but {other}")
+
+
+def fingerprint(batches: Iterable[Batch]) -> int:
+    """Compute a checksum of all tensors of some batches.
+
+    Args:
+        batches: the batches.
+
+    Returns:
+        A number that other batches do not have, but by accident.
+
+    Example:
+        >>> one, other = {"ids": torch.tensor([1])}, {"ids": torch.tensor([2])}
+        >>> fingerprint([one]) == fingerprint([one]), fingerprint([one]) == fingerprint([other])
+        (True, False)
+    """
+    found = 0
+    for batch in batches:
+        layout = torch.contiguous_format
+        content = save({name: t.clone(memory_format=layout) for name, t in batch.items()})
+        found = zlib.crc32(content, found)
+    return found
