@@ -18,7 +18,6 @@ from transformer_book import datasets
 from transformer_book.tasks import answer_batch
 from transformer_lib.data import Batches, TextWindows
 from transformer_lib.generation import generate
-from transformer_lib.sampling import Sampling
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import modern_recipe
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
@@ -26,7 +25,7 @@ from transformer_lib.training import bits_per_byte, evaluate, train
 
 CHAPTER = "14b_recipes"
 NANOGPT = 1.4697  # validation loss in the README of github.com/karpathy/nanoGPT
-SAMPLE = Sampling(temperature=0.8, top_p=0.95)
+TEMPERATURE, TOP_P = 0.8, 0.95
 ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
     "Choices": """A decoder with the parts of today: RoPE, RMSNorm before each sublayer, SwiGLU, no
@@ -81,7 +80,12 @@ def write_text(model: CausalLM, tokenizer: Tokenizer, start: str, n: int, seed: 
     ids = torch.tensor([tokenizer.encode(start)], device=device)  # (1, T)
     while ids.shape[1] < n:
         new = generate(
-            model, ids[:, -half:], max_new_tokens=half, sampling=SAMPLE, generator=generator
+            model,
+            ids[:, -half:],
+            max_new_tokens=half,
+            temperature=TEMPERATURE,
+            top_p=TOP_P,
+            generator=generator,
         )
         ids = torch.cat((ids[:, :-half], new), dim=1)
     return tokenizer.decode(ids[0, :n].tolist())
