@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformer_lib.feedforward import ACTIVATIONS
+from transformer_lib.files import whole_files, why_missing
 from transformer_lib.hugging_face import Family, Layout, Model
 from transformer_lib.hugging_face.family import Settings, Tensors, is_copy
 from transformer_lib.hugging_face.layouts import SAME
 from transformer_lib.hugging_face.settings import find_family, read_config, write_settings
-from transformer_lib.saving import whole_files, why_missing
 
 
 class _OpenFile(Protocol):

@@ -19,10 +19,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from transformer_lib.checks import check_whole
-from transformer_lib.saving import write_file
+from transformer_lib.files import write_file
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")  # what every tokenizer must have
 MAX_REMEMBERED = 100_000  # words whose ids are kept, so that a frequent one is cut up only once
@@ -117,12 +117,18 @@ class Tokenizer:
     _pattern: ClassVar[re.Pattern[str]] = re.compile(_WORD)
     _mark: ClassVar[bytes] = b""  # what a token has before its text
 
-    def __init__(self, learned: Sequence[Any] = (), special: Sequence[str] = SPECIAL) -> None:
+    def __init__(self, learned: Sequence[str] = (), special: Sequence[str] = SPECIAL) -> None:
+        self._set_vocabulary(learned, [token.encode() for token in learned], special)
+
+    def _set_vocabulary(
+        self, learned: Sequence[str | Pair], tokens: Sequence[bytes], special: Sequence[str]
+    ) -> None:
+        """Give ids to the special tokens, the bytes, and the tokens for what was learned."""
         if not set(SPECIAL) <= set(special) or len(set(special)) != len(special):
             raise ValueError(f"special={special!r} must hold {SPECIAL}, and nothing twice")
         self.learned, self.special = list(learned), list(special)
         self.pad_id, self.bos_id, self.eos_id = (self.special.index(name) for name in SPECIAL)
-        self._tokens = [name.encode() for name in special] + _BYTES + self._spell(self.learned)
+        self._tokens = [*(name.encode() for name in special), *_BYTES, *tokens]
         self.tokens = [token.decode("utf-8", errors="backslashreplace") for token in self._tokens]
         self.vocab_size, self._longest = len(self._tokens), max(map(len, self._tokens))
         self._ids = {token: n for n, token in enumerate(self._tokens) if n >= len(special)}
@@ -152,7 +158,7 @@ class Tokenizer:
         least = len(special) + len(_BYTES)
         check_whole("vocab_size", least if vocab_size is None else vocab_size, least)
         words = Counter(word for text in texts for word in cls._split(text))
-        return cls(cls._learn(words, vocab_size and vocab_size - least), special)
+        return cls._learn(words, vocab_size and vocab_size - least, special)
 
     def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
         """Write a text as ids.
@@ -237,14 +243,12 @@ class Tokenizer:
         return cls._pattern.findall(text)
 
     @classmethod
-    def _learn(cls, words: Mapping[str, int], room: int | None) -> list[Any]:
-        """Return at most ``room`` things to learn: here, the most frequent words."""
+    def _learn(
+        cls, words: Mapping[str, int], room: int | None, special: Sequence[str]
+    ) -> "Tokenizer":
+        """Make a tokenizer with at most ``room`` learned tokens: here, the most frequent words."""
         longer = [word for word in words if len(word.encode()) > 1]  # bytes are there already
-        return sorted(longer, key=lambda word: (-words[word], word))[:room]
-
-    def _spell(self, learned: Sequence[Any]) -> list[bytes]:
-        """Return the tokens that stand for what was learned."""
-        return [token.encode() for token in learned]
+        return cls(sorted(longer, key=lambda word: (-words[word], word))[:room], special)
 
     def _encode_word(self, word: str) -> list[int]:
         """Return the ids of one word: here a single one, or those of its bytes."""
@@ -308,24 +312,26 @@ class BPETokenizer(Tokenizer):
         ['low', ' ', 's', 'low', 'e', 'r']
     """
 
-    def __init__(self, learned: Sequence[Any] = (), special: Sequence[str] = SPECIAL) -> None:
-        super().__init__(learned, special)
-        shift = len(special)  # from the numbers of tokens to their ids
-        self._merges = {(a + shift, b + shift): 256 + n + shift for n, (a, b) in enumerate(learned)}
-
-    @classmethod
-    def _learn(cls, words: Mapping[str, int], room: int | None) -> list[Any]:
-        numbers = bytes(_ORDER.index(byte) for byte in range(256))
-        spelled = {tuple(word.encode().translate(numbers)): n for word, n in words.items()}
-        return list(islice(_frequent_pairs(spelled, len(_BYTES)), room))
-
-    def _spell(self, learned: Sequence[Any]) -> list[bytes]:
+    def __init__(
+        self, learned: Sequence[Sequence[int]] = (), special: Sequence[str] = SPECIAL
+    ) -> None:
+        pairs = [(first, second) for first, second in learned]  # JSON has lists
         tokens = list(_BYTES)
-        for first, second in learned:
+        for first, second in pairs:
             if not (0 <= first < len(tokens) and 0 <= second < len(tokens)):
                 raise ValueError(f"learned holds {first, second}; expected two earlier tokens")
             tokens.append(tokens[first] + tokens[second])
-        return tokens[len(_BYTES) :]
+        self._set_vocabulary(pairs, tokens[len(_BYTES) :], special)
+        shift = len(special)  # from the numbers of tokens to their ids
+        self._merges = {(a + shift, b + shift): 256 + n + shift for n, (a, b) in enumerate(pairs)}
+
+    @classmethod
+    def _learn(
+        cls, words: Mapping[str, int], room: int | None, special: Sequence[str]
+    ) -> "Tokenizer":
+        numbers = bytes(_ORDER.index(byte) for byte in range(256))
+        spelled = {tuple(word.encode().translate(numbers)): n for word, n in words.items()}
+        return cls(list(islice(_frequent_pairs(spelled, len(_BYTES)), room)), special)
 
     def _encode_word(self, word: str) -> list[int]:
         symbols = [self._ids[bytes([byte])] for byte in word.encode()]
@@ -359,7 +365,9 @@ class WordPieceTokenizer(Tokenizer):
     _mark = b"##"
 
     @classmethod
-    def _learn(cls, words: Mapping[str, int], room: int | None) -> list[Any]:
+    def _learn(
+        cls, words: Mapping[str, int], room: int | None, special: Sequence[str]
+    ) -> "Tokenizer":
         units = {word: [word[0], *("##" + character for character in word[1:])] for word in words}
         names = [chr(n) for n in range(128)]  # they are single bytes, which need not be learned
         names += sorted(set().union(*units.values()) - set(names))[:room]
@@ -369,7 +377,7 @@ class WordPieceTokenizer(Tokenizer):
         pairs = _frequent_pairs(spelled, len(names))
         for first, second in islice(pairs, room and room + 128 - len(names)):
             names.append(names[first] + names[second].removeprefix("##"))
-        return names[128:]
+        return cls(names[128:], special)
 
     def _encode_word(self, word: str) -> list[int]:
         ids: list[int] = []

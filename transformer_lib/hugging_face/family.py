@@ -24,6 +24,18 @@ ACTIVATION_NAMES = {
 }
 
 
+def _as_they_are(settings: Settings) -> Settings:
+    return settings
+
+
+def _as_it_is(config: TransformerConfig, settings: Settings) -> TransformerConfig:
+    return config
+
+
+def _nothing_more(model: Model) -> Settings:
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One family of checkpoints: its names for our settings and tensors, and its peculiarities.
@@ -72,9 +84,9 @@ class Family:
     prefix: str = ""
     copies: dict[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
-    one_spelling: Callable[[Settings], Settings] = lambda settings: settings
-    finish: Callable[[TransformerConfig, Settings], TransformerConfig] = lambda config, _: config
-    more_settings: Callable[[Model], Settings] = lambda _: {}
+    one_spelling: Callable[[Settings], Settings] = _as_they_are
+    finish: Callable[[TransformerConfig, Settings], TransformerConfig] = _as_it_is
+    more_settings: Callable[[Model], Settings] = _nothing_more
 
     def plain_name(self, name: str) -> str:
         """Return a file's name of a tensor as the tables have it."""
