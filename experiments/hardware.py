@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from experiments.common import (
     Options,
@@ -31,7 +30,6 @@ from experiments.common import (
     wait,
     write_results,
 )
-from transformer_lib.blocks import Block
 from transformer_lib.losses import Objective
 from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
@@ -178,10 +176,7 @@ class Trainer:
             shape = (batch_size, config.max_len + 1)
             ids = torch.randint(config.vocab_size, shape, device=self.device)
         self.batch = {"ids": ids[:, :-1].contiguous(), "targets": ids[:, 1:].contiguous()}
-        if form.recomputed:
-            for block in self.model.modules():
-                if isinstance(block, Block):
-                    vars(block)["forward"] = partial(checkpoint, block.forward, use_reentrant=False)
+        self.model.decoder.stack.checkpoint_activations = form.recomputed
         fused = self.device.startswith("cuda")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=fused)
         self.scaler = torch.amp.GradScaler(self.device, enabled=form.precision == "float16")
