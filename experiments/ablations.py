@@ -355,14 +355,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     recipe = recipe_of("text", CHANGES["text"][BASE], options.n_steps(STEPS["text"]), None, 0)
     write_results(
-        options,
-        data="shakespeare.txt",
-        about=ABOUT,
-        metrics=summary(table),
-        recipe=recipe,
-        tables=tables,
+        options, "shakespeare.txt", ABOUT, summary(table), recipe, tables=tables,
         more={"updates": STEPS, "batch": BATCH, "rates": RATES},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -389,14 +389,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for group, kind in dict.fromkeys((row["group"], row["kind"]) for row in rows)
     }
     write_results(
-        options,
-        data="shakespeare.txt",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
-        tables=tables,
+        options, "shakespeare.txt", ABOUT, metrics, recipe, tables=tables,
         more={"n_seeds": len({row["seed"] for row in rows})},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -237,9 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for position in positions
     }
     description = f"sums of random numbers of up to {TRAINED} digits"
-    write_results(
-        options, data=description, about=ABOUT, metrics=metrics, recipe=recipe, tables=tables
-    )
+    write_results(options, description, ABOUT, metrics, recipe, tables=tables)
 
 
 if __name__ == "__main__":

@@ -330,14 +330,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for kind in ("plain", "tiled", "fused", "window", "linear")
     }
     write_results(
-        options,
-        data="random numbers",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=constant_adam(1),
+        options, "random numbers", ABOUT, metrics, constant_adam(1),
         tables={"results": rows, "decode": steps},
         more={"n_heads": N_HEADS, "d_head": D_HEAD, "window": WINDOW, "chunk": CHUNK},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

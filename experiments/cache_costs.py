@@ -276,19 +276,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in tables["results"]
         if row["shape"] == "plays" and row["length"] in (tables["results"][0]["length"], last)
     }
-    threads = {
-        "cpu": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-    }
-    write_results(
-        options,
-        data="random token ids; weights and texts do not change the times",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=Recipe(steps=1, learning_rate=1e-3),  # nothing is trained
-        tables=tables,
-        more={"cpu": threads, "shapes": {name: SHAPES[name] for name in shapes}},
-    )
+    cpu = platform.processor() or platform.machine()
+    threads = {"cpu": cpu, "threads": torch.get_num_threads()}
+    recipe = Recipe(steps=1, learning_rate=1e-3)  # nothing is trained
+    data = "random token ids; weights and texts do not change the times"
+    more = {"cpu": threads, "shapes": {name: SHAPES[name] for name in shapes}}
+    write_results(options, data, ABOUT, metrics, recipe, tables=tables, more=more)
 
 
 if __name__ == "__main__":

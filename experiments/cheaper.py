@@ -442,14 +442,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in memories
     }
     write_results(
-        options,
-        data="shakespeare.txt",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
-        tables=tables,
+        options, "shakespeare.txt", ABOUT, metrics, recipe, tables=tables,
         more={"n_seeds": len(seeds), "window": WINDOW},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -143,7 +143,15 @@ def watch(row: Metrics) -> None:
         raise RuntimeError(f"no gradient reaches the weights at step {row['step']}")
 
 
-def intervals(steps: int, n_validations: int = 25) -> dict[str, int]:
+class Intervals(TypedDict):
+    """The fields of a :class:`Recipe` that :func:`intervals` chooses."""
+
+    log_every: int
+    validate_every: int
+    checkpoint_every: int
+
+
+def intervals(steps: int, n_validations: int = 25) -> Intervals:
     """Say how often a run logs and validates, so that its table of metrics stays short.
 
     Args:
@@ -346,11 +354,11 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 def write_results(
     options: Options,
-    *,
     data: str,
     about: dict[str, str],
     metrics: dict[str, Any],
     recipe: Recipe,
+    *,
     model: nn.Module | None = None,
     tokenizer: Any = None,
     rows: Sequence[Mapping[str, object]] = (),

@@ -482,14 +482,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in ("words", "letters_taught", "letters_own")
     }
     write_results(
-        options,
-        data="transformer_book.tasks.copy_task and reverse_task; book/data/numbers.tsv",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=plan[0][2],
-        tables=tables,
+        options, "transformer_book.tasks.copy_task and reverse_task; book/data/numbers.tsv", ABOUT,
+        metrics, plan[0][2], tables=tables,
         more={"updates": {task: options.n_steps(steps) for task, steps in TASKS.items()}},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

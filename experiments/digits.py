@@ -138,8 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "chosen_seed": results[best]["seed"],
     }
     write_results(
-        options, data="digits.csv", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        rows=rows, tables={"seeds": results}, more={"seeds": results},
+        options, "digits.csv", ABOUT, metrics, recipe, model=model, rows=rows,
+        tables={"seeds": results}, more={"seeds": results},
     )  # fmt: skip
 
 

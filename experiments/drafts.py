@@ -490,8 +490,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in ("tokens_per_pass", "kept")
     }
     write_results(
-        options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        tokenizer=tokenizer, rows=training, tables=tables, more={"texts": size},
+        options, "shakespeare.txt", ABOUT, metrics, recipe, model=model, tokenizer=tokenizer,
+        rows=training, tables=tables, more={"texts": size},
     )  # fmt: skip
 
 

@@ -120,14 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         for letters, rate in dict.fromkeys((row["letters"], row["dropout"]) for row in rows)
     }
-    write_results(
-        options,
-        data="shakespeare.txt",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
-        tables={"results": rows},
-    )
+    write_results(options, "shakespeare.txt", ABOUT, metrics, recipe, tables={"results": rows})
 
 
 if __name__ == "__main__":

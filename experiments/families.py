@@ -536,14 +536,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = plan_of(options)
     tables = merge_tables(side_by_side(operator.call, plan, options))
     write_results(
-        options,
-        data="book/data/numbers.tsv and book/data/languages.tsv",
-        about=ABOUT,
-        metrics=summary(tables),
-        recipe=plan[0][3],
-        tables=tables,
-        more={"blocks": FAMILIES, "n_seeds": options.pick(3, 1)},
-    )
+        options, "book/data/numbers.tsv and book/data/languages.tsv", ABOUT, summary(tables),
+        plan[0][3], tables=tables, more={"blocks": FAMILIES, "n_seeds": options.pick(3, 1)},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

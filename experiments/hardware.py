@@ -261,13 +261,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             metrics[f"TFLOP/s ({name})"] = max(row["tflops"] for row in some)
     metrics["GB/s"] = max(row["gigabytes"] for row in rows_where(operations, kind="elementwise"))
     write_results(
-        options,
-        data="random tokens",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=constant_adam(repeats, 1e-5),
+        options, "random tokens", ABOUT, metrics, constant_adam(repeats, 1e-5),
         tables={"operations": operations, "batches": growth, "results": rows},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

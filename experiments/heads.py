@@ -382,16 +382,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         for h, k, reader in PLAN
     }
-    write_results(
-        options,
-        data=f"{N_ITEMS} items with {N_NAMES} names and {N_VALUES} values, drawn anew each step; "
-        "the validation and test parts of three data sets of the book",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
-        tables={"results": rows, "single": single, "greedy": greedy},
-        more={"n_seeds": len({row["seed"] for row in rows})},
-    )
+    data = f"{N_ITEMS} items with {N_NAMES} names and {N_VALUES} values, drawn anew each step; "
+    data += "the validation and test parts of three data sets of the book"
+    tables = {"results": rows, "single": single, "greedy": greedy}
+    more = {"n_seeds": len({row["seed"] for row in rows})}
+    write_results(options, data, ABOUT, metrics, recipe, tables=tables, more=more)
 
 
 if __name__ == "__main__":

@@ -275,14 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = build(KINDS[SHIPPED], options.seed)
     model.load_state_dict(found[[each[:2] for each in plan].index((SHIPPED, options.seed))][2])
     write_results(
-        options,
-        data="passages of random symbols, and pieces of them",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
-        model=model,
-        tables={"results": rows, "heads": [row for run in found for row in run[1]]},
-    )
+        options, "passages of random symbols, and pieces of them", ABOUT, metrics, recipe,
+        model=model, tables={"results": rows, "heads": [row for run in found for row in run[1]]},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -98,9 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "validation_loss": min(row["validation_loss"] or 99.0 for row in rows),
     }
     write_results(
-        options, data="languages.tsv", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        tokenizer=tokenizer, rows=rows, tables={"confusion": table},
-        more={"mistakes": mistakes[:20]},
+        options, "languages.tsv", ABOUT, metrics, recipe, model=model, tokenizer=tokenizer,
+        rows=rows, tables={"confusion": table}, more={"mistakes": mistakes[:20]},
     )  # fmt: skip
 
 

@@ -173,14 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for kind in MASKS
     }
     write_results(
-        options,
-        data="numbers.tsv",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
-        tables={"results": rows},
+        options, "numbers.tsv", ABOUT, metrics, recipe, tables={"results": rows},
         more={"samples": samples},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -353,14 +353,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for length in (lengths[0], lengths[-1])
     }
     write_results(
-        options,
-        data="shakespeare.txt",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
-        tables=tables,
+        options, "shakespeare.txt", ABOUT, metrics, recipe, tables=tables,
         more={"lengths": lengths, "copy_lengths": sizes, "copy_recipe": asdict(copying)},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

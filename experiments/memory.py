@@ -287,13 +287,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     metrics["translated"] = mean(row["german"] == row["answer"] for row in tables["translations"])
     write_results(
         replace(options, device="cpu"),
-        data="transformer_book.tasks.copy_task and recall_task; book/data/numbers.tsv below 100",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=constant_adam(options.n_steps(500), 3e-3, seed=options.seed),
-        tables=tables,
+        "transformer_book.tasks.copy_task and recall_task; book/data/numbers.tsv below 100", ABOUT,
+        metrics, constant_adam(options.n_steps(500), 3e-3, seed=options.seed), tables=tables,
         more={"n_seeds": len(options.seeds(3))},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

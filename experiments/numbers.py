@@ -134,8 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "validation_loss": rows[-1]["validation_loss"],
     }
     write_results(
-        options, data="numbers.tsv", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        tokenizer=tokenizer, rows=rows, more={"mistakes": wrong[:MAX_MISTAKES]},
+        options, "numbers.tsv", ABOUT, metrics, recipe, model=model, tokenizer=tokenizer, rows=rows,
+        more={"mistakes": wrong[:MAX_MISTAKES]},
     )  # fmt: skip
 
 

@@ -203,13 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     metrics: dict[str, Any] = {f"mrr ({row['method']})": row["mrr"] for row in results}
     metrics |= {"paragraphs": len(rows), "queries": results[0]["queries"]}
     write_results(
-        options,
-        data=f"the text of chapters 0 to {LAST}; weights: {minilm.PACKAGE}",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=constant_adam(1),
-        tables={"paragraphs": rows, "queries": queries, "results": results},
-    )
+        options, f"the text of chapters 0 to {LAST}; weights: {minilm.PACKAGE}", ABOUT, metrics,
+        constant_adam(1), tables={"paragraphs": rows, "queries": queries, "results": results},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -201,14 +201,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for start, scale in product(*reversed(choices))
     }
     write_results(
-        options,
-        data="shakespeare.txt",
-        about=ABOUT,
-        metrics=metrics,
-        recipe=recipe,
+        options, "shakespeare.txt", ABOUT, metrics, recipe,
         tables={"results": rows, "curves": [point for curve in curves for point in curve]},
         more={"d_model": d_model, "length": length, "n_seeds": len(seeds)},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -137,8 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sample = write_text(model, tokenizer, "\n", options.pick(500, 50), seed=options.seed)
     (options.folder / "sample.txt").write_bytes(f"{sample}\n".encode())
     write_results(
-        options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe, model=model,
-        tokenizer=tokenizer, rows=rows, more={"sample": sample},
+        options, "shakespeare.txt", ABOUT, metrics, recipe, model=model, tokenizer=tokenizer,
+        rows=rows, more={"sample": sample},
     )  # fmt: skip
 
 

@@ -299,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             same, "accuracy", shape=shape, start=start, rate=rate
         )
     write_results(
-        options, data="digits.csv", about=ABOUT, metrics=metrics, recipe=recipe,
+        options, "digits.csv", ABOUT, metrics, recipe,
         tables={"results": rows, "surfaces": surfaces},
         more={"rates": RATES, "n_seeds": len(options.seeds(5))},
     )  # fmt: skip

@@ -426,14 +426,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lengths = {"d_model": plan.config.d_model, "length": plan.config.max_len, "depths": depths}
     choices = {"rates": plan.rates, "warmups": plan.warmups, "n_seeds": len(plan.seeds)}
     write_results(
-        options,
-        data="shakespeare.txt",
-        about=ABOUT,
-        metrics=summary(tables["results"], depths[0], middle, plan.warmups),
-        recipe=recipe,
-        tables=tables,
+        options, "shakespeare.txt", ABOUT,
+        summary(tables["results"], depths[0], middle, plan.warmups), recipe, tables=tables,
         more=lengths | choices | {"batch_size": plan.batch_size},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

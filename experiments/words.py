@@ -164,9 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipe = replace(runs["tied"][3], seed=options.seed)
     config = asdict(build(options, len(known), options.pick(64, 16), tied=True).config)
     write_results(
-        options, data="shakespeare.txt", about=ABOUT, metrics=metrics, recipe=recipe,
-        rows=[row for _, _, rows, _ in runs.values() for row in rows],
-        tables={"vocabulary": table}, more={"config": config},
+        options, "shakespeare.txt", ABOUT, metrics, recipe,
+        rows=[row for _, _, rows, _ in runs.values() for row in rows], tables={"vocabulary": table},
+        more={"config": config},
     )  # fmt: skip
 
 
