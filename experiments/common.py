@@ -17,7 +17,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from transformer_lib.checks import check_fields, check_number, check_probability, check_whole
 
@@ -95,8 +95,41 @@ class Recipe:
             raise ValueError(f"warmup={self.warmup} must be at most steps={self.steps}")
 
 
+class RecipeChoices(TypedDict, total=False):
+    """Fields of a :class:`Recipe` that a finished recipe can be given otherwise.
+
+    All but ``steps``, ``learning_rate`` and ``warmup``, which are arguments of their own.
+
+    Example:
+        >>> changes: RecipeChoices = {"clip": 0.5, "seed": 1}
+        >>> modern_recipe(steps=5_000, **changes).clip
+        0.5
+    """
+
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"]
+    final_fraction: float
+    optimizer: Literal["adam", "adamw"]
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    clip: float | None
+    accumulate: int
+    label_smoothing: float
+    balance: float
+    precision: Literal["float32", "bfloat16", "float16"]
+    compile: bool
+    checkpoint_activations: bool
+    log_every: int
+    validate_every: int
+    checkpoint_every: int
+    keep: int
+    patience: int | None
+    seed: int
+    strategy: Literal["ddp", "fsdp"]
+
+
 def recipe_2017(
-    d_model: int, *, steps: int = 100_000, warmup: int = 4_000, **others: Any
+    d_model: int, *, steps: int = 100_000, warmup: int = 4_000, **others: Unpack[RecipeChoices]
 ) -> Recipe:
     r"""Build the recipe of "Attention Is All You Need", section 5.
 
@@ -126,13 +159,26 @@ def recipe_2017(
     """
     check_whole("d_model", d_model)
     check_whole("warmup", warmup)  # none would divide by zero
-    paper: dict[str, Any] = {"optimizer": "adam", "betas": (0.9, 0.98), "eps": 1e-9}
-    paper |= {"schedule": "inverse_sqrt", "learning_rate": (d_model * warmup) ** -0.5}
-    paper |= {"label_smoothing": 0.1, "weight_decay": 0.0, "clip": None}
-    return Recipe(steps=steps, warmup=warmup, **paper | others)
+    paper: RecipeChoices = {
+        "optimizer": "adam",
+        "betas": (0.9, 0.98),
+        "eps": 1e-9,
+        "schedule": "inverse_sqrt",
+        "label_smoothing": 0.1,
+        "weight_decay": 0.0,
+        "clip": None,
+    }
+    peak = (d_model * warmup) ** -0.5
+    return Recipe(steps=steps, learning_rate=peak, warmup=warmup, **paper | others)
 
 
-def modern_recipe(steps: int, learning_rate: float = 6e-4, **others: Any) -> Recipe:
+def modern_recipe(
+    steps: int,
+    learning_rate: float = 6e-4,
+    *,
+    warmup: int | None = None,
+    **others: Unpack[RecipeChoices],
+) -> Recipe:
     r"""Build the recipe that most language models after GPT-3 follow.
 
     AdamW with :math:`\beta_2 = 0.95` and decay 0.1, gradients clipped to length 1, a cosine down
@@ -141,6 +187,7 @@ def modern_recipe(steps: int, learning_rate: float = 6e-4, **others: Any) -> Rec
     Args:
         steps: the number of updates.
         learning_rate: the highest one; 6e-4 is what GPT-3's paper gives for 125 million parameters.
+        warmup: how many updates warm up, if not a hundredth.
         others: fields of :class:`Recipe` to be set otherwise.
 
     Returns:
@@ -150,7 +197,8 @@ def modern_recipe(steps: int, learning_rate: float = 6e-4, **others: Any) -> Rec
         >>> modern_recipe(steps=5_000).warmup
         50
     """
-    return Recipe(steps=steps, learning_rate=learning_rate, **{"warmup": steps // 100} | others)
+    warmup = steps // 100 if warmup is None else warmup
+    return Recipe(steps=steps, learning_rate=learning_rate, warmup=warmup, **others)
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
