@@ -1,4 +1,4 @@
-"""Batches of examples: padded, packed, shuffled, resumed.
+"""Batches of examples: padded, shuffled, resumed.
 
 A batch is a dictionary: the arguments of a model's forward pass, and ``targets``, what it should
 answer, with ``IGNORE`` where nothing is asked. :class:`Batches` makes them with a function that
@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,20 @@ IGNORE = -100  # a target that is not counted
 Batch = dict[str, Tensor]
 Ids = Sequence[int] | Integer[Tensor, "_"]
 Pair = tuple[Ids, Ids]
+Example = Any  # whatever the function that makes batches of it understands
+
+
+@runtime_checkable
+class Examples(Protocol):
+    """What has a length and an index: a list, a tensor, a data set.
+
+    Example:
+        >>> isinstance([[5, 6], [7, 8, 9]], Examples)
+        True
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Example: ...
 
 
 class Batches:
@@ -61,12 +75,12 @@ class Batches:
 
     def __init__(
         self,
-        examples: Any,
-        collate: Callable[[list[Any]], Batch],
+        examples: Examples,
+        collate: Callable[[list[Example]], Batch],
         *,
         batch_size: int | None = None,
         max_tokens: int | None = None,
-        length: Callable[[Any], int] | None = None,
+        length: Callable[[Example], int] | None = None,
         bucket: int = 1,
         shuffle: bool = True,
         seed: int = 0,
@@ -77,10 +91,11 @@ class Batches:
             raise ValueError(f"{max_tokens=}, {bucket=}: to use them, give length, a function")
         self.limit = batch_size or max_tokens or 0
         self.examples, self.collate, self.shuffle = examples, collate, shuffle
-        self.lengths = [] if length is None else [length(example) for example in examples]
+        n_examples = len(examples)
+        self.lengths = [length(examples[i]) for i in range(n_examples)] if length else []
         self.sizes = None if max_tokens is None else self.lengths  # None: each counts as one
         name = "batch_size" if max_tokens is None else "max_tokens"
-        self.settings = {name: self.limit, "bucket": bucket, "n_examples": len(examples)}
+        self.settings = {name: self.limit, "bucket": bucket, "n_examples": n_examples}
         for name, value in self.settings.items():
             check_whole(name, value)
         self.settings |= {"shuffle": int(shuffle), "seed": seed}
@@ -223,24 +238,23 @@ class TextWindows(Batches):
         return found
 
 
-def _as_ids(ids: Any) -> Tensor:
+def _as_ids(ids: object) -> Tensor:
     """Take a text as a tensor, without a copy."""
-    if not isinstance(ids, Tensor | np.ndarray):
-        kind = type(ids).__name__
-        raise TypeError(f"ids is a {kind}; expected a tensor or a NumPy array of token ids")
-    if isinstance(ids, Tensor):
+    if isinstance(ids, np.ndarray):
+        whole = np.issubdtype(ids.dtype, np.integer)
+    elif isinstance(ids, Tensor):
         whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
     else:
-        whole = np.issubdtype(ids.dtype, np.integer)
+        kind = type(ids).__name__
+        raise TypeError(f"ids is a {kind}; expected a tensor or a NumPy array of token ids")
     if not whole:
         raise TypeError(f"ids has dtype {ids.dtype}; expected whole numbers, token ids")
     if isinstance(ids, np.ndarray):
         with warnings.catch_warnings():  # a file that must not be written: nobody does
             warnings.simplefilter("ignore", UserWarning)
             ids = torch.from_numpy(ids)
-    tensor: Tensor = ids
-    expect_shape("ids", tensor, "N", {})
-    return tensor
+    expect_shape("ids", ids, "N", {})
+    return ids
 
 
 def pad(
@@ -360,55 +374,3 @@ def classification_batch(examples: Sequence[tuple[Ids, int]], pad_id: int = 0) -
     ids, mask = pad([ids for ids, _ in examples], pad_id)
     targets = torch.tensor([label for _, label in examples], device=ids.device)
     return {"ids": ids, "mask": mask, "targets": targets}
-
-
-def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
-    """Fill rows with several sequences each, so that little is padding; none sees another.
-
-    A sequence goes into the first row with room for it.
-
-    Args:
-        sequences: sequences of token ids, each with at most ``length + 1`` tokens.
-        length: T, the length of the rows.
-        pad_id: the id to fill up with.
-
-    Returns:
-        ``ids``, ``targets`` and ``positions``, which start anew with each sequence, ``(B, T)``;
-        and ``mask``, ``(B, 1, T, T)``. B is the number of rows.
-
-    Raises:
-        ValueError: if a sequence does not fit into a row, or has no next token.
-
-    Example:
-        >>> batch = pack([[5, 6, 7], [8, 9]], length=4)
-        >>> batch["ids"], batch["targets"], batch["positions"]
-        (tensor([[5, 6, 8, 0]]), tensor([[   6,    7,    9, -100]]), tensor([[0, 1, 0, 0]]))
-        >>> batch["mask"][0, 0].int()
-        tensor([[1, 1, 0, 0],
-                [1, 1, 0, 0],
-                [0, 0, 1, 0],
-                [0, 0, 0, 1]], dtype=torch.int32)
-    """
-    check_whole("length", length)
-    check_whole("len(sequences)", len(sequences))
-    ids = torch.full((len(sequences), length), pad_id)
-    targets = torch.full_like(ids, IGNORE)
-    positions, owners = torch.zeros_like(ids), torch.zeros_like(ids)
-    filled = [0] * len(sequences)  # how much of each row; there cannot be more rows
-    for owner, sequence in enumerate(sequences, start=1):
-        tokens = torch.as_tensor(sequence, dtype=torch.long)
-        n = len(tokens) - 1
-        if not 1 <= n <= length:
-            raise ValueError(
-                f"a sequence has {n + 1} tokens; {length=} has room for 2 to {length + 1}"
-            )
-        row = next(row for row, used in enumerate(filled) if used + n <= length)
-        place = (row, slice(filled[row], filled[row] + n))
-        ids[place], targets[place] = tokens[:-1], tokens[1:]
-        positions[place], owners[place] = torch.arange(n), owner
-        filled[row] += n
-    batch = {"ids": ids, "targets": targets, "positions": positions}
-    # Padding sees padding: so no query is left without a key.
-    batch["mask"] = owners[:, None, :, None] == owners[:, None, None, :]
-    n_rows = sum(used > 0 for used in filled)
-    return {name: tensor[:n_rows] for name, tensor in batch.items()}

@@ -27,12 +27,12 @@ from transformer_lib.data import (
     TextWindows,
     classification_batch,
     next_token_batch,
-    pack,
     pad,
     translation_batch,
 )
 from transformer_lib.losses import Objective
 from transformer_lib.models import CausalLM, Seq2SeqLM, SequenceClassifier, VisionTransformer
+from transformer_lib.packing import pack
 
 WORDS = [[*range(1, 2 + i % 7), 10 + i] for i in range(53)]  # all different, lengths 2 to 8
 TINY = {"vocab_size": 100, "d_model": 16, "n_heads": 2, "n_layers": 2, "d_ff": 32, "max_len": 64}
