@@ -177,16 +177,9 @@ def constant_adam(steps: int, learning_rate: float = 3e-3, **changes: Any) -> Re
     Returns:
         The recipe.
     """
-    fields: dict[str, Any] = {
-        "schedule": "constant",
-        "warmup": steps // 20,
-        "optimizer": "adam",
-        "betas": (0.9, 0.99),
-        "weight_decay": 0.0,
-        "log_every": max(steps // 40, 1),
-        "validate_every": steps,
-        "checkpoint_every": steps,
-    }
+    fields: dict[str, Any] = {"optimizer": "adam", "betas": (0.9, 0.99), "weight_decay": 0.0}
+    fields |= {"schedule": "constant", "warmup": steps // 20, "log_every": max(steps // 40, 1)}
+    fields |= {"validate_every": steps, "checkpoint_every": steps}
     return Recipe(steps=steps, learning_rate=learning_rate, **fields | changes)
 
 
