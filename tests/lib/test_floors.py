@@ -18,6 +18,7 @@ FLOORS = {
     "cache": 0,
     "static_cache": 0,
     "data": 0,
+    "packing": 0,
     "recipes": 0,
     "files": 0,
     "attention": 1,
