@@ -7,23 +7,27 @@ examples that work as they stand in a clone of the repository.
 import argparse
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 import torch
 
+from transformer_lib.beams import beam_search
 from transformer_lib.checks import check_whole
+from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.data import Batches, TextWindows, translation_batch
-from transformer_lib.decoding import CompiledDecoder
-from transformer_lib.generation import Sampling, beam_search, stream
+from transformer_lib.files import book_folder
+from transformer_lib.generation import stream
 from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import modern_recipe
-from transformer_lib.saving import book_folder, load_model, save_model
+from transformer_lib.sampling import Sampling
+from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import trace
 from transformer_lib.training import train
@@ -31,11 +35,11 @@ from transformer_lib.training import train
 BOOK = book_folder()
 KINDS = {k.__name__.removesuffix("Tokenizer").lower(): k for k in Tokenizer.__subclasses__()}
 GPUS = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-TIMES = {"log": 100, "checkpoint": 20, "validate": 5}  # how often in a run
 DEVICES = [name for name, is_there in GPUS.items() if is_there] + ["cpu"]
 
-Given = argparse.Namespace  # what the command line says
-Data = tuple[Tokenizer, Sequence[Batches], int]
+Arguments = argparse.Namespace  # what the command line says
+Data = tuple[Tokenizer, tuple[Batches, Batches], int]  # for training and validation; the length
+LanguageModel = TypeVar("LanguageModel", CausalLM, Seq2SeqLM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _train(given: Given) -> None:
+def _train(given: Arguments) -> None:
     """Train a small GPT on a text, or a translator on pairs of texts.
 
     Without any option it learns Shakespeare, character by character, in minutes on a laptop:
@@ -95,16 +99,28 @@ def _train(given: Given) -> None:
     if not (given.data.is_file() and given.data.stat().st_size):
         raise ValueError(f"there is nothing in {given.data}; name a file with --data FILE")
     translates = given.data.suffix == ".tsv"
-    tokenizer, (batches, validation), max_len = (_pairs if translates else _windows)(given)
-    sizes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": max_len}
-    sizes |= {"n_layers": given.layers, "n_heads": given.heads, "d_model": given.d_model}
-    sizes["d_ff"] = given.d_model // 3 * 8  # three matrices of SwiGLU cost what two of 4 D did
-    config = replace(PRESETS["llama-2-7b"].config, **sizes)
+    tokenizer, (batches, validation), max_len = _pairs(given) if translates else _windows(given)
+    config = replace(
+        PRESETS["llama-2-7b"].config,
+        vocab_size=tokenizer.vocab_size,
+        max_len=max_len,
+        d_model=given.d_model,
+        n_heads=given.heads,
+        n_layers=given.layers,
+        d_ff=given.d_model // 3 * 8,  # three matrices of SwiGLU cost what two of 4 D did
+    )
     torch.manual_seed(given.seed)
     model = Seq2SeqLM(config) if translates else CausalLM(config)
-    how = {"precision": given.precision, "compile": given.compile, "seed": given.seed}
-    how |= {f"{what}_every": max(given.steps // n, 1) for what, n in TIMES.items()}
-    recipe = modern_recipe(given.steps, given.learning_rate, **how)
+    recipe = modern_recipe(
+        given.steps,
+        given.learning_rate,
+        precision=given.precision,
+        compile=given.compile,
+        seed=given.seed,
+        log_every=max(given.steps // 100, 1),
+        checkpoint_every=max(given.steps // 20, 1),
+        validate_every=max(given.steps // 5, 1),
+    )
     out = getattr(given, "out", Path("runs") / given.data.stem)
     try:
         rows = train(model, batches, recipe, validation=validation, folder=out, device=given.device)
@@ -120,17 +136,19 @@ def _train(given: Given) -> None:
         print(f'python -m transformer_lib {use} --model "{out}"')
 
 
-def _windows(given: Given) -> Data:
+def _windows(given: Arguments) -> Data:
     """Return a text's tokenizer, its windows for training and validation, and their length."""
     text = given.data.read_text(encoding="utf-8")
     cut = len(text) * 19 // 20
     tokenizer = KINDS[given.tokenizer].train([text[:cut]], given.vocab_size)
-    parts = [torch.tensor(tokenizer.encode(part)).long() for part in (text[:cut], text[cut:])]
-    batches = [TextWindows(part, given.context, given.batch_size, given.seed) for part in parts]
-    return tokenizer, batches, given.context
+    training, validation = (
+        TextWindows(torch.tensor(ids).long(), given.context, given.batch_size, given.seed)
+        for ids in (tokenizer.encode(text[:cut]), tokenizer.encode(text[cut:]))
+    )
+    return tokenizer, (training, validation), given.context
 
 
-def _pairs(given: Given) -> Data:
+def _pairs(given: Arguments) -> Data:
     """Return the same for pairs of texts; the length has room for the longest."""
     lines = given.data.read_text(encoding="utf-8").strip("\n").split("\n")
     names, *rows = [line.split("\t") for line in lines]
@@ -142,17 +160,22 @@ def _pairs(given: Given) -> Data:
         parts.setdefault(part, []).append(row[-2:])
     texts = [text for pair in parts["train"] for text in pair]
     tokenizer = KINDS[given.tokenizer].train(texts, given.vocab_size)
-    options: dict[str, Any] = {"batch_size": given.batch_size, "seed": given.seed}
-    options |= {"length": lambda pair: max(map(len, pair)), "bucket": 32 * given.batch_size}
-    batches = []
-    for part in ("train", "validation"):
-        ids = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in parts[part]]
-        batches.append(Batches(ids, translation_batch, **options))
-    longest = max(batches[0].lengths + batches[1].lengths)
-    return tokenizer, batches, max(given.context, longest + 1)  # <bos> is read too
+    training, validation = (
+        Batches(
+            [(tokenizer.encode(source), tokenizer.encode(target)) for source, target in pairs],
+            translation_batch,
+            batch_size=given.batch_size,
+            length=lambda pair: max(map(len, pair)),
+            bucket=32 * given.batch_size,
+            seed=given.seed,
+        )
+        for pairs in (parts["train"], parts["validation"])
+    )
+    longest = max(training.lengths + validation.lengths)
+    return tokenizer, (training, validation), max(given.context, longest + 1)  # <bos> is read too
 
 
-def _generate(given: Given) -> None:
+def _generate(given: Arguments) -> None:
     """Let a trained model go on from a prompt; the text appears as it is written.
 
         python -m transformer_lib generate --prompt "Friends, " --tokens 300
@@ -163,7 +186,13 @@ def _generate(given: Given) -> None:
     The text may be longer than the model's context: it then sees only the newer part.
     """
     check_whole("tokens", given.tokens)
-    sampling = Sampling(**{field.name: getattr(given, field.name) for field in fields(Sampling)})
+    sampling = Sampling(  # which says what is wrong before a model is looked for
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        min_p=given.min_p,
+        repetition_penalty=given.repetition_penalty,
+    )
     model, tokenizer = _load(given, CausalLM)
     context = model.config.max_len
     writer = CompiledDecoder(model, context) if given.compile else model
@@ -174,10 +203,18 @@ def _generate(given: Given) -> None:
     print(given.prompt, end="", flush=True)
     while len(ids) < end and ids[-1] != tokenizer.eos_id:
         known = ids if len(ids) <= context else ids[-(context // 2) - 1 :]  # empty it by half
-        room = min(end - len(ids), context + 1 - len(known))
-        prompt = torch.tensor([known], device=given.device)
-        options = {"max_new_tokens": room, "sampling": sampling, "eos_id": tokenizer.eos_id}
-        for token in stream(writer, prompt, **options):
+        tokens = stream(
+            writer,
+            torch.tensor([known], device=given.device),
+            max_new_tokens=min(end - len(ids), context + 1 - len(known)),
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            eos_id=tokenizer.eos_id,
+        )
+        for token in tokens:
             ids.append(int(token))
             pending.append(int(token))
             text = tokenizer.decode(pending)
@@ -187,7 +224,7 @@ def _generate(given: Given) -> None:
     print(tokenizer.decode(pending))
 
 
-def _translate(given: Given) -> None:
+def _translate(given: Arguments) -> None:
     """Translate texts with a model that `train` has made of pairs.
 
         python -m transformer_lib translate "two hundred and forty-one" seven
@@ -203,12 +240,18 @@ def _translate(given: Given) -> None:
     for text in given.text or filter(str.strip, sys.stdin):
         source = torch.tensor([_encode(tokenizer, text.strip())], device=given.device)
         start = torch.full_like(source[:, :1], tokenizer.bos_id)
-        options = {"n_beams": given.beams, "max_new_tokens": model.config.max_len}
-        ids, _ = beam_search(model, start, source=source, eos_id=tokenizer.eos_id, **options)
+        ids, _ = beam_search(
+            model,
+            start,
+            source=source,
+            n_beams=given.beams,
+            max_new_tokens=model.config.max_len,
+            eos_id=tokenizer.eos_id,
+        )
         print(tokenizer.decode(ids[0, 0].tolist()), flush=True)
 
 
-def _trace(given: Given) -> None:
+def _trace(given: Arguments) -> None:
     """Show every step of a forward pass: shapes, parameters, operations, memory.
 
         python -m transformer_lib trace gpt2
@@ -233,7 +276,7 @@ def _trace(given: Given) -> None:
     print(trace(model, *inputs * (2 if isinstance(model, Seq2SeqLM) else 1)))
 
 
-def _presets(_: Given) -> None:
+def _presets(_: Arguments) -> None:
     """List the famous models that this library builds, and how large they are.
 
         python -m transformer_lib presets
@@ -251,7 +294,7 @@ def _presets(_: Given) -> None:
         print(line.format(name, kind, *sizes, preset.published, preset.source))
 
 
-def _load(given: Given, kind: type[CausalLM] | type[Seq2SeqLM]) -> tuple[Any, Tokenizer]:
+def _load(given: Arguments, kind: type[LanguageModel]) -> tuple[LanguageModel, Tokenizer]:
     """Return a trained model of this kind, and its tokenizer."""
     if not (given.model / "model.json").is_file():
         raise ValueError(f"there is no finished model in {given.model}; `train` makes one")
@@ -278,19 +321,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (--help says more)\n")
 
 
-def _make_parser() -> _Parser:
-    parser = _Parser("python -m transformer_lib", description=__doc__, formatter_class=_Help)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def command(run: Callable[[Given], None]) -> Callable[..., Any]:
-        """Add a command that is described by its docstring; return what adds an option to it."""
-        name, text = run.__name__.strip("_"), getdoc(run) or ""
-        added = commands.add_parser(name, help=text.split("\n")[0], formatter_class=_Help)
-        added.description = text
-        added.set_defaults(command=run)
-        return added.add_argument
-
-    add = command(_train)
+def _train_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add("--data", type=Path, default=BOOK / "data/shakespeare.txt", help="a text, or pairs (.tsv)")
     add("--out", type=Path, default=argparse.SUPPRESS, help="folder (default: runs/NAME of --data)")
     add("--steps", type=int, default=1_000, help="how often the weights are changed")
@@ -307,7 +339,9 @@ def _make_parser() -> _Parser:
     add("--seed", type=int, default=0, help="another number: other first weights, other batches")
     add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
 
-    add = command(_generate)
+
+def _generate_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add("--model", type=Path, default=Path("runs/shakespeare"), help="the folder `train` wrote")
     add("--prompt", default="\n", help="what to go on from (default: %(default)r)")
     add("--tokens", type=int, default=500, help="how many to write")
@@ -320,15 +354,39 @@ def _make_parser() -> _Parser:
     add("--compile", action="store_true", help="translate the model into faster code first")
     add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
 
-    add = command(_translate)
+
+def _translate_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add("text", nargs="*", help="what to translate; if left out, lines from the standard input")
     add("--model", type=Path, default=BOOK / "results/numbers", help="the folder `train` wrote")
     add("--beams", type=int, default=1, help="how many translations are followed at once")
     add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
 
-    add = command(_trace)
+
+def _trace_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
     add("model", help="a preset, or the folder of a trained model")
     add("--batch", type=int, default=1, help="how many sequences it reads at once")
     add("--length", type=int, default=8, help="how many tokens each of them has")
-    command(_presets)
+
+
+# Each is described by its docstring.
+COMMANDS: dict[Callable[[Arguments], None], Callable[[ArgumentParser], None]] = {
+    _train: _train_options,
+    _generate: _generate_options,
+    _translate: _translate_options,
+    _trace: _trace_options,
+    _presets: lambda parser: None,  # there is nothing to choose
+}
+
+
+def _make_parser() -> _Parser:
+    parser = _Parser("python -m transformer_lib", description=__doc__, formatter_class=_Help)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for run, add_options in COMMANDS.items():
+        name, text = run.__name__.strip("_"), getdoc(run) or ""
+        added = commands.add_parser(name, help=text.split("\n")[0], formatter_class=_Help)
+        added.description = text
+        added.set_defaults(command=run)
+        add_options(added)
     return parser
