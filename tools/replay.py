@@ -36,6 +36,7 @@ from torch.utils._device import _device_constructors  # what set_default_device 
 from tools.notebooks.svg import difference
 from transformer_book import exercises
 from transformer_lib import saving
+from transformer_lib.parts import STANDARD_PARTS, Parts
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 TAKERS = {torch.tensor, torch.as_tensor, torch.from_numpy}  # they take numbers that are there
@@ -100,8 +101,10 @@ class DrawnOnCpu(TorchFunctionMode):
         def load_to_device(path: Path, device: str = place) -> dict[str, Tensor]:
             return load(path, device)
 
-        def build_on_device(folder: Path, device: str = place) -> Any:
-            return build(folder, device)
+        def build_on_device(
+            folder: Path, device: str = place, *, parts: Parts = STANDARD_PARTS
+        ) -> Any:
+            return build(folder, device, parts=parts)
 
         def on_cpu(judge: Callable[..., Any]) -> Callable[..., Any]:
             def judge_on_cpu(*given: Any) -> Any:

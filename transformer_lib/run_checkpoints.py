@@ -195,7 +195,11 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
         Traceback (most recent call last):
         ValueError: steps=3, but runs/a holds a run of 4 steps already; take more, or another folder
     """
-    _check_same(folder, state["model"], describe_model(model))
+    described = describe_model(model)
+    then, now = state["model"].get("parts", {}), described.get("parts", {})
+    if then != now:
+        raise ValueError(f"parts={now}, but {folder} holds a run with {then}; take another folder")
+    _check_same(folder, state["model"], described)
     # What an older version did not know of, it did as the default says.
     defaults = {field.name: field.default for field in fields(Recipe)}
     _check_same(folder, defaults | state["recipe"], asdict(recipe))

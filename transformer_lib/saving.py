@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypedDict, runtime_checkable
+from typing import NotRequired, Protocol, TypedDict, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from transformer_lib import models
 from transformer_lib.checks import check_choice
 from transformer_lib.config import TransformerConfig
-from transformer_lib.files import book_folder as book_folder
-from transformer_lib.files import whole_files as whole_files
-from transformer_lib.files import why_missing as why_missing
-from transformer_lib.files import write_file as write_file
+from transformer_lib.files import whole_files, why_missing
+from transformer_lib.parts import STANDARD_PARTS, Parts
 
 Tensors = dict[str, Tensor]
-# How a model can be built again: the name of its class, and its arguments, ready for JSON.
-ModelDescription = TypedDict("ModelDescription", {"class": str, "arguments": dict[str, object]})
+# How a model can be built again, ready for JSON: the name of its class, its arguments, and what
+# makes those of its parts that are not the library's.
+ModelDescription = TypedDict(
+    "ModelDescription",
+    {"class": str, "arguments": dict[str, object], "parts": NotRequired[dict[str, str]]},
+)
 
 _CLASSES: dict[str, Callable[..., nn.Module]] = {
     "CausalLM": models.CausalLM,
@@ -52,7 +54,8 @@ def save_model(
     """Write a model so that :func:`load_model` can build it again.
 
     Args:
-        model: one of the models of ``models``.
+        model: one of the models of ``models``. Of parts of its own only the names are written: who
+            loads it gives them again.
         folder: where ``model.json`` (class and arguments) and ``model.safetensors`` (weights by our
             own names, tied ones once) are written; made if need be.
         tokenizer: written beside it as ``tokenizer.json``.
@@ -87,18 +90,21 @@ def save_model(
             write(part)
 
 
-def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Module:
+def load_model(
+    folder: str | Path, device: str | torch.device = "cpu", *, parts: Parts = STANDARD_PARTS
+) -> nn.Module:
     """Build the model that :func:`save_model` has written.
 
     Args:
         folder: where it was written.
         device: where the model shall be.
+        parts: how attention, networks and norms are made, if the model had some of its own.
 
     Returns:
         The model in evaluation mode, in float32.
 
     Raises:
-        ValueError: if a file is missing, damaged or of another kind.
+        ValueError: if a file is missing, damaged or of another kind, or parts are not given.
 
     Example:
         >>> load_model("nowhere")  # doctest: +ELLIPSIS
@@ -109,11 +115,12 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
     try:
         description = json.loads(path.read_bytes())
         check_choice("class", description["class"], tuple(_CLASSES))
+        _check_parts(parts, description.get("parts", {}))
         arguments = dict(description["arguments"])
         if "config" in arguments:
             arguments["config"] = TransformerConfig(**arguments["config"])
         with torch.random.fork_rng(devices=[]):  # as if no weights were drawn only to be replaced
-            model = _CLASSES[description["class"]](**arguments)
+            model = _CLASSES[description["class"]](**arguments, parts=parts)
         path = Path(folder) / "model.safetensors"
         tensors = with_current_names(load(path.read_bytes()), model.state_dict())
         check_tensors(model, tensors)
@@ -130,7 +137,8 @@ def describe_model(model: nn.Module) -> ModelDescription:
         model: any module; the arguments are known for those that :func:`save_model` takes.
 
     Returns:
-        ``class`` and ``arguments``, ready for JSON.
+        ``class`` and ``arguments``, ready for JSON; and ``parts``, the names of what makes those
+        that are not the library's, if there are any.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
@@ -149,7 +157,30 @@ def describe_model(model: nn.Module) -> ModelDescription:
         for name in ("image_size", "patch_size", "n_channels"):
             arguments[name] = getattr(model.patches, name)
         arguments["n_classes"] = model.classifier.out_features
-    return {"class": type(model).__name__, "arguments": arguments}
+    description: ModelDescription = {"class": type(model).__name__, "arguments": arguments}
+    own_parts = _own_parts(getattr(model, "parts", None))
+    if own_parts:
+        description["parts"] = own_parts
+    return description
+
+
+def _own_parts(parts: object) -> dict[str, str]:
+    """Name what makes those parts that are not the library's, such as ``{"norm": "mine.Norm"}``."""
+    if not isinstance(parts, Parts):
+        return {}
+    makers = {field.name: getattr(parts, field.name) for field in fields(parts)}
+    return {
+        name: f"{make.__module__}.{getattr(make, '__qualname__', type(make).__qualname__)}"
+        for name, make in makers.items()
+        if make is not getattr(STANDARD_PARTS, name)
+    }
+
+
+def _check_parts(parts: Parts, wanted: dict[str, str]) -> None:
+    missing = {name: wanted[name] for name in wanted.keys() - _own_parts(parts).keys()}
+    if missing:
+        listed = ", ".join(f"{name}={missing[name]}" for name in sorted(missing))
+        raise ValueError(f"the model has parts of its own; expected parts=Parts({listed})")
 
 
 def without_copies(model: nn.Module, state: Tensors) -> Tensors:

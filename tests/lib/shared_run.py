@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import Batches, next_token_batch
+from transformer_lib.losses import Objective
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
 from transformer_lib.training import evaluate, train
@@ -38,7 +39,35 @@ def data():
     return stream, Batches(texts[:7], next_token_batch, batch_size=3)
 
 
-def go(folder, strategy="ddp", stop_at=None, balance=0.0, **choices):
+class Doubled(torch.nn.Module):
+    """An objective of one's own."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.objective = Objective(model)
+
+    def forward(self, batch):
+        total, count = self.objective(batch)
+        return 2 * total, count
+
+
+def momentum(model):
+    """An optimizer of one's own, with two rates."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [{"params": matrices, "lr": 0.2}, {"params": others}]
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+
+def even(model):
+    """A further loss: of what the forward pass has left behind."""
+    return 0.5 * sum(block.feed_forward.balance_loss for block in model.decoder.stack.blocks)
+
+
+OWN = {"objective": Doubled, "optimizer": momentum, "schedule": lambda step, _: 1 / (4 + step)}
+
+
+def go(folder, strategy="ddp", stop_at=None, balance=0.0, own=None, **choices):
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "max_len": 16, "d_model": 16, "n_heads": 2, "n_layers": 2}
     model = CausalLM(TransformerConfig(**sizes | {"dropout": 0.0} | choices))
@@ -48,7 +77,7 @@ def go(folder, strategy="ddp", stop_at=None, balance=0.0, **choices):
         steps=8, learning_rate=1.0, eps=1.0, accumulate=2, log_every=1, validate_every=4,
         checkpoint_every=3, clip=0.5, patience=9, strategy=strategy, balance=balance,
     )  # fmt: skip
-    options = {"validation": validation, "progress": False, "device": "cpu"}
+    options = {"validation": validation, "progress": False, "device": "cpu"} | (own or {})
     train(model, stream, recipe, folder=folder, **options)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / f"end-{os.environ.get('RANK', 0)}")
@@ -66,3 +95,8 @@ if __name__ == "__main__":
     # The mean probabilities of a batch are not those of its halves: only close to them.
     for strategy in ("ddp", "fsdp"):
         go(top / f"balanced-{strategy}", strategy, n_experts=4, balance=0.5)
+        go(top / f"even-{strategy}", strategy, n_experts=4, own={"extra_losses": [even]})
+        with suppress(KeyboardInterrupt):
+            go(top / f"own-{strategy}", strategy, stop_at=(1, 3), own=OWN)
+        assert not (top / f"own-{strategy}" / "end-0").exists()
+        go(top / f"own-{strategy}", strategy, own=OWN)

@@ -16,9 +16,10 @@ import torch
 
 from transformer_lib import cli
 from transformer_lib.config import TransformerConfig
+from transformer_lib.files import lock_folder
 from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
-from transformer_lib.saving import load_model, lock_folder, save_model
+from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 
 TINY = ["--layers", "1", "--d-model", "8", "--heads", "2"]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from safetensors.torch import load_file
-from shared_run import go
+from shared_run import OWN, go
 from torch.testing import assert_close
 
 SCRIPT = pathlib.Path(__file__).with_name("shared_run.py")
@@ -51,11 +51,19 @@ def one(tmp_path_factory):
     go(folder / "plain")
     go(folder / "experts", n_experts=4)
     go(folder / "balanced", n_experts=4, balance=0.5)
+    go(folder / "own", own=OWN)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("several", "alone"), [("ddp", "plain"), ("fsdp", "plain"), ("experts", "experts")]
+    ("several", "alone"),
+    [
+        ("ddp", "plain"),
+        ("fsdp", "plain"),
+        ("experts", "experts"),
+        ("own-ddp", "own"),  # with an objective, an optimizer and a schedule of one's own
+        ("own-fsdp", "own"),
+    ],
 )
 def test_two_processes_compute_what_one_does(several, alone, two, one):
     ours, theirs = rows(two / several), rows(one / alone)
@@ -78,6 +86,14 @@ def test_two_processes_balance_experts_nearly_as_one_does(strategy, two, one):
         assert a["loss"] > b["loss"] + 0.9  # two blocks, each about 1, with the weight 0.5
     weights = [load_file(two / f"balanced-{strategy}" / f"end-{rank}") for rank in (0, 1)]
     assert_close(*weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_extra_loss_of_two_processes_is_that_of_the_recipe(strategy, two):
+    """The same number, asked for in another way."""
+    ours, theirs = rows(two / f"even-{strategy}"), rows(two / f"balanced-{strategy}")
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a, b, **CLOSE)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

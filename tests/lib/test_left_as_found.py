@@ -132,6 +132,7 @@ def test_a_training_that_fails_leaves_modes_and_blocks_as_they_were(accident, sp
     with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
         run(model, text(), quick(checkpoint_activations=sparing), on_step=accident)
     assert modes(model) == before
+    assert not model.decoder.stack.checkpoint_activations
     assert not any("forward" in vars(block) for block in model.decoder.stack.blocks)
 
 
@@ -141,20 +142,27 @@ def test_a_forward_pass_that_fails_leaves_modes_and_blocks_as_they_were():
     with pytest.raises(ZeroDivisionError):
         run(model, text(), quick(checkpoint_activations=True))
     assert not any(modes(model))
+    assert not model.decoder.stack.checkpoint_activations
     assert not any("forward" in vars(block) for block in model.decoder.stack.blocks)
 
 
 # --- blocks that compute their activations again ---
 
 
-def test_nobody_sees_a_block_with_another_forward():
+@pytest.mark.parametrize("before", [False, True])
+def test_a_stack_gets_its_own_setting_back_after_the_run(before):
+    """The run asks for it by the stack's own switch; no block is changed."""
     model, seen = make_model(), []
+    stack = model.decoder.stack
+    stack.checkpoint_activations = before
 
     def look(row):
-        seen.append([vars(block).get("forward") for block in model.decoder.stack.blocks])
+        blocks_changed = any("forward" in vars(block) for block in stack.blocks)
+        seen.append((stack.checkpoint_activations, blocks_changed))
 
     run(model, text(), quick(checkpoint_activations=True), on_step=look)
-    assert seen == [[None, None]] * 3
+    assert seen == [(True, False)] * 3
+    assert stack.checkpoint_activations is before
 
 
 def test_a_forward_of_ones_own_stays_and_is_computed_again():

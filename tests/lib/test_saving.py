@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
+from transformer_lib.attention import make_attention
 from transformer_lib.files import write_file
 from transformer_lib.models import (
     CausalLM,
@@ -17,6 +19,7 @@ from transformer_lib.models import (
     SequenceClassifier,
     VisionTransformer,
 )
+from transformer_lib.parts import Parts
 from transformer_lib.run_checkpoints import read_checkpoint, write_checkpoint
 from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
@@ -82,6 +85,68 @@ def test_only_models_of_the_library_are_written(tmp_path):
     with pytest.raises(ValueError, match="model='Linear' must be one of 'CausalLM'"):
         save_model(nn.Linear(2, 2), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+class OwnNorm(nn.Module):
+    """A norm of one's own; its tensor has a name that the library's norms had before."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.gain = nn.Parameter(torch.rand(config.d_model))
+
+    def forward(self, x):
+        return self.gain * x / (1 + x.abs().amax(dim=-1, keepdim=True))
+
+
+OWN = Parts(norm=OwnNorm, feed_forward=lambda config: nn.Linear(config.d_model, config.d_model))
+BUILDERS = {
+    "CausalLM": lambda **own: CausalLM(tiny(), **own),
+    "Seq2SeqLM": lambda **own: Seq2SeqLM(tiny(**TIED), **own),
+    "MaskedLM": lambda **own: MaskedLM(tiny(**TIED), **own),
+    "SequenceClassifier": lambda **own: SequenceClassifier(tiny(), n_classes=3, **own),
+    "VisionTransformer": lambda **own: VisionTransformer(tiny(max_len=5), 8, 4, 1, 10, **own),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_model_with_parts_of_its_own_comes_back_with_them(name, tmp_path):
+    model = make(partial(BUILDERS[name], parts=OWN)).float()
+    save_model(model, tmp_path)
+    loaded = load_model(tmp_path, parts=OWN)
+    assert type(loaded).__name__ == name
+    assert loaded.parts is OWN
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    with pytest.raises(
+        ValueError,
+        match=r"model\.json cannot be read: the model has parts of its own; expected "
+        r"parts=Parts\(feed_forward=.*<lambda>, norm=test_saving\.OwnNorm\)$",
+    ):
+        load_model(tmp_path)
+    with pytest.raises(ValueError, match=r"expected parts=Parts\(feed_forward=.*<lambda>\)$"):
+        load_model(tmp_path, parts=Parts(norm=OwnNorm))
+
+
+def test_a_model_without_parts_of_its_own_says_nothing_of_them(tmp_path):
+    save_model(CausalLM(tiny()), tmp_path)
+    assert json.loads((tmp_path / "model.json").read_text()).keys() == {"class", "arguments"}
+    same = Parts(attention=lambda config: make_attention(config))
+    assert load_model(tmp_path, parts=same).parts is same  # a part that fits the weights may come
+
+
+def test_a_model_whose_tensors_have_the_old_names_is_read(tmp_path):
+    model = make(lambda: CausalLM(tiny(**LLAMA))).float()
+    save_model(model, tmp_path)
+
+    def give_old_names(tensors):
+        for name in list(tensors):
+            old = name.replace(".up.", ".expand.").replace(".down.", ".contract.")
+            tensors[old.replace("norm.weight", "norm.gain")] = tensors.pop(name)
+
+    change_tensors(tmp_path, give_old_names)
+    names = load_file(tmp_path / "model.safetensors").keys()
+    assert {name.split(".")[-1] for name in names} >= {"gain"}
+    assert any(".expand." in name for name in names)
+    assert torch.equal(load_model(tmp_path)(IDS), model(IDS))
 
 
 def change_json(folder, **changes):
