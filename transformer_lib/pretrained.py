@@ -104,7 +104,7 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
         folder: where ``config.json`` and ``model.safetensors`` are written; made if need be.
 
     Raises:
-        ValueError: if no family has models like this one; it says which choice differs.
+        ValueError: if no family has models like this one; it says which choice or part differs.
 
     Example:
         >>> from transformer_lib import CausalLM, TransformerConfig

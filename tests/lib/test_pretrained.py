@@ -25,6 +25,7 @@ from transformer_lib.models import (
     SequenceClassifier,
     VisionTransformer,
 )
+from transformer_lib.parts import Parts
 from transformer_lib.presets import PRESETS
 from transformer_lib.pretrained import load_pretrained, save_pretrained
 
@@ -991,6 +992,10 @@ CANNOT_BE_WRITTEN = [
     (
         lambda: CausalLM(replace(GPT2_CONFIG, position="alibi")),
         "no family of checkpoints has a CausalLM with position='alibi'",
+    ),
+    (
+        lambda: CausalLM(GPT2_CONFIG, parts=Parts(norm=lambda c: nn.LayerNorm(c.d_model))),
+        "norm of parts is not the library's: it cannot be written",
     ),
     (
         lambda: MaskedLM(replace(BERT_CONFIG, activation="swiglu")),

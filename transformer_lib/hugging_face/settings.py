@@ -10,6 +10,7 @@ from transformer_lib.hugging_face.families import FAMILIES
 from transformer_lib.hugging_face.family import Family, Settings, check_setting
 from transformer_lib.hugging_face.layouts import Model
 from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer
+from transformer_lib.parts import STANDARD_PARTS
 
 # The keys of which no family can follow more than one value.
 _MUST_BE: Settings = {
@@ -179,7 +180,7 @@ def write_settings(model: Model) -> Settings:
         The settings, ready for JSON.
 
     Raises:
-        ValueError: if no family has such a model, or if a choice would be lost.
+        ValueError: if no family has such a model, or if a choice or a part would be lost.
 
     Example:
         >>> model = CausalLM(replace(FAMILIES["gpt2"].base, d_model=12, n_layers=1))
@@ -187,6 +188,7 @@ def write_settings(model: Model) -> Settings:
         12
     """
     architecture = architecture_of(model)
+    _check_parts(model)
     family = next(f for f in FAMILIES.values() if architecture in f.architectures)
     config = _spelled_out(model.config)
     names = {ours: name for name, ours in reversed(family.activations.items())}
@@ -206,6 +208,14 @@ def write_settings(model: Model) -> Settings:
         if ours != theirs:
             raise ValueError(f"{name}={ours!r} cannot be written: {architecture} has {theirs!r}")
     return settings
+
+
+def _check_parts(model: Model) -> None:
+    """Raise an error if a part of the model is made by its owner: the format has no word for it."""
+    parts = getattr(model, "parts", STANDARD_PARTS)
+    for field in fields(STANDARD_PARTS):
+        if getattr(parts, field.name) is not getattr(STANDARD_PARTS, field.name):
+            raise ValueError(f"{field.name} of parts is not the library's: it cannot be written")
 
 
 def _fields_that_matter(model: Model) -> list[str]:
