@@ -249,7 +249,7 @@ class Generation:
 
     def compiled(self) -> Run:
         """Build our `generate` with a static cache and a compiled step."""
-        from transformer_lib.decoding import CompiledDecoder  # noqa: PLC0415
+        from transformer_lib.compiled import CompiledDecoder  # noqa: PLC0415
 
         fast = CompiledDecoder(self.model, max_len=self.prompt_length + self.new_tokens)
         return lambda: generate(fast, self.prompt, max_new_tokens=self.new_tokens)

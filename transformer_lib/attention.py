@@ -53,6 +53,7 @@ def attention(
         ValueError: if the shapes do not fit together.
 
     Example:
+        >>> import torch
         >>> q = torch.tensor([[1.0, 0.0]])
         >>> k = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> v = torch.tensor([[10.0], [20.0]])
@@ -102,6 +103,7 @@ class AttentionHead(nn.Module):
         ValueError: if a width is not positive.
 
     Example:
+        >>> import torch
         >>> head = AttentionHead(d_model=8, d_head=4)
         >>> output, weights = head(torch.zeros(2, 5, 8))
         >>> output.shape, weights.shape
@@ -164,6 +166,7 @@ class MultiHeadAttention(nn.Module):
         ValueError: if the sizes do not divide.
 
     Example:
+        >>> import torch
         >>> attend = MultiHeadAttention(d_model=8, n_heads=4, n_kv_heads=2)
         >>> attend(torch.zeros(2, 5, 8), causal=True).shape
         torch.Size([2, 5, 8])
@@ -322,6 +325,7 @@ def make_attention(config: TransformerConfig) -> MultiHeadAttention:
         A new multi-head attention.
 
     Example:
+        >>> import torch
         >>> make_attention(TransformerConfig(d_model=8, n_heads=4)).d_head
         2
     """

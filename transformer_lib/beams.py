@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from transformer_lib.cache import KeyValueCache
 from transformer_lib.checks import check_number, check_whole
 from transformer_lib.decoding import DecodingStep, LanguageModel
 from transformer_lib.generation import end_tokens
@@ -26,6 +27,7 @@ def beam_search(
     source: Int[Tensor, "B S"] | None = None,
     source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
     use_cache: bool = True,
+    cache: KeyValueCache | None = None,
 ) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
     """Look for the most probable continuations, following ``n_beams`` of them at a time.
 
@@ -47,6 +49,7 @@ def beam_search(
         source: what a ``Seq2SeqLM`` reads, ``(B, S)``.
         source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
         use_cache: whether to keep keys and values, or to compute them anew in each step.
+        cache: a cache for ``B * N`` rows to use instead of one of its own.
 
     Returns:
         The hypotheses with the prompt, ``(B, N, L)``, best first, and their scores ``(B, N)``: the
@@ -77,6 +80,7 @@ def beam_search(
             source=None if source is None else _repeat(source, n_beams),
             source_mask=None if source_mask is None else _repeat(source_mask, n_beams),
             use_cache=use_cache,
+            cache=cache,
         )
         ends = end_tokens(eos_id, pad_id, prompt, model.config.vocab_size)
         ids, totals = _search(step, prompt, n_beams, max_new_tokens, ends, pad_id)

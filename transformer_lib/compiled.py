@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial
 
 import torch
@@ -18,6 +18,75 @@ from transformer_lib.static_cache import StaticCache
 
 _CompilerOptions = dict[str, str | int | bool | Callable[..., object]]
 ROOM = 64  # attention looks at so many places, then at twice as many, ...
+
+
+class _RecordedSteps:
+    """Steps of one token for batches of one shape, and the memory that they read and write.
+
+    Args:
+        step: reads the batch for which they are recorded.
+        cache: that of the step.
+        key: what the recordings depend on.
+        token: where the newest token of each row is put, ``(B, 1)``.
+    """
+
+    def __init__(
+        self, step: DecodingStep, cache: StaticCache, key: list[object], token: Tensor
+    ) -> None:
+        self.step, self.cache, self.key, self.token = step, cache, key, token
+        self._fast: DecodingStep | None = None  # the same with a copy of the model
+        self._replays: dict[int, Callable[[], Tensor]] = {}  # by the number of places seen
+
+    def take_over(self, other: DecodingStep) -> None:
+        """Go on with another batch, at the addresses from which recordings read."""
+        for old, new in zip(_state(self.step), _state(other), strict=True):
+            if old is not None and new is not None:
+                old.copy_(new)
+        self.cache.reset()
+
+    def run_plainly(self, new: Int[Tensor, "B T"], n_keys: int) -> Float[Tensor, "B V"]:
+        """Run a step with the model itself."""
+        with generating(self.step.model):
+            return self.step.read(new, n_keys)
+
+    def replay(self, token: Int[Tensor, "B 1"], n_keys: int) -> Float[Tensor, "B V"]:
+        """Run a recorded step; if it is the first that sees so many places, record it."""
+        self.token.copy_(token)
+        if n_keys not in self._replays:
+            self._replays[n_keys] = self._record(n_keys)
+        self.cache.count_on_device()
+        return self._replays[n_keys]()
+
+    def _record(self, n_keys: int) -> Callable[[], Tensor]:
+        """Compile a step that looks at so many places; return what runs it."""
+        on_gpu, single = self.token.device.type == "cuda", len(self.token) == 1
+        if self._fast is None:
+            twin = _shared_copy(self.step.model)
+            self._fast = copy(self.step)
+            self._fast.use(_biases_apart(twin) if on_gpu and single else twin)
+        # For a single row, products are sums over one pass of the weights. Told so, the compiler
+        # writes them itself, together with all that happens to the row before and after.
+        options: _CompilerOptions | None = None
+        if on_gpu and single:
+            options = {"coordinate_descent_tuning": True}
+        run = partial(torch.compile(self._fast.read, options=options), self.token, n_keys)
+        if not on_gpu:
+            return run
+        start, graph, side = self.cache.length, torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())  # CUDA wants a stream of its own for this
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                run()
+                self.cache.rewind(start)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            logits = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return logits.clone()  # the next replay writes to the same place
+
+        return replay
 
 
 class CompiledDecoder(nn.Module):
@@ -37,7 +106,7 @@ class CompiledDecoder(nn.Module):
         max_len: the longest sequence, prompt included.
 
     Example:
-        >>> from transformer_lib.config import TransformerConfig
+        >>> from transformer_lib.models import CausalLM
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> CompiledDecoder(model, max_len=32).config.d_model
         8
@@ -96,7 +165,7 @@ class CompiledDecoder(nn.Module):
         return partial(self._next, step, self._recorded)
 
     def _next(
-        self, begun: DecodingStep, steps: "_RecordedSteps", ids: Int[Tensor, "B T"]
+        self, begun: DecodingStep, steps: _RecordedSteps, ids: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B V"]:
         """The scores of the token after ``ids``: plainly for the prompt, compiled afterwards."""
         if begun is not self._begun:  # they would write into the same cache
@@ -111,72 +180,6 @@ class CompiledDecoder(nn.Module):
         if any(self._hooks) or any("forward" in names for names in self._attributes):
             return steps.run_plainly(ids[:, -1:], n_keys)
         return steps.replay(ids[:, -1:], n_keys)
-
-
-class _RecordedSteps:
-    """Steps of one token for batches of one shape, and the memory that they read and write.
-
-    Args:
-        step: reads the batch for which they are recorded.
-        cache: that of the step.
-        key: what the recordings depend on.
-        token: where the newest token of each row is put, ``(B, 1)``.
-    """
-
-    def __init__(
-        self, step: DecodingStep, cache: StaticCache, key: list[object], token: Tensor
-    ) -> None:
-        self.step, self.cache, self.key, self.token = step, cache, key, token
-        self._fast: DecodingStep | None = None  # the same with a copy of the model
-        self._replays: dict[int, Callable[[], Tensor]] = {}  # by the number of places seen
-
-    def take_over(self, other: DecodingStep) -> None:
-        """Go on with another batch, at the addresses from which recordings read."""
-        for old, new in zip(_state(self.step), _state(other), strict=True):
-            if old is not None and new is not None:
-                old.copy_(new)
-        self.cache.reset()
-
-    def run_plainly(self, new: Int[Tensor, "B T"], n_keys: int) -> Float[Tensor, "B V"]:
-        """Run a step with the model itself."""
-        with generating(self.step.model):
-            return self.step.read(new, n_keys)
-
-    def replay(self, token: Int[Tensor, "B 1"], n_keys: int) -> Float[Tensor, "B V"]:
-        """Run a recorded step; if it is the first that sees so many places, record it."""
-        self.token.copy_(token)
-        if n_keys not in self._replays:
-            self._replays[n_keys] = self._record(n_keys)
-        self.cache.count_on_device()
-        return self._replays[n_keys]()
-
-    def _record(self, n_keys: int) -> Callable[[], Tensor]:
-        """Compile a step that looks at so many places; return what runs it."""
-        on_gpu, single = self.token.device.type == "cuda", len(self.token) == 1
-        if self._fast is None:
-            twin = _shared_copy(self.step.model)
-            self._fast = self.step.with_model(_biases_apart(twin) if on_gpu and single else twin)
-        # For a single row, products are sums over one pass of the weights. Told so, the compiler
-        # writes them itself, together with all that happens to the row before and after.
-        options: _CompilerOptions = {"coordinate_descent_tuning": on_gpu and single}
-        run = partial(torch.compile(self._fast.read, options=options), self.token, n_keys)
-        if not on_gpu:
-            return run
-        start, graph, side = self.cache.length, torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())  # CUDA wants a stream of its own for this
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                run()
-                self.cache.rewind(start)
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
-            logits = run()
-
-        def replay() -> Tensor:
-            graph.replay()
-            return logits.clone()  # the next replay writes to the same place
-
-        return replay
 
 
 def _state(step: DecodingStep) -> list[Tensor | None]:
@@ -213,7 +216,7 @@ def _biases_apart(model: LanguageModel) -> LanguageModel:
         for name, child in part.named_children():
             if isinstance(child, nn.Linear) and is_plain_linear(child) and child.bias is not None:
                 setattr(part, name, _ProductAndBias(child))
-    return model
+    return model.eval()
 
 
 class _ProductAndBias(nn.Module):

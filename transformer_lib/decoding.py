@@ -1,8 +1,7 @@
-"""One decoding step: the tokens so far in, the scores of the next one out."""
+"""One decoding step: tokens in, scores of the next one out."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
@@ -12,7 +11,7 @@ from transformer_lib.blocks import next_positions
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.checks import check_whole, expect_shape
 from transformer_lib.embeddings import check_ids
-from transformer_lib.encoder_decoder import Decoder, EncoderDecoder
+from transformer_lib.encoder_decoder import EncoderDecoder
 from transformer_lib.hooks import forward_hooks, has_forward_of
 from transformer_lib.models import CausalLM, Seq2SeqLM
 
@@ -44,6 +43,7 @@ class DecodingStep:
         ValueError: if something does not fit together, or there is no room for so many tokens.
 
     Example:
+        >>> import torch
         >>> from transformer_lib.config import TransformerConfig
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
         >>> prompt = torch.tensor([[5, 7, 9]])
@@ -73,7 +73,7 @@ class DecodingStep:
         if max_len > limit:
             room = f"there is room for max_len={limit}, not counting the last token"
             raise ValueError(f"{max_new_tokens=} after a prompt of {sizes['T']} tokens: {room}")
-        self.model, self.decoder, self.output = model, _decoder(model), model.output
+        self.use(model)
         if use_cache and cache is None:
             cache = KeyValueCache(model.config.n_layers, max_len)
         self.cache = cache
@@ -130,11 +130,10 @@ class DecodingStep:
         last: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
         return last
 
-    def with_model(self, model: LanguageModel) -> "DecodingStep":
-        """Return a step that reads the same batch with another model of the same form."""
-        other = copy(self)
-        other.model, other.decoder, other.output = model, _decoder(model), model.output
-        return other
+    def use(self, model: LanguageModel) -> None:
+        """Go on reading the batch with this model, whose form is that of the last."""
+        self.model, self.output = model, model.output
+        self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch in this order, each with the memory of its place."""
@@ -156,6 +155,7 @@ def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool
         ValueError: if the shape is another one, or padding does not stand on the left.
 
     Example:
+        >>> import torch
         >>> prompt_rows(torch.tensor([[False, True, True]])[:, None, None], {"B": 1, "T": 3})
         tensor([[False,  True,  True]])
     """
@@ -195,10 +195,6 @@ def generating(model: nn.Module) -> Iterator[None]:
     finally:
         for attributes in in_training:
             attributes["training"] = True
-
-
-def _decoder(model: LanguageModel) -> Decoder:
-    return model.decoder if isinstance(model, CausalLM) else model.body.decoder
 
 
 def _check_kind(model: nn.Module, source: Tensor | None) -> None:

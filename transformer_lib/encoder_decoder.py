@@ -29,7 +29,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.parts = config, parts
         self.embedding = Embedding(config, parts=parts)
         self.stack = Stack(config, causal=False, parts=parts)
         initialise(self, config)
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
         parts: Parts = STANDARD_PARTS,
     ) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.parts = config, parts
         self.embedding = Embedding(config, parts=parts)
         self.stack = Stack(config, causal=True, cross_attention=cross_attention, parts=parts)
         initialise(self, config)
@@ -148,7 +148,7 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.parts = config, parts
         self.encoder = Encoder(config, parts=parts)
         self.decoder = Decoder(config, cross_attention=True, parts=parts)
         if config.tie_embeddings:

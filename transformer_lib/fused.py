@@ -1,6 +1,7 @@
-"""Attention by PyTorch's fused kernel, which never stores the weights.
+"""Attention by PyTorch's fused kernel.
 
-:func:`fused_attention` answers what :func:`~transformer_lib.attention.attention` answers, faster.
+:func:`fused_attention` answers what :func:`~transformer_lib.attention.attention` answers, faster,
+and never stores the weights.
 What is hard about it is not the formula but the kernel: what it may be told, and on which machine.
 """
 
@@ -52,6 +53,7 @@ def fused_attention(
         ValueError: if the shapes do not fit together.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.eye(2)[:1], torch.eye(2), torch.tensor([[10.0], [20.0]])
         >>> fused_attention(q, k, v)  # as attention() has it: 10 with 0.67, 20 with 0.33
         tensor([[13.3024]])
@@ -91,6 +93,7 @@ def repeat_heads(
         ``(..., H, S, K)``: heads 0 to H/G - 1 get the first, and so on.
 
     Example:
+        >>> import torch
         >>> repeat_heads(torch.tensor([1.0, 2.0]).view(2, 1, 1), n_heads=4).flatten()
         tensor([1., 1., 2., 2.])
     """

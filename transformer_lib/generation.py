@@ -23,6 +23,35 @@ from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
 Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """When a row has ended, and what it is filled with then."""
+
+    tokens: Int[Tensor, " n_ends"]
+    stop: Stop | None
+    pad_id: int
+
+    @property
+    def may_come(self) -> bool:
+        return len(self.tokens) > 0 or self.stop is not None
+
+    def reached(self, new: Int[Tensor, "B n"]) -> Bool[Tensor, " B"]:
+        """Which rows end with their newest token."""
+        ended = torch.isin(new[:, -1], self.tokens)
+        if callable(self.stop):
+            answer = torch.as_tensor(self.stop(new), device=new.device)
+            expect_shape("what stop returned", answer, "B", {"B": len(new)})
+            return ended | answer
+        for sequence in self.stop or ():
+            if not isinstance(sequence, Sequence) or not sequence:
+                wanted = "must hold sequences of ids, each with one id at least"
+                raise ValueError(f"stop={self.stop} {wanted}")
+            start = new.shape[1] - len(sequence)
+            if start >= 0:
+                ended = ended | (new[:, start:] == new.new_tensor(sequence)).all(dim=1)
+        return ended
+
+
 def generate(
     model: LanguageModel | CompiledDecoder,
     prompt: Int[Tensor, "B T"],
@@ -88,24 +117,13 @@ def generate(
         (torch.Size([2, 6]), [[5, 7], [8, 9]])
     """
     tokens = stream(
-        model,
-        prompt,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        eos_id=eos_id,
-        pad_id=pad_id,
-        stop=stop,
-        generator=generator,
-        prompt_mask=prompt_mask,
-        source=source,
-        source_mask=source_mask,
-        use_cache=use_cache,
-        cache=cache,
-    )
+        model, prompt, max_new_tokens=max_new_tokens,
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, generator=generator,
+        eos_id=eos_id, pad_id=pad_id, stop=stop,
+        prompt_mask=prompt_mask, source=source, source_mask=source_mask,
+        use_cache=use_cache, cache=cache,
+    )  # fmt: skip
     ids = [prompt]
     for newest in tokens:
         ids.append(newest[:, None])
@@ -181,29 +199,19 @@ def stream(
     sampling = _sampling(temperature, top_k, top_p, min_p, repetition_penalty)
     step: Callable[[Tensor], Tensor]
     with torch.no_grad():
-        if isinstance(model, CompiledDecoder):
-            if cache is not None or not use_cache:
-                raise TypeError(
-                    "a CompiledDecoder has a cache of its own: leave out cache= and use_cache="
-                )
-            step = model.begin(
-                prompt,
-                max_new_tokens,
-                prompt_mask=prompt_mask,
-                source=source,
-                source_mask=source_mask,
-            )
-        else:
+        if not isinstance(model, CompiledDecoder):
             step = DecodingStep(
-                model,
-                prompt,
-                max_new_tokens,
-                prompt_mask=prompt_mask,
-                source=source,
-                source_mask=source_mask,
-                use_cache=use_cache,
-                cache=cache,
-            )
+                model, prompt, max_new_tokens, prompt_mask=prompt_mask,
+                source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
+            )  # fmt: skip
+        elif cache is not None or not use_cache:
+            why = "a CompiledDecoder has a cache of its own"
+            raise TypeError(f"{why}: leave out cache= and use_cache=")
+        else:
+            step = model.begin(
+                prompt, max_new_tokens, prompt_mask=prompt_mask,
+                source=source, source_mask=source_mask,
+            )  # fmt: skip
     ending = _Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
     seen = None
     if sampling.repetition_penalty != 1:
@@ -216,7 +224,7 @@ def _go_on(
     prompt: Int[Tensor, "B T"],
     max_new_tokens: int,
     sampling: Sampling,
-    ending: "_Ending",
+    ending: _Ending,
     seen: Bool[Tensor, "B V"] | None,
     generator: torch.Generator | None,
 ) -> Iterator[Int[Tensor, " B"]]:
@@ -241,35 +249,6 @@ def _go_on(
             if not running.any():  # only then a GPU has to wait
                 watch.check()
                 return
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """When a row has ended, and what it is filled with then."""
-
-    tokens: Int[Tensor, " n_ends"]
-    stop: Stop | None
-    pad_id: int
-
-    @property
-    def may_come(self) -> bool:
-        return len(self.tokens) > 0 or self.stop is not None
-
-    def reached(self, new: Int[Tensor, "B n"]) -> Bool[Tensor, " B"]:
-        """Which rows end with their newest token."""
-        ended = torch.isin(new[:, -1], self.tokens)
-        if callable(self.stop):
-            answer = torch.as_tensor(self.stop(new), device=new.device)
-            expect_shape("what stop returned", answer, "B", {"B": len(new)})
-            return ended | answer
-        for sequence in self.stop or ():
-            if not isinstance(sequence, Sequence) or not sequence:
-                wanted = "must hold sequences of ids, each with one id at least"
-                raise ValueError(f"stop={self.stop} {wanted}")
-            start = new.shape[1] - len(sequence)
-            if start >= 0:
-                ended = ended | (new[:, start:] == new.new_tensor(sequence)).all(dim=1)
-        return ended
 
 
 def end_tokens(

@@ -112,8 +112,8 @@ def additive_mask(
         dtype: of the numbers.
 
     Returns:
-        The bias, and the lowest finite number where a query may not attend: a row that may attend
-        to nothing has even weights then, not NaN.
+        The bias, and the lowest finite number where a query may not attend. So a row that may
+        attend to nothing has even weights, not NaN.
 
     Example:
         >>> additive_mask(torch.tensor([True, False]), None, torch.float32)

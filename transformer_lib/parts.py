@@ -1,4 +1,4 @@
-"""What a block is made of: the place where another attention, network or norm is put in."""
+"""What a block is made of: the seam for parts of one's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

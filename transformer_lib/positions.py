@@ -211,6 +211,7 @@ class AlibiBias(nn.Module):
         n_heads: H, the number of heads.
 
     Example:
+        >>> from transformer_lib.masks import query_key_distances
         >>> AlibiBias(n_heads=8)(query_key_distances(1, 3))[0, 0]
         tensor([[-1.0000, -0.5000, -0.0000]])
     """
@@ -277,6 +278,7 @@ class T5Bias(nn.Module):
         max_distance: everything at least this far shares the last bucket.
 
     Example:
+        >>> from transformer_lib.masks import query_key_distances
         >>> T5Bias(n_heads=8, bidirectional=True)(query_key_distances(2, 5)).shape
         torch.Size([1, 8, 2, 5])
     """

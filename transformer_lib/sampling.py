@@ -1,4 +1,4 @@
-"""From the scores of the next token to a token: the best one, or one drawn at random."""
+"""From scores to a token: the best, or one drawn at random."""
 
 import math
 from dataclasses import dataclass
@@ -67,7 +67,8 @@ def filter_logits(
     In this order, which is that of ``transformers``: repetition penalty, temperature, top-k,
     top-p, min-p. So top-p and min-p look at probabilities after the temperature, and at those
     of the tokens that are left. One difference: the repetition penalty of ``transformers`` takes
-    padding in the prompt for a token that was there before, :func:`generate` does not.
+    padding in the prompt for a token that was there before;
+    :func:`~transformer_lib.generation.generate` does not.
 
     Args:
         logits: scores of the next token, ``(B, V)``.

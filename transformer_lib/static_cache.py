@@ -1,4 +1,4 @@
-"""A cache with the same shapes in every step, for steps that are compiled or recorded."""
+"""A cache for compiled steps: the same shapes in each."""
 
 import torch
 from jaxtyping import Float, Int

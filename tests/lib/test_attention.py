@@ -14,10 +14,10 @@ from transformer_lib.attention import (
     AttentionHead,
     MultiHeadAttention,
     attention,
-    fused_attention,
 )
-from transformer_lib.cache import KeyValueStore
-from transformer_lib.masks import causal_mask, padding_mask
+from transformer_lib.cache import LayerCache
+from transformer_lib.fused import fused_attention
+from transformer_lib.masks import causal_mask, padding_mask, query_key_distances
 from transformer_lib.positions import AlibiBias, rope_angles, rotate
 
 SHAPES = {  # q batch, T, S, K, Dv
@@ -291,12 +291,12 @@ class TestGroups:
     def test_keys_and_values_are_not_copied(self, n_queries):
         """What is set aside is less than one copy of the keys for every query head."""
         torch.manual_seed(0)
-        attend, store = MultiHeadAttention(64, 16, n_kv_heads=2).eval(), KeyValueStore(512)
+        attend, cache = MultiHeadAttention(64, 16, n_kv_heads=2).eval(), LayerCache(512)
         keys = 2 * 512 * 4 * 4  # bytes: heads, positions, width, float32
         with torch.no_grad():
-            attend(torch.randn(1, 512 - n_queries, 64), causal=True, store=store)
+            attend(torch.randn(1, 512 - n_queries, 64), causal=True, cache=cache)
             with torch.profiler.profile(profile_memory=True) as profile:
-                attend(torch.randn(1, n_queries, 64), causal=True, store=store)
+                attend(torch.randn(1, n_queries, 64), causal=True, cache=cache)
         largest = max(event.self_cpu_memory_usage for event in profile.events())
         assert largest < 8 * keys
 
@@ -331,7 +331,7 @@ def test_rope_turns_in_float32_whatever_the_precision_of_queries_and_keys(pairin
 
 
 def test_a_bias_in_bfloat16_is_as_exact_as_fused_attention_says():
-    bias = AlibiBias(8)(1, 2001)[0, :, 0]  # (H, S)
+    bias = AlibiBias(8)(query_key_distances(1, 2001))[0, :, 0]  # (H, S)
     rounded = bias.bfloat16().float()
     assert ((rounded - bias).abs() <= bias.abs() / 256).all()
     assert len(rounded[0].unique()) < 700 < len(bias[0].unique())

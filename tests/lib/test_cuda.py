@@ -13,16 +13,19 @@ from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
 from transformer_lib import losses
-from transformer_lib.attention import attention, fused_attention
+from transformer_lib.attention import attention
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.data import IGNORE, TextWindows
-from transformer_lib.decoding import CompiledDecoder
-from transformer_lib.generation import Sampling, generate, stream
+from transformer_lib.fused import fused_attention
+from transformer_lib.generation import generate, stream
 from transformer_lib.losses import linear_cross_entropy
 from transformer_lib.masks import causal_mask, padding_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
+from transformer_lib.sampling import Sampling
+from transformer_lib.static_cache import StaticCache
 from transformer_lib.training import train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
@@ -256,7 +259,7 @@ def test_no_token_makes_the_gpu_wait(compiled):
 
 def test_a_static_cache_that_is_full_says_so_on_the_gpu():
     model = randomise(CausalLM(small_config())).cuda().eval()
-    cache = KeyValueCache(2, max_len=4, static="cuda")
+    cache = StaticCache(2, max_len=4, device="cuda")
     ids = torch.tensor([[3, 5, 7]]).cuda()
     with torch.no_grad():
         model(ids, cache=cache)

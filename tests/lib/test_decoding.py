@@ -1,6 +1,5 @@
-"""Caches, joined projections and compiled steps give the answers of the plain ones."""
+"""Caches and compiled steps give the answers of the plain ones."""
 
-import contextlib
 from functools import partial
 
 import pytest
@@ -10,15 +9,12 @@ from torch import nn
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Stack
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.compiled import CompiledDecoder, _biases_apart, _shared_copy
 from transformer_lib.config import TransformerConfig
-from transformer_lib.decoding import (
-    CompiledDecoder,
-    DecodingStep,
-    _biases_apart,
-    generating,
-)
-from transformer_lib.generation import Sampling, generate, stream
+from transformer_lib.decoding import DecodingStep, generating
+from transformer_lib.generation import generate, stream
 from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.static_cache import StaticCache
 
 POSITIONS = ("sinusoidal", "learned", "rope", "alibi", "t5", "none")
 
@@ -35,7 +31,7 @@ class TestStaticCache:
         torch.manual_seed(0)
         model = CausalLM(config(position=position, window=window)).eval()
         ids = torch.randint(30, (2, 9))
-        cache = KeyValueCache(2, max_len=16, static="cpu")
+        cache = StaticCache(2, max_len=16)
         with torch.no_grad():
             parts = []
             for n_keys, new in ((6, ids[:, :4]), (12, ids[:, 4:5]), (16, ids[:, 5:])):
@@ -50,7 +46,7 @@ class TestStaticCache:
         ids = torch.randint(30, (1, 6))
         padded = torch.cat((torch.zeros(1, 3, dtype=torch.long), ids), dim=1)
         real = torch.tensor([[False] * 3 + [True] * 13])[:, None, None]
-        cache = KeyValueCache(2, max_len=16, static="cpu")
+        cache = StaticCache(2, max_len=16)
         with torch.no_grad():
             positions = (torch.arange(9)[None] - 3).clamp(min=0)
             logits = model(padded, real, positions=positions, cache=cache)
@@ -60,7 +56,7 @@ class TestStaticCache:
     def test_more_than_it_holds_is_refused_before_anything_is_written(self):
         torch.manual_seed(0)
         model, ids = CausalLM(config()).eval(), torch.randint(30, (1, 6))
-        cache = KeyValueCache(2, max_len=4, static="cpu")
+        cache = StaticCache(2, max_len=4)
         with torch.no_grad():
             model(ids[:, :3], cache=cache)
             wanted = r"the cache holds max_len=4 positions; 3 are in use and 2 more were given"
@@ -72,7 +68,7 @@ class TestStaticCache:
     def test_steps_that_were_compiled_by_hand_are_counted_too(self):
         torch.manual_seed(0)
         model, ids = CausalLM(config(n_layers=1)).eval(), torch.randint(30, (1, 5))
-        cache = KeyValueCache(1, max_len=4, static="cpu")
+        cache = StaticCache(1, max_len=4)
         fast = torch.compile(model, backend="eager")
         with torch.no_grad():
             for n in range(3):
@@ -84,30 +80,28 @@ class TestStaticCache:
 
     def test_its_memory_is_where_it_was(self):
         stack = Stack(config(), causal=True)
-        cache = KeyValueCache(2, max_len=8, static="cpu")
+        cache = StaticCache(2, max_len=8)
         with torch.no_grad():
             stack(torch.zeros(1, 2, 16), cache=cache)
-            before = [store._stored[0].data_ptr() for store in cache.own]
+            before = [layer._stored[0].data_ptr() for layer in cache.layers]
             stack(torch.zeros(1, 2, 16), cache=cache)
-        assert [store._stored[0].data_ptr() for store in cache.own] == before
+        assert [layer._stored[0].data_ptr() for layer in cache.layers] == before
         assert cache.n_bytes == 2 * 2 * 8 * 8 * 4  # layers, k and v, places, heads * K, bytes
 
     def test_more_than_it_holds_is_refused(self):
         wanted = "the cache holds max_len=4 positions; 0 are in use and 5 more were given"
         with pytest.raises(ValueError, match=wanted):
-            Stack(config(), causal=True)(
-                torch.zeros(1, 5, 16), cache=KeyValueCache(2, max_len=4, static="cpu")
-            )
+            Stack(config(), causal=True)(torch.zeros(1, 5, 16), cache=StaticCache(2, max_len=4))
 
 
-@pytest.mark.parametrize("static", [None, "cpu"])
+@pytest.mark.parametrize("kind", [KeyValueCache, StaticCache])
 class TestRewind:
     @pytest.mark.parametrize("position", POSITIONS)
-    def test_what_comes_next_is_read_as_on_a_fresh_cache(self, static, position):
+    def test_what_comes_next_is_read_as_on_a_fresh_cache(self, kind, position):
         torch.manual_seed(0)
         model = CausalLM(config(position=position)).eval()
         ids, others = torch.randint(30, (2, 2, 7))
-        cache = KeyValueCache(2, max_len=12, static=static)
+        cache = kind(2, max_len=12)
         with torch.no_grad():
             model(ids, cache=cache)
             for length in (7, 5, 3, 0):
@@ -120,13 +114,13 @@ class TestRewind:
                     cache.rewind(length)
                     model(ids[:, length:], cache=cache)
 
-    def test_what_the_encoder_said_is_kept_until_the_cache_is_reset(self, static):
+    def test_what_the_encoder_said_is_kept_until_the_cache_is_reset(self, kind):
         torch.manual_seed(0)
         model = Seq2SeqLM(config()).eval().body
         ids, sources = torch.randint(30, (2, 5)), torch.randint(30, (2, 2, 4))
         with torch.no_grad():
             memory, other = (model.encoder(source) for source in sources)
-            cache = KeyValueCache(2, max_len=8, static=static)
+            cache = kind(2, max_len=8)
             model.decoder(ids, memory, cache=cache)
             cache.rewind(0)
             with pytest.raises(ValueError, match="memory is another one than that whose keys"):
@@ -138,10 +132,10 @@ class TestRewind:
             found = model.decoder(ids, other, cache=cache)
             torch.testing.assert_close(found, model.decoder(ids, other))
 
-    def test_a_call_that_failed_halfway_can_be_taken_back(self, static):
+    def test_a_call_that_failed_halfway_can_be_taken_back(self, kind):
         torch.manual_seed(0)
         model, ids = CausalLM(config()).eval(), torch.randint(30, (1, 6))
-        cache, second = KeyValueCache(2, max_len=8, static=static), model.decoder.stack.blocks[1]
+        cache, second = kind(2, max_len=8), model.decoder.stack.blocks[1]
         with torch.no_grad():
             model(ids[:, :4], cache=cache)
             with (
@@ -174,7 +168,7 @@ class TestMemory:
         torch.manual_seed(0)
         model = Seq2SeqLM(config(n_layers=1)).eval().body.decoder
         ids, memory = torch.randint(30, (2, 3)), torch.randn(2, 4, 16)
-        cache = KeyValueCache(1, max_len=8, static="cpu")
+        cache = StaticCache(1, max_len=8)
         step = torch.compile(model, backend="eager") if compiled else model
         with torch.no_grad():
             model(ids, memory, cache=cache)
@@ -187,7 +181,7 @@ class TestMemory:
     def test_a_step_with_the_same_memory_is_one_graph(self):
         model = Seq2SeqLM(config(n_layers=1)).eval().body.decoder
         ids, memory = torch.randint(30, (2, 3)), torch.randn(2, 4, 16)
-        cache = KeyValueCache(1, max_len=8, static="cpu")
+        cache = StaticCache(1, max_len=8)
         with torch.no_grad():
             model(ids, memory, cache=cache)
             step = torch.compile(model, backend="eager", fullgraph=True)
@@ -216,20 +210,8 @@ class TestMemory:
         assert torch.equal(found, generate(model, ids[:, :1], source=ids, max_new_tokens=4))
 
 
-class TestJoinedProjections:
-    @pytest.mark.parametrize("bias", [True, False])
-    def test_answers_and_gradients_are_those_of_three_products(self, bias):
-        torch.manual_seed(0)
-        attend = MultiHeadAttention(16, 4, n_kv_heads=2, bias=bias)
-        x = torch.randn(2, 5, 16, requires_grad=True)
-        assert attend.join() is not None
-        results = []
-        for fused in (True, False):
-            attend.fused = fused
-            y = attend(x, causal=True)
-            results.append((y, *torch.autograd.grad(y.sum(), (x, *attend.parameters()))))
-        for ours, wanted in zip(*results, strict=True):
-            torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)
+class TestProjections:
+    """Three layers, each called once, whatever stands there and whoever listens."""
 
     def test_a_layer_that_somebody_put_in_is_used(self):
         attend = MultiHeadAttention(16, 4)
@@ -240,8 +222,9 @@ class TestJoinedProjections:
             def forward(self, x):
                 return 2 * super().forward(x)
 
-        attend.value.__class__ = Doubled
-        assert attend.join() is None
+        doubled = Doubled(16, 16)
+        doubled.load_state_dict(attend.value.state_dict())
+        attend.value = doubled
         assert not torch.allclose(attend(x), before)
 
     def test_a_hook_on_a_projection_is_called(self):
@@ -251,12 +234,11 @@ class TestJoinedProjections:
         assert seen == [1]
         handle.remove()
         attend(torch.zeros(1, 3, 16))
-        assert seen == [1], "the hook was removed, so the projections may be joined again"
+        assert seen == [1]
 
-    def test_projections_of_which_only_some_have_a_bias_are_not_joined(self):
+    def test_only_some_may_have_a_bias(self):
         attend = MultiHeadAttention(16, 4).double()
         attend.key.bias = None
-        assert attend.join() is None
         x, results = torch.randn(1, 3, 16).double(), []
         for attend.fused in (True, False):
             results.append(attend(x))
@@ -283,7 +265,7 @@ class TestCompiledDecoder:
                 inputs["source"] = torch.randint(30, (2, 7))
             plain = generate(model, max_new_tokens=8, **inputs)
             assert torch.equal(generate(fast, max_new_tokens=8, **inputs), plain)
-        assert sorted(fast.replays) == [128, 136]
+        assert sorted(fast._recorded._replays) == [128, 136]
         with torch.no_grad():  # training goes on, and the compiled steps see it
             for part in model.modules():
                 if isinstance(part, MultiHeadAttention):
@@ -307,14 +289,14 @@ class TestCompiledDecoder:
         model = CausalLM(config())
         fast = CompiledDecoder(model, max_len=16)
         generate(fast, IDS, max_new_tokens=1)
-        recorded = fast.cache
+        recorded = fast._recorded.cache
         generate(fast, IDS, max_new_tokens=1)
-        assert fast.cache is recorded
+        assert fast._recorded.cache is recorded
         model.double()
         assert torch.equal(
             generate(fast, IDS, max_new_tokens=3), generate(model, IDS, max_new_tokens=3)
         )
-        assert fast.cache is not recorded
+        assert fast._recorded.cache is not recorded
 
     @pytest.mark.parametrize("options", [{"use_cache": False}, {"cache": KeyValueCache(2, 8)}])
     def test_another_cache_is_refused(self, options):
@@ -322,14 +304,18 @@ class TestCompiledDecoder:
         with pytest.raises(TypeError, match="a CompiledDecoder has a cache of its own: leave out"):
             generate(fast, IDS, max_new_tokens=2, **options)
 
-    def test_a_recording_that_fails_leaves_every_layer_as_it_was(self):
+    def test_what_is_compiled_is_a_copy_with_the_weights_of_the_model(self):
         model = CausalLM(config())
-        model.output.forward = mine = lambda x: x
-        with contextlib.suppress(ZeroDivisionError), _biases_apart(model):
-            assert "forward" in vars(model.decoder.stack.blocks[0].attention.query)
-            1 / 0  # noqa: B018
-        assert [part for part in model.modules() if "forward" in vars(part)] == [model.output]
-        assert model.output.forward is mine
+        twin = _biases_apart(_shared_copy(model))
+        query, copied = (m.decoder.stack.blocks[0].attention.query for m in (model, twin))
+        assert type(query) is nn.Linear
+        assert type(copied) is not nn.Linear
+        assert copied.weight is query.weight
+        assert copied.bias is query.bias
+        assert model.training
+        assert not any(part.training for part in twin.modules())
+        assert {id(p) for p in twin.parameters()} == {id(p) for p in model.parameters()}
+        torch.testing.assert_close(twin(IDS), model.eval()(IDS))
 
     def test_what_does_not_fit_is_refused(self):
         model = CausalLM(config())
@@ -342,7 +328,7 @@ class TestCompiledDecoder:
     def test_sampling_and_ends_work_as_they_do_plainly(self):
         torch.manual_seed(0)
         model = CausalLM(config(n_layers=1))
-        options = {"sampling": Sampling(top_k=5, repetition_penalty=1.2), "eos_id": 3}
+        options = {"top_k": 5, "repetition_penalty": 1.2, "eos_id": 3}
         results = []
         for decoder in (model, CompiledDecoder(model, max_len=16)):
             generator = torch.Generator().manual_seed(1)

@@ -20,20 +20,18 @@ from tiny_models import (
 )
 from torch.testing import assert_close
 
+from transformer_lib.beams import beam_search
 from transformer_lib.data import pad
-from transformer_lib.generation import (
-    GREEDY,
-    DecodingStep,
-    Sampling,
-    beam_search,
-    choose_token,
-    filter_logits,
-    generate,
-    stream,
-)
+from transformer_lib.generation import DecodingStep, generate, stream
 from transformer_lib.masks import padding_mask
 from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM
 from transformer_lib.pretrained import load_pretrained
+from transformer_lib.sampling import (
+    GREEDY,
+    Sampling,
+    choose_token,
+    filter_logits,
+)
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 import transformers
@@ -96,8 +94,8 @@ def test_rows_padded_on_the_left_are_those_of_each_row_alone(position, window):
     model, lengths = make(CausalLM, config), (5, 1)
     real = real_tokens(lengths, 5, "left")
     prompt = random_ids(2, 5).masked_fill(~real, 0)
-    sampling = Sampling(temperature=0, repetition_penalty=1.3)  # padding may not count as seen
-    options = {"max_new_tokens": 5, "sampling": sampling}
+    # padding may not count as seen
+    options = {"max_new_tokens": 5, "repetition_penalty": 1.3}
     alone = [
         generate(model, prompt[row : row + 1, 5 - length :], **options)[0, length:].tolist()
         for row, length in enumerate(lengths)
@@ -110,8 +108,7 @@ def test_rows_padded_on_the_left_are_those_of_each_row_alone(position, window):
 def test_a_padded_batch_as_pad_makes_it_can_be_passed_on(gpt):
     prompt, mask = pad([[5, 7, 9], [4]], pad_id=0, side="left")
     assert mask.shape == (2, 1, 1, 3)
-    sampling = Sampling(temperature=0, repetition_penalty=1.3)
-    for run in (partial(generate, sampling=sampling), lambda *a, **k: beam_search(
+    for run in (partial(generate, repetition_penalty=1.3), lambda *a, **k: beam_search(
         *a, **k, n_beams=2
     )[0]):  # fmt: skip
         wide = run(gpt, prompt, max_new_tokens=5, prompt_mask=mask)
@@ -183,8 +180,7 @@ def test_greedy_equals_gpt2_of_transformers(tmp_path, penalty):
     prompt = torch.randint(50, (3, 5), generator=torch.Generator().manual_seed(2))
     first = prompt.gather(1, real.int().argmax(dim=1, keepdim=True))
     prompt = prompt.where(real, first)
-    sampling = Sampling(temperature=0, repetition_penalty=penalty)
-    options = {"max_new_tokens": 12, "sampling": sampling, "prompt_mask": real}
+    options = {"max_new_tokens": 12, "repetition_penalty": penalty, "prompt_mask": real}
     eos_id = generate(ours, prompt, **options)[1, 5 + 4].item()  # a token that will come
     expected = theirs.generate(
         prompt,
@@ -316,7 +312,7 @@ def test_tokens_come_as_often_as_they_should(sampling, expected):
 def test_the_same_seed_draws_the_same_tokens(gpt):
     def draw(seed, **options):
         generator = torch.Generator().manual_seed(seed)
-        options = {"max_new_tokens": 8, "sampling": Sampling(temperature=2.0)} | options
+        options = {"max_new_tokens": 8, "temperature": 2.0} | options
         return generate(gpt, random_ids(2, 3), generator=generator, **options).tolist()
 
     assert draw(1) == draw(1) == draw(1, use_cache=False)
@@ -325,8 +321,8 @@ def test_the_same_seed_draws_the_same_tokens(gpt):
 
 def test_a_vanishing_temperature_is_greedy(gpt):
     prompt = random_ids(2, 3)
-    cold = generate(gpt, prompt, max_new_tokens=8, sampling=Sampling(temperature=1e-9))
-    assert torch.equal(cold, generate(gpt, prompt, max_new_tokens=8, sampling=GREEDY))
+    cold = generate(gpt, prompt, max_new_tokens=8, temperature=1e-9)
+    assert torch.equal(cold, generate(gpt, prompt, max_new_tokens=8, temperature=0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -400,9 +396,24 @@ def test_rows_that_have_ended_may_say_what_they_like(gpt, free):
     assert ids[0, 4:].tolist() == [9] * 4
 
 
+def test_without_a_temperature_only_what_asks_for_a_draw_draws(gpt):
+    prompt, best = random_ids(4, 2), {"max_new_tokens": 12}
+
+    def written(**options):
+        return generate(gpt, prompt, **best, **options, generator=torch.Generator().manual_seed(1))
+
+    greedy = generate(gpt, prompt, **best)
+    assert torch.equal(written(), greedy)
+    assert torch.equal(written(repetition_penalty=1.0), greedy)
+    assert torch.equal(written(top_k=5, temperature=0), greedy)
+    for draws in ({"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.01}):
+        assert torch.equal(written(**draws), written(**draws, temperature=1.0))
+        assert not torch.equal(written(**draws), greedy)
+
+
 def test_the_penalty_sees_the_prompt_and_what_was_generated(gpt):
-    sampling = Sampling(temperature=0, repetition_penalty=1.5)
-    ids = generate(gpt, random_ids(1, 2), max_new_tokens=10, sampling=sampling)[0].tolist()
+    prompt = random_ids(1, 2)
+    ids = generate(gpt, prompt, max_new_tokens=10, repetition_penalty=1.5)[0].tolist()
     assert ids != generate(gpt, random_ids(1, 2), max_new_tokens=10)[0].tolist()
     for n in range(2, 12):
         scores = gpt(torch.tensor([ids[:n]]))[0, -1].tolist()
@@ -749,45 +760,28 @@ WRONG = {
         run(max_new_tokens=23),
         "max_new_tokens=23 after a prompt of 3 tokens: there is room for max_len=24, not counting",
     ),
-    "temperature, as an option": (
-        run(temperature=0.5),
-        "generate() has no option temperature=0.5: put it into sampling=Sampling(temperature=0.5)",
-    ),
-    "top-k, as an option": (
-        run(function=stream, top_k=40),
-        "stream() has no option top_k=40: put it into sampling=Sampling(top_k=40)",
-    ),
-    "top-p, as an option": (
+    "top-p in a beam search": (
         run(function=beam_search, n_beams=2, top_p=0.9),
-        "beam_search() has no option top_p=0.9: generate() draws, with sampling=Sampling(top_p",
+        "beam_search() got an unexpected keyword argument 'top_p'",
     ),
-    "do_sample": (
-        run(do_sample=True),
-        "generate() has no option do_sample=True: use sampling=Sampling() draws",
-    ),
-    "num_beams": (
-        run(num_beams=4),
-        "generate() has no option num_beams=4: use beam_search(..., n_beams=...)",
-    ),
-    "attention_mask": (
-        run(attention_mask=None),
-        "generate() has no option attention_mask=None: use prompt_mask=",
-    ),
-    "eos_token_id": (
-        run(eos_token_id=2),
-        "generate() has no option eos_token_id=2: use eos_id=",
-    ),
+    "do_sample": (run(do_sample=True), "generate() got an unexpected keyword argument 'do_sample'"),
     "unknown": (
-        run(warmth=3),
-        "generate() has no option warmth=3: it takes cache, eos_id, generator, max_new_tokens, on_",
+        run(function=stream, warmth=3),
+        "stream() got an unexpected keyword argument 'warmth'",
     ),
-    "unknown, beams": (
-        run(function=beam_search, n_beams=2, warmth=3),
-        "beam_search() has no option warmth=3: it takes cache, eos_id, length_penalty, max_new_tok",
+    "temperature of generate": (
+        run(temperature=-1),
+        "temperature=-1 must be a number of at least 0",
     ),
-    "sampling, a dictionary": (
-        run(sampling={"temperature": 0.5}),
-        "sampling={'temperature': 0.5} must be a Sampling, such as Sampling(temperature=0.8)",
+    "top-k of generate": (run(top_k=0), "top_k=0 must be a whole number of at least 1"),
+    "top-p of generate": (
+        run(top_p=1.5),
+        "top_p=1.5 must be a number greater than 0 and at most 1",
+    ),
+    "min-p of generate": (run(min_p=2), "min_p=2 must be a number from 0 to 1"),
+    "penalty of generate": (
+        run(repetition_penalty=0),
+        "repetition_penalty=0 must be a number greater than 0",
     ),
     "eos, none at all": (run(eos_id=[]), "eos_id=[] must have one id at least; leave it out if"),
     "eos, one too large": (

@@ -59,7 +59,7 @@ def fails(test):
 @functools.cache
 def passes_on_the_readable_path(test):
     """Whether a test passes with everything as during a mistake, except for the mistake itself."""
-    with mock.patch.object(attention, "fused_attention", attention._readable_attention):
+    with mock.patch.object(attention.MultiHeadAttention, "fused", False):
         test()
     return True
 
@@ -97,7 +97,7 @@ def test_a_mistake_on_one_path_only_shows_between_the_two():
 def originals():
     """Everything that any mistake replaces, as it is now."""
     targets = {target for entry in MISTAKES.values() for target in entry.targets}
-    targets.add("attention.fused_attention")
+    targets.add("attention.MultiHeadAttention.fused")
     return {target: pkgutil.resolve_name(f"transformer_lib.{target}") for target in sorted(targets)}
 
 
@@ -108,7 +108,7 @@ def test_every_mistake_replaces_something_that_exists_and_takes_it_back():
             assert made is entry
             during = originals()
         changed = {target for target in before if during[target] is not before[target]}
-        assert changed == {*entry.targets, "attention.fused_attention"}
+        assert changed == {*entry.targets, "attention.MultiHeadAttention.fused"}
         assert all(during[target] is entry.function for target in entry.targets)
         assert originals() == before
 

@@ -11,16 +11,16 @@ from transformer_lib.attention import (
     AttentionHead,
     MultiHeadAttention,
     attention,
-    fused_attention,
 )
 from transformer_lib.blocks import Block, Stack
-from transformer_lib.cache import KeyValueCache, KeyValueStore
+from transformer_lib.cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.checks import describe
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
+from transformer_lib.fused import fused_attention
 from transformer_lib.losses import Objective
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
 from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
@@ -36,6 +36,7 @@ from transformer_lib.positions import (
 )
 from transformer_lib.presets import build_preset
 from transformer_lib.recipes import Recipe
+from transformer_lib.static_cache import StaticCache
 from transformer_lib.tracing import influence
 from transformer_lib.training import train
 
@@ -73,7 +74,7 @@ def decode_with_cache(n_before, n_now, batch=2):
 
 
 def overfull_store():
-    store = KeyValueStore(max_len=3)
+    store = LayerCache(max_len=3)
     store.append(zeros(1, 1, 2, 4), zeros(1, 1, 2, 4))
     store.append(zeros(1, 1, 2, 4), zeros(1, 1, 2, 4))
 
@@ -93,37 +94,38 @@ def mask_of_the_new_token_alone():
 
 def another_memory(memory):
     def run():
-        attend, store = MultiHeadAttention(8, 2), KeyValueStore()
-        attend(X, X, store=store)
-        attend(X, memory, store=store)
+        attend, cache = MultiHeadAttention(8, 2), MemoryCache(X)
+        attend(X, X, cache=cache)
+        attend(X, memory, cache=cache)
 
     return run
 
 
 def memory_changed_in_place():
-    attend, store, memory = MultiHeadAttention(8, 2), KeyValueStore(), X.clone()
-    attend(X, memory, store=store)
+    attend, memory = MultiHeadAttention(8, 2), X.clone()
+    cache = MemoryCache(memory)
+    attend(X, memory, cache=cache)
     memory.add_(1)
-    attend(X, memory, store=store)
+    attend(X, memory, cache=cache)
 
 
 def keys_of_no_memory():
-    attend, store = MultiHeadAttention(8, 2), KeyValueStore(8)
-    attend(X, store=store)
-    attend(X, X, store=store)
+    attend, cache = MultiHeadAttention(8, 2), LayerCache(8)
+    attend(X, cache=cache)
+    attend(X, X, cache=cache)
 
 
 def overfull_static_cache(n_shown=4):
     """By hand, without a compiled decoder that would count."""
-    model, cache = CausalLM(small_config()).eval(), KeyValueCache(2, 4, static="cpu")
+    model, cache = CausalLM(small_config()).eval(), StaticCache(2, 4)
     cache.show(n_shown)
     for _ in range(5):
         model(IDS[:, :1], cache=cache)
 
 
-def rewind(length, static=None):
+def rewind(length, kind=KeyValueCache):
     def run():
-        model, cache = CausalLM(small_config()), KeyValueCache(2, 16, static=static)
+        model, cache = CausalLM(small_config()), kind(2, 16)
         model(IDS, cache=cache)
         cache.rewind(length)
 
@@ -321,8 +323,8 @@ ATTENTION = [
         "mask has shape (2, 3); expected one that broadcasts to the scores, "
         "(..., T, S) = (2, 2, 3, 3)",
     ),
-    (lambda: KeyValueStore(0), "max_len=0 must be a whole number of at least 1"),
-    (lambda: KeyValueStore(3).read(), "the cache is empty: append keys and values first"),
+    (lambda: LayerCache(0), "max_len=0 must be a whole number of at least 1"),
+    (lambda: LayerCache(3).read(), "the cache is empty: append keys and values first"),
     (
         overfull_store,
         "the cache holds max_len=3 positions; 2 are in use and 2 more were given",
@@ -457,7 +459,7 @@ MODELS = [
     ),
     (
         another_memory(zeros(2, 4, 8)),
-        "memory has shape (2, 4, 8); the store holds another one, with (B, S) = (2, 3)",
+        "memory has shape (2, 4, 8); the cache holds another one, with (B, S) = (2, 3)",
     ),
     (
         another_memory(X + 1),
@@ -471,8 +473,7 @@ MODELS = [
     ),
     (
         keys_of_no_memory,
-        "the store holds keys that were not made from a memory: "
-        "start with a new cache, or reset() this one",
+        "memory was given, but the cache is for self-attention",
     ),
     (
         overfull_static_cache,
@@ -483,17 +484,17 @@ MODELS = [
         "the cache shows 2 places; 2 are in use and 1 more were given",
     ),
     (
-        lambda: KeyValueCache(2, 4, static="cpu").show(5),
+        lambda: StaticCache(2, 4).show(5),
         "n_keys=5 places cannot be shown: the cache holds max_len=4",
     ),
     (
-        lambda: KeyValueCache(2, 4).show(3),
-        "n_keys=3 places cannot be shown: the cache is not static",
+        lambda: StaticCache(2, 4).show(0),
+        "n_keys=0 must be a whole number of at least 1",
     ),
     (rewind(4), "length=4 is more than the cache holds, 3"),
-    (rewind(5, "cpu"), "length=5 is more than the cache holds, 3"),
+    (rewind(5, StaticCache), "length=5 is more than the cache holds, 3"),
     (rewind(-1), "length=-1 must be a whole number of at least 0"),
-    (rewind(1.0, "cpu"), "length=1.0 must be a whole number of at least 0"),
+    (rewind(1.0, StaticCache), "length=1.0 must be a whole number of at least 0"),
     (rewind(True), "length=True must be a whole number of at least 0"),
     (
         lambda: Stack(small_config(), causal=True)(X, positions=torch.arange(3)),

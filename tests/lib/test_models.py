@@ -178,7 +178,7 @@ def test_cache_holds_the_memorys_keys_once():
         whole = model.decoder(IDS[:, :3], memory)
     assert_close(torch.cat((first, second), dim=1), whole, rtol=1e-5, atol=1e-6)
     assert cache.length == 3
-    assert [store.length for store in cache.memory] == [5, 5]
+    assert [store.length for store in cache.memory_layers] == [5, 5]
 
 
 def test_explicit_positions_move_a_learned_table_and_rope():

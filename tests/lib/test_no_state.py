@@ -12,10 +12,12 @@ from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.testing import assert_close
 
 from transformer_lib.attention import MultiHeadAttention, attention
-from transformer_lib.cache import KeyValueCache, KeyValueStore
+from transformer_lib.beams import beam_search
+from transformer_lib.cache import KeyValueCache, LayerCache
+from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.data import TextWindows
-from transformer_lib.decoding import CompiledDecoder, DecodingStep
-from transformer_lib.generation import Sampling, beam_search, generate, stream
+from transformer_lib.decoding import DecodingStep
+from transformer_lib.generation import generate, stream
 from transformer_lib.masks import padding_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.recipes import Recipe
@@ -212,7 +214,7 @@ WAYS = {
     "generate": generate,
     "generate, no cache": partial(generate, use_cache=False),
     "generate, penalty": partial(
-        generate, sampling=Sampling(repetition_penalty=1.3, top_k=5), eos_id=[3, 4], stop=[[5, 6]]
+        generate, repetition_penalty=1.3, top_k=5, eos_id=[3, 4], stop=[[5, 6]]
     ),
     "stream": lambda *args, **options: list(stream(*args, **options)),
     "beam_search": partial(beam_search, n_beams=3, eos_id=3),
@@ -329,9 +331,9 @@ def readable(attend, x):
 
 
 def cached(attend, x):
-    store = KeyValueStore(8)
+    cache = LayerCache(8)
     with torch.no_grad():
-        parts = [attend(part, causal=True, store=store) for part in x.split((3, 1, 1), dim=1)]
+        parts = [attend(part, causal=True, cache=cache) for part in x.split((3, 1, 1), dim=1)]
     return torch.cat(parts, dim=1)
 
 
@@ -393,15 +395,6 @@ def test_weights_that_are_made_anew_in_each_call_are_used_on_every_path(kind, pa
         with torch.no_grad():
             for weight in attend.parameters():
                 weight.mul_(1.5)
-
-
-def test_the_readable_path_and_its_weights_never_join_projections(monkeypatch):
-    attend = make(MultiHeadAttention, 16, 4)
-    x = torch.randn(2, 5, 16, dtype=torch.float64)
-    monkeypatch.setattr(MultiHeadAttention, "join", lambda _: pytest.fail("joined"))
-    attend.with_weights(x)
-    attend.fused = False
-    attend(x)
 
 
 # A compiled decoder, between two calls
@@ -500,6 +493,6 @@ def test_attention_layers_have_no_attribute_of_their_own_for_generation():
     model = make(CausalLM, tiny())
     with torch.no_grad():
         DecodingStep(model, PROMPT, 2)(PROMPT)
-    allowed = {"d_model", "n_heads", "n_kv_heads", "d_head", "scale", "dropout", "pairing", "fused"}
+    allowed = {"d_model", "n_heads", "n_kv_heads", "d_head", "scale", "dropout", "pairing"}
     for layer in attentions(model):
         assert {n for n in vars(layer) if not n.startswith("_")} - {"training"} == allowed

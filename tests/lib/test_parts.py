@@ -13,11 +13,12 @@ from torch.testing import assert_close
 from torch_weights import randomise, small_config
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from transformer_lib.attention import MultiHeadAttention, attention, fused_attention
+from transformer_lib.attention import MultiHeadAttention, attention
 from transformer_lib.blocks import Block, Stack
-from transformer_lib.cache import KeyValueCache, KeyValueStore
+from transformer_lib.cache import KeyValueCache, LayerCache
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, make_feed_forward
+from transformer_lib.fused import fused_attention
 from transformer_lib.initialisation import initialise
 from transformer_lib.masks import (
     causal_mask,
@@ -123,7 +124,7 @@ class TestPositions:
         assert_close(alibi_slopes(n_heads), torch.tensor([2.0**-step for step in steps]))
 
     def test_alibi_punishes_distance_to_both_sides(self):
-        bias = AlibiBias(2)(3, 3)
+        bias = AlibiBias(2)(query_key_distances(3, 3))
         assert_close(bias[0, 0], -torch.tensor([[0, 1, 2], [1, 0, 1], [2, 1, 0]]) / 16)
 
     @pytest.mark.parametrize("bidirectional", [True, False])
@@ -135,12 +136,13 @@ class TestPositions:
     def test_t5_bias_is_the_tables_row_of_the_bucket(self):
         bias = T5Bias(2, bidirectional=True, n_buckets=8, max_distance=6)
         buckets = t5_bucket(torch.arange(-9, 1), n_buckets=8, max_distance=6)
-        assert_close(bias(1, 10)[0, :, 0], bias.table.weight[buckets].T)
+        assert_close(bias(query_key_distances(1, 10))[0, :, 0], bias.table.weight[buckets].T)
 
     def test_t5_bias_of_a_cached_step_is_the_last_row(self):
         bias = T5Bias(2, bidirectional=False)
-        assert_close(bias(1, 6), bias(6, 6)[:, :, -1:])
-        assert bias(3, 3).requires_grad
+        whole = bias(query_key_distances(6, 6))
+        assert_close(bias(query_key_distances(1, 6)), whole[:, :, -1:])
+        assert whole.requires_grad
 
     @pytest.mark.parametrize("scheme", ["rope", "alibi", "t5", "none"])
     def test_schemes_inside_attention_add_nothing_to_the_stream(self, scheme):
@@ -325,7 +327,7 @@ class TestEmbeddings:
 
 class TestCache:
     def test_keeps_what_was_appended_in_order(self):
-        store = KeyValueStore(max_len=6)
+        store = LayerCache(max_len=6)
         k, v = draw(2, 3, 5, 4), draw(2, 3, 5, 4, seed=1)
         for piece in (slice(0, 2), slice(2, 3), slice(3, 5)):
             all_k, all_v = store.append(k[:, :, piece], v[:, :, piece])
@@ -336,7 +338,7 @@ class TestCache:
     def test_bytes_are_those_of_the_memory_set_aside(self):
         cache = KeyValueCache(n_layers=3, max_len=10)
         assert cache.n_bytes == 0
-        for store in cache.own:
+        for store in cache.layers:
             store.append(torch.zeros(2, 4, 1, 8), torch.zeros(2, 4, 1, 8))
         assert cache.n_bytes == 2 * 3 * 2 * 4 * 10 * 8 * 4
         assert cache.length == 1

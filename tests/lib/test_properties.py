@@ -24,11 +24,12 @@ from tiny_models import (
 )
 from torch.testing import assert_close
 
-from transformer_lib.attention import MultiHeadAttention, attention, fused_attention
+from transformer_lib.attention import MultiHeadAttention, attention
 from transformer_lib.blocks import Stack
 from transformer_lib.embeddings import Embedding
 from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
-from transformer_lib.masks import causal_mask, prefix_mask
+from transformer_lib.fused import fused_attention
+from transformer_lib.masks import causal_mask, prefix_mask, query_key_distances
 from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
 from transformer_lib.positions import rope_angles, rotate
 from transformer_lib.tracing import influence
@@ -360,7 +361,7 @@ def test_alibi_prefers_what_is_near():
     layer = make(MultiHeadAttention, 16, 4)
     stack = make(Stack, tiny(position="alibi", n_layers=1), causal=True)
     x = torch.ones(1, N, 16, dtype=torch.float64)  # all scores are equal but for the bias
-    _, weights = layer.with_weights(x, bias=stack.bias(N, N), causal=True)
+    _, weights = layer.with_weights(x, bias=stack.bias(query_key_distances(N)), causal=True)
     assert (weights[0, :, -1].diff() > 0).all()
 
 
@@ -368,7 +369,7 @@ def test_t5_tells_left_from_right_and_far_from_near():
     for causal in (True, False):
         stack = make(Stack, tiny(position="t5"), causal=causal)
         table = stack.bias.table.weight  # (buckets, H)
-        bias = stack.bias(3, 3)[0].movedim(0, -1)  # (T, S, H)
+        bias = stack.bias(query_key_distances(3))[0].movedim(0, -1)  # (T, S, H)
         for query, key in ((0, 0), (2, 2), (1, 0), (2, 1), (2, 0)):
             same(bias[query, key], table[query - key])
         for query, key in ((0, 1), (0, 2)):  # a decoder never sees these

@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
-from transformer_lib.attention import MultiHeadAttention, _repeat_heads, attention
+from transformer_lib.attention import MultiHeadAttention, attention
+from transformer_lib.fused import repeat_heads
 from transformer_lib.masks import query_key_distances
 
 # The right versions, kept from before any mistake is made.
@@ -73,19 +74,19 @@ def _softmax_over_queries(
     return weights @ v, weights
 
 
-@instead_of("attention.MultiHeadAttention.forward")
+@instead_of("attention.MultiHeadAttention.attend")
 def _attention_dropout_left_on(
-    self: MultiHeadAttention, x: Tensor, memory: Maybe = None, mask: Maybe = None, **options: Any
+    self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, *masks: Maybe, causal: bool = False
 ) -> Tensor:
     """Attention weights are dropped in evaluation too: a kernel's `dropout_p` knows no eval mode.
 
     Symptom: the same input gives another answer each time, and a worse one than it could.
     Caught by: test_routes.py::test_dropout_is_on_in_training_and_off_in_evaluation
     """
-    q, k, v = self._project(x, memory, options.pop("angles", None), options.pop("store", None))
-    k, v = _repeat_heads(q, k), _repeat_heads(q, v)
-    heads, _ = attention(q, k, v, mask, scale=self.scale, dropout=self.dropout, **options)
-    return self._merge(heads)
+    k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)
+    mask, bias = masks
+    options: Any = {"bias": bias, "causal": causal, "scale": self.scale}
+    return attention(q, k, v, mask, dropout=self.dropout, **options)[0]
 
 
 # Heads
@@ -101,7 +102,7 @@ def _split_without_transpose(self: MultiHeadAttention, x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1, x.shape[1], self.d_head)  # (B, H, T, K), wrongly filled
 
 
-@instead_of("attention.MultiHeadAttention._merge")
+@instead_of("attention.MultiHeadAttention.merge")
 def _merge_without_transpose(self: MultiHeadAttention, heads: Tensor) -> Any:
     """Heads are laid side by side by a reshape alone, without the transpose.
 
@@ -111,7 +112,7 @@ def _merge_without_transpose(self: MultiHeadAttention, heads: Tensor) -> Any:
     return self.output(heads.reshape(heads.shape[0], heads.shape[2], -1))
 
 
-@instead_of("attention.MultiHeadAttention._merge")
+@instead_of("attention.MultiHeadAttention.merge")
 def _output_projection_missing(self: MultiHeadAttention, heads: Tensor) -> Tensor:
     """Heads are laid side by side, but not mixed by the output projection.
 
@@ -121,14 +122,14 @@ def _output_projection_missing(self: MultiHeadAttention, heads: Tensor) -> Tenso
     return heads.transpose(1, 2).flatten(start_dim=2)
 
 
-@instead_of("attention._repeat_heads")
-def _gqa_heads_tiled(q: Tensor, x: Tensor) -> Tensor:
+@instead_of("attention.repeat_heads")
+def _gqa_heads_tiled(x: Tensor, n_heads: int) -> Tensor:
     """Shared keys and values are tiled (0 1 0 1) instead of repeated (0 0 1 1).
 
     Symptom: query heads ask the wrong keys; a loaded GQA checkpoint speaks nonsense.
     Caught by: test_routes.py::test_shared_keys_and_values_equal_repeated_weights
     """
-    return x.repeat(1, q.shape[1] // x.shape[1], 1, 1)
+    return x.repeat(1, n_heads // x.shape[1], 1, 1)
 
 
 @instead_of("attention.MultiHeadAttention.forward")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from unittest import mock
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from transformer_lib import attention
+from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.checks import check_choice
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ def mistake(name: str) -> AbstractContextManager[Mistake]:
 
     Example:
         >>> import torch
-        >>> attend = attention.MultiHeadAttention(d_model=8, n_heads=2)
+        >>> attend = MultiHeadAttention(d_model=8, n_heads=2)
         >>> x = torch.randn(1, 5, 8)
         >>> right = attend(x)
         >>> with mistake("no-scale"):
@@ -84,11 +84,36 @@ def mistake(name: str) -> AbstractContextManager[Mistake]:
 
 @contextmanager
 def _made(found: Mistake) -> Iterator[Mistake]:
-    readable = {"attention.fused_attention": attention._readable_attention}
     with ExitStack() as patches:
-        for target, wrong in (readable | dict.fromkeys(found.targets, found.function)).items():
-            patches.enter_context(mock.patch(f"transformer_lib.{target}", wrong))
+        patches.enter_context(mock.patch.object(MultiHeadAttention, "fused", False))
+        for target in found.targets:
+            patches.enter_context(mock.patch(f"transformer_lib.{target}", found.function))
         yield found
+
+
+@contextmanager
+def with_part(module: nn.Module, name: str, part: object) -> Iterator[None]:
+    """Let a module have another part, or another setting, until the end of the ``with`` block.
+
+    Args:
+        module: the module.
+        name: of the part.
+        part: what takes its place.
+
+    Example:
+        >>> layer = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+        >>> with with_part(layer, "1", nn.Identity()):
+        ...     layer[1]
+        Identity()
+        >>> layer[1]
+        ReLU()
+    """
+    own = getattr(module, name)
+    setattr(module, name, part)
+    try:
+        yield
+    finally:
+        setattr(module, name, own)
 
 
 def instead_of(*targets: str) -> Callable[[Function], Function]:

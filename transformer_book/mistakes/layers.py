@@ -1,14 +1,14 @@
 """Mistakes in norms, residuals, dropout, feed-forward networks, embeddings and heads."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from transformer_book.mistakes.catalogue import Maybe, instead_of
+from transformer_book.mistakes.catalogue import Maybe, instead_of, with_part
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, _gelu_tanh
@@ -18,7 +18,7 @@ from transformer_lib.norms import LayerNorm
 Sublayer = Callable[[Tensor], Tensor]
 
 # The right versions, kept from before any mistake is made.
-_add = Block._add
+_block = Block.forward
 _stack = Stack.forward
 _feed_forward = FeedForward.forward
 _mixture = MixtureOfExperts.forward
@@ -61,63 +61,78 @@ def _epsilon_outside_the_root(self: LayerNorm, x: Tensor) -> Tensor:
     return _gain_and_bias(self, (x - mean) / (deviation + self.eps))
 
 
-@instead_of("blocks.Block._add")
-def _residual_forgotten(self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer) -> Any:
+def _sublayers(
+    block: Block,
+    mask: Maybe = None,
+    memory: Maybe = None,
+    memory_mask: Maybe = None,
+    *,
+    cache: Any = None,
+    memory_cache: Any = None,
+    **options: Any,
+) -> Iterator[tuple[nn.Module, Sublayer]]:
+    """Each norm of a block, and the sublayer that it belongs to."""
+    yield block.attention_norm, partial(block.attention, mask=mask, cache=cache, **options)
+    if block.cross_attention is not None and block.cross_attention_norm is not None:
+        given = {"memory": memory, "mask": memory_mask, "cache": memory_cache}
+        yield block.cross_attention_norm, partial(block.cross_attention, **given)
+    yield block.feed_forward_norm, block.feed_forward
+
+
+@instead_of("blocks.Block.forward")
+def _residual_forgotten(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """What a sublayer says replaces the stream instead of being added to it.
 
     Symptom: two layers still learn something, twenty do not: gradients must pass every sublayer.
     Caught by: test_routes.py::test_a_block_follows_the_formulas_of_its_paper
     """
-    return sublayer(norm(x)) if self.norm_position == "pre" else norm(sublayer(x))
+    for norm, sublayer in _sublayers(self, *inputs, **options):
+        x = sublayer(norm(x)) if self.norm_position == "pre" else norm(sublayer(x))
+    return x
 
 
-@instead_of("blocks.Block._add")
-def _post_norm_on_the_branch(self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer) -> Any:
+@instead_of("blocks.Block.forward")
+def _post_norm_on_the_branch(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """Post-norm normalises what the sublayer says and not the sum: the residual goes around it.
 
     Symptom: the stream grows from layer to layer and leaves the stack without a norm.
     Caught by: test_properties.py::test_the_stream_leaves_every_stack_normalised
     """
     if self.norm_position == "pre":
-        return _add(self, x, norm, sublayer)
-    return x + norm(sublayer(x))
+        return _block(self, x, *inputs, **options)
+    for norm, sublayer in _sublayers(self, *inputs, **options):
+        x = x + norm(sublayer(x))
+    return x
 
 
-@instead_of("blocks.Block._add")
-def _pre_norm_residual_normalised(
-    self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer
-) -> Any:
+@instead_of("blocks.Block.forward")
+def _pre_norm_residual_normalised(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """Pre-norm adds to the normalised vector instead of the stream itself.
 
     Symptom: no clean path leads through the layers, which is what pre-norm is for.
     Caught by: test_routes.py::test_a_block_follows_the_formulas_of_its_paper
     """
     if self.norm_position == "post":
-        return _add(self, x, norm, sublayer)
-    x = norm(x)
-    return x + sublayer(x)
+        return _block(self, x, *inputs, **options)
+    for norm, sublayer in _sublayers(self, *inputs, **options):
+        x = norm(x)
+        x = x + sublayer(x)
+    return x
 
 
-@instead_of("blocks.Block._add")
-def _dropout_left_on(self: Block, x: Tensor, norm: nn.Module, sublayer: Sublayer) -> Any:
+@instead_of("blocks.Block.forward")
+def _dropout_left_on(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """`F.dropout` is called without `training=self.training`; it drops unless told otherwise.
 
     Symptom: the same input gives another answer each time, and a worse one than it could.
     Caught by: test_routes.py::test_dropout_is_on_in_training_and_off_in_evaluation
     """
-    if self.norm_position == "pre":
-        return x + F.dropout(sublayer(norm(x)), self.dropout.p)
-    return norm(x + F.dropout(sublayer(x), self.dropout.p))
-
-
-@contextmanager
-def _with_part(module: nn.Module, name: str, part: nn.Module | None) -> Iterator[None]:
-    own = getattr(module, name)
-    setattr(module, name, part)
-    try:
-        yield
-    finally:
-        setattr(module, name, own)
+    for norm, sublayer in _sublayers(self, *inputs, **options):
+        if self.norm_position == "pre":
+            x = x + F.dropout(sublayer(norm(x)), self.dropout.p)
+        else:
+            x = norm(x + F.dropout(sublayer(x), self.dropout.p))
+    return x
 
 
 @instead_of("blocks.Stack.forward")
@@ -127,7 +142,7 @@ def _no_final_norm(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Te
     Symptom: the output layer sees vectors that grow with depth; logits are too large to train.
     Caught by: test_properties.py::test_the_stream_leaves_every_stack_normalised
     """
-    with _with_part(self, "final_norm", None):
+    with with_part(self, "final_norm", None):
         return _stack(self, x, *inputs, **options)
 
 
@@ -138,7 +153,7 @@ def _one_block_repeated(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) 
     Symptom: it trains, but has the parameters of a single layer.
     Caught by: test_properties.py::test_every_parameter_moves_the_result
     """
-    with _with_part(self, "blocks", nn.ModuleList([self.blocks[0]] * len(self.blocks))):
+    with with_part(self, "blocks", nn.ModuleList([self.blocks[0]] * len(self.blocks))):
         return _stack(self, x, *inputs, **options)
 
 
@@ -193,7 +208,7 @@ def _embedding_unscaled(
     return self.dropout(self.positions(self.tokens(ids), positions))
 
 
-@instead_of("heads.OutputLayer.forward")
+@instead_of("models.OutputLayer.forward")
 def _logits_unscaled(self: OutputLayer, x: Tensor) -> Any:
     """T5's vectors go to the tied output layer without the factor 1/sqrt(D).
 
@@ -203,7 +218,7 @@ def _logits_unscaled(self: OutputLayer, x: Tensor) -> Any:
     return self.projection(x)
 
 
-@instead_of("heads.mean_over_tokens")
+@instead_of("models.mean_over_tokens")
 def _mean_counts_pads(x: Tensor, mask: Maybe = None) -> Tensor:
     """The mean over a sequence counts its padding.
 

@@ -1,24 +1,26 @@
 """Mistakes about who may see whom: causal masks, padding, windows."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transformer_book.mistakes.catalogue import Maybe, instead_of
+from transformer_book.mistakes.catalogue import Maybe, instead_of, with_part
 from transformer_lib.attention import _masked_softmax
-from transformer_lib.blocks import Block
+from transformer_lib.blocks import Block, Stack
 from transformer_lib.encoder_decoder import Decoder, Encoder
 from transformer_lib.masks import query_key_distances
 
 # The right versions, kept from before any mistake is made.
 _block = Block.forward
+_stack = Stack.forward
 _encode = Encoder.forward
 _decode = Decoder.forward
 
 
-@instead_of("attention.causal_mask")
+@instead_of("masks.causal_mask")
 def _mask_sees_the_next_token(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     """The causal mask is off by one: each position sees the next token too.
 
@@ -28,7 +30,7 @@ def _mask_sees_the_next_token(n_queries: int, n_keys: int, **options: Any) -> Te
     return query_key_distances(n_queries, n_keys, **options) >= -1
 
 
-@instead_of("attention.causal_mask")
+@instead_of("masks.causal_mask")
 def _mask_hides_itself(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     """The causal mask is off by one the other way: no position sees itself.
 
@@ -38,7 +40,7 @@ def _mask_hides_itself(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     return query_key_distances(n_queries, n_keys, **options) > 0
 
 
-@instead_of("attention.causal_mask")
+@instead_of("masks.causal_mask")
 def _mask_aligned_top_left(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     """With a cache, queries are taken for the first positions instead of the last ones.
 
@@ -118,17 +120,20 @@ def _minus_infinity_everywhere(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
 
 
-@instead_of("blocks.window_mask")
-def _window_off_by_one(n_queries: int, n_keys: int, *, window: int, **options: Any) -> Tensor:
+@instead_of("blocks.Stack.forward")
+def _window_off_by_one(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """A window of w reaches w positions back and the token itself: w + 1.
 
     Symptom: a rolling cache of w entries is one too short; a loaded checkpoint differs slightly.
     Caught by: test_properties.py::test_a_window_limits_the_reach_of_each_layer
     """
-    return query_key_distances(n_queries, n_keys, **options).abs() <= window
+    if self.config.window is None:
+        return _stack(self, x, *inputs, **options)
+    with with_part(self, "config", replace(self.config, window=self.config.window + 1)):
+        return _stack(self, x, *inputs, **options)
 
 
-@instead_of("models.Encoder.forward")
+@instead_of("encoder_decoder.Encoder.forward")
 def _padding_ignored_in_encoder(
     self: Encoder, ids: Tensor, mask: Maybe = None, **options: Any
 ) -> Tensor:
@@ -140,7 +145,7 @@ def _padding_ignored_in_encoder(
     return _encode(self, ids, None, **options)
 
 
-@instead_of("models.Decoder.forward")
+@instead_of("encoder_decoder.Decoder.forward")
 def _padding_ignored_in_decoder(
     self: Decoder,
     ids: Tensor,

@@ -13,7 +13,7 @@ from transformer_lib.positions import AddedPositions, AlibiBias, rope_angles, ro
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
 
 # The right versions, kept from before any mistake is made.
-_project = MultiHeadAttention._project
+_project = MultiHeadAttention.project
 _decode = Decoder.forward
 _alibi = AlibiBias.forward
 
@@ -52,7 +52,7 @@ def _wavelengths_not_doubled(
     return positions[..., None].float() * frequencies
 
 
-@instead_of("blocks.next_positions", "models.next_positions")
+@instead_of("blocks.next_positions", "encoder_decoder.next_positions")
 def _cache_position_forgotten(x: Tensor, cache: object = None) -> Tensor:
     """With a cache, positions start again at 0 for every new token.
 
@@ -62,7 +62,7 @@ def _cache_position_forgotten(x: Tensor, cache: object = None) -> Tensor:
     return torch.arange(x.shape[1], device=x.device)[None]
 
 
-@instead_of("models.Decoder.forward")
+@instead_of("encoder_decoder.Decoder.forward")
 def _left_padding_counted(self: Decoder, ids: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """Positions count the padding on the left: the first real token is not at place 0.
 
@@ -82,9 +82,9 @@ def _rope_pairing_mixed(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
     return rotate(x, angles, "split" if pairing == "interleaved" else "interleaved")
 
 
-@instead_of("attention.MultiHeadAttention._project")
+@instead_of("attention.MultiHeadAttention.project")
 def _rope_on_queries_only(
-    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any, *rest: Any
+    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, cache: Any = None
 ) -> Heads:
     """RoPE rotates the queries, but not the keys.
 
@@ -92,31 +92,31 @@ def _rope_on_queries_only(
     Caught by: test_properties.py::test_rope_scores_depend_on_the_distance_only
     """
     q, _, _ = _project(self, x, memory, angles, None)
-    _, k, v = _project(self, x, memory, None, store)
+    _, k, v = _project(self, x, memory, None, cache)
     return q, k, v
 
 
-@instead_of("attention.MultiHeadAttention._project")
+@instead_of("attention.MultiHeadAttention.project")
 def _rope_on_values(
-    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, store: Any, *rest: Any
+    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, cache: Any = None
 ) -> Heads:
     """RoPE rotates the values as well as queries and keys.
 
     Symptom: outputs depend on absolute places again; longer texts than in training break it.
     Caught by: test_properties.py::test_relative_positions_see_no_shift
     """
-    q, k, v = _project(self, x, memory, angles, store)
+    q, k, v = _project(self, x, memory, angles, cache)
     return q, k, v if angles is None else rotate(v, angles, self.pairing)
 
 
 @instead_of("positions.AlibiBias.forward")
-def _alibi_sign_flipped(self: AlibiBias, *sizes: Any) -> Tensor:
+def _alibi_sign_flipped(self: AlibiBias, distances: Tensor) -> Tensor:
     """ALiBi's bias grows with distance instead of falling.
 
     Symptom: the first tokens of a text get all the attention; the longer the text, the worse.
     Caught by: test_properties.py::test_alibi_prefers_what_is_near
     """
-    return -_alibi(self, *sizes)
+    return -_alibi(self, distances)
 
 
 @instead_of("positions.t5_bucket")
