@@ -24,7 +24,6 @@ from transformer_lib.masks import causal_mask, padding_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
-from transformer_lib.sampling import Sampling
 from transformer_lib.static_cache import StaticCache
 from transformer_lib.training import train
 
@@ -246,7 +245,7 @@ def test_no_token_makes_the_gpu_wait(compiled):
     torch.compiler.reset()
     model = randomise(CausalLM(small_config(max_len=64))).cuda()
     decoder = CompiledDecoder(model, max_len=60) if compiled else model
-    options = {"max_new_tokens": 12, "sampling": Sampling(top_k=5)}
+    options = {"max_new_tokens": 12, "top_k": 5}
     tokens = stream(decoder, torch.tensor([[3, 5, 7]]).cuda(), **options)
     next(tokens), next(tokens)  # the prompt, and what has to be compiled
     torch.cuda.set_sync_debug_mode("error")
