@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and one writer at a time."""
+"""Files that are whole or not there; one writer at a time."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Models on disk: their class, their arguments, their weights."""
+"""Models on disk: their class, arguments and weights."""
 
 import json
 from collections.abc import Callable, Collection
@@ -19,12 +19,7 @@ from transformer_lib.files import whole_files, why_missing
 from transformer_lib.parts import STANDARD_PARTS, Parts
 
 Tensors = dict[str, Tensor]
-# How a model can be built again, ready for JSON: the name of its class, its arguments, and what
-# makes those of its parts that are not the library's.
-ModelDescription = TypedDict(
-    "ModelDescription",
-    {"class": str, "arguments": dict[str, object], "parts": NotRequired[dict[str, str]]},
-)
+_ClassName = TypedDict("_ClassName", {"class": str})  # a word that cannot be a field below
 
 _CLASSES: dict[str, Callable[..., nn.Module]] = {
     "CausalLM": models.CausalLM,
@@ -35,6 +30,24 @@ _CLASSES: dict[str, Callable[..., nn.Module]] = {
 }
 # Parts of tensors' names in files of version 0.1, and what they are called now.
 _OLD_NAMES = {"gain": "weight", "expand": "up", "contract": "down"}
+
+
+class ModelDescription(_ClassName):
+    """How a model can be built again, ready for JSON.
+
+    Args:
+        class: the name of its class.
+        arguments: what the class was called with.
+        parts: the names of what makes those of its parts that are not the library's.
+
+    Example:
+        >>> described = describe_model(nn.Linear(2, 3))
+        >>> described == ModelDescription({"class": "Linear", "arguments": {}})
+        True
+    """
+
+    arguments: dict[str, object]
+    parts: NotRequired[dict[str, str]]
 
 
 @runtime_checkable
