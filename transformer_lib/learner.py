@@ -41,6 +41,7 @@ class Learner:
         optimizer: as there.
 
     Raises:
+        TypeError: if an objective or an optimizer is given instead of what builds it.
         ValueError: if the optimizer has parameters that are not the model's.
 
     Example:
@@ -62,6 +63,8 @@ class Learner:
         extra_losses: Sequence[Callable[[nn.Module], Tensor]] = (),
         optimizer: Callable[[nn.Module], Optimizer] | None = None,
     ) -> None:
+        _check_builds("objective", objective)
+        _check_builds("optimizer", optimizer)
         self.recipe, self.device = recipe, device
         self.rank, self.world = rank_and_world()
         sharded = self.world > 1 and recipe.strategy == "fsdp"  # for good, so only a copy is
@@ -239,6 +242,13 @@ def mean_loss(compute: Compute, validation: Batches, device: torch.device) -> di
         raise ValueError("validation has no targets")
     loss = total / count
     return {"loss": loss, "perplexity": math.exp(min(loss, 700)), "tokens": int(count)}
+
+
+def _check_builds(name: str, build: object) -> None:
+    """A module can be called too, and would fail only when it is called with a model."""
+    if isinstance(build, nn.Module | Optimizer):
+        kind = type(build).__name__
+        raise TypeError(f"{name} has type {kind}; expected a function that makes one for a model")
 
 
 def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:

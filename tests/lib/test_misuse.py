@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch_weights import small_config
 
 from transformer_lib.attention import (
@@ -535,6 +536,20 @@ MODELS = [
     ),
 ]
 
+
+class CountsRows(Objective):
+    """An objective that does not count targets."""
+
+    def forward(self, batch):
+        total, _ = super().forward(batch)
+        return total, torch.tensor(len(batch["targets"]))
+
+
+def train_small(**own):
+    batches = TextWindows(torch.arange(9), 2, 1)
+    return train(CausalLM(small_config()), batches, recipe(), device="cpu", **own)
+
+
 TRAINING = [
     (lambda: recipe(balance=-0.01), "balance=-0.01 must be a number of at least 0"),
     (lambda: recipe(balance=float("nan")), "balance=nan must be a number of at least 0"),
@@ -552,6 +567,23 @@ TRAINING = [
             CausalLM(small_config()), TextWindows(torch.arange(9), 2, 1), recipe(balance=0.01)
         ),
         "balance=0.01 needs a model with a MixtureOfExperts",
+    ),
+    (
+        lambda: train_small(objective=Objective(CausalLM(small_config()))),
+        "objective has type Objective; expected a function that makes one for a model",
+    ),
+    (
+        lambda: train_small(optimizer=torch.optim.SGD(nn.Linear(2, 3).parameters())),
+        "optimizer has type SGD; expected a function that makes one for a model",
+    ),
+    (
+        lambda: train_small(optimizer=lambda _: torch.optim.SGD(nn.Linear(2, 3).parameters())),
+        "optimizer changes parameters of shape (3, 2), (3,) that are not the model's; "
+        "expected those of the model that it is called with",
+    ),
+    (
+        lambda: train_small(objective=CountsRows),
+        "objective counted 1 targets of a batch; expected 2, those that are not IGNORE",
     ),
     (
         lambda: TextWindows(torch.zeros(9), 2, 1),
@@ -584,7 +616,7 @@ def test_the_table_has_at_least_sixty_different_messages():
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), TABLE)
 def test_misuse_gets_exactly_this_message(call, message):
-    error = TypeError if "has dtype" in message else ValueError
+    error = TypeError if "has dtype" in message or "has type" in message else ValueError
     with pytest.raises(error) as raised:
         call()
     assert type(raised.value) is error
