@@ -89,7 +89,9 @@ def train(
     Raises:
         BlockingIOError: if another process trains in the folder.
         FloatingPointError: if the loss or the gradient is not a number any more.
-        ValueError: if the folder holds another run, or one with more steps.
+        TypeError: if an objective or an optimizer is given instead of what builds it.
+        ValueError: if the folder holds another run, or one with more steps; if the objective counts
+            other targets, or the optimizer changes other parameters.
 
     Example:
         >>> from transformer_lib import config, data, models
