@@ -108,16 +108,22 @@ def test_predictions_of_experiments_leave_every_part_in_its_mode():
     assert modes(model) == before
 
 
-def test_a_card_without_numbers_is_refused(tmp_path):
-    """JSON has no word for them: other programs could not read the file."""
+def test_a_card_is_json_that_other_programs_can_read(tmp_path):
+    """JSON has no word for NaN and infinity: a metric says it in words, elsewhere it is an error."""
     options = common.read_options("dropout", "a test", ["--tiny", "--out", str(tmp_path)])
+
+    def write(value, **more):
+        metrics = {"loss": value}
+        common.write_results(options, "none", {}, metrics, quick(), **more)
+        text = (tmp_path / "card.json").read_text()
+        return json.loads(text, parse_constant=pytest.fail)["metrics"]["loss"]
+
+    assert write(0.5) == 0.5
+    assert write(None) is None
     for value in (math.nan, math.inf):
+        assert write(value) == "not a number"
         with pytest.raises(ValueError, match="not JSON compliant"):
-            common.write_results(
-                options, data="none", about={}, metrics={"loss": value}, recipe=quick()
-            )
-    common.write_results(options, data="none", about={}, metrics={"loss": None}, recipe=quick())
-    assert json.loads((tmp_path / "card.json").read_text())["metrics"] == {"loss": None}
+            write(0.5, more={"least": value})
 
 
 def interrupt(row):
