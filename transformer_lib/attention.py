@@ -46,7 +46,8 @@ def attention(
         dropout: the probability with which a weight is dropped; the others grow to make up for it.
 
     Returns:
-        The outputs ``(..., T, Dv)`` and the weights ``(..., T, S)``, whose rows sum to 1.
+        The outputs ``(..., T, Dv)`` and the weights ``(..., T, S)``, whose rows sum to 1, or to 0
+        where nothing may be attended to.
 
     Raises:
         TypeError: if the mask is not boolean.
@@ -83,7 +84,7 @@ def _masked_softmax(
     covers it up. Such a row keeps its scores, and its weights are set to zero afterwards.
     """
     has_a_key = mask.any(dim=-1, keepdim=True)
-    weights = scores.masked_fill(~(mask | ~has_a_key), -math.inf).softmax(dim=-1)
+    weights = scores.masked_fill(~mask & has_a_key, -math.inf).softmax(dim=-1)
     return weights.masked_fill(~mask, 0.0)
 
 
@@ -145,6 +146,9 @@ class AttentionHead(nn.Module):
 class MultiHeadAttention(nn.Module):
     """Several attention heads side by side, and a projection that mixes what they found.
 
+    The heads are not separate modules: each of the wide layers ``query``, ``key`` and ``value``
+    makes the features of all heads at once, and they are split into heads of width K afterwards.
+
     With fewer key-value heads than query heads, neighbouring query heads share one (GQA); with a
     single one they all do (MQA).
 
@@ -152,7 +156,7 @@ class MultiHeadAttention(nn.Module):
         d_model: D, the width of the residual stream.
         n_heads: H, the number of query heads; must divide ``d_model``.
         n_kv_heads: the number of heads with keys and values of their own; must divide ``n_heads``;
-            all of them if left out.
+            all of them if left out. Shapes call their number G.
         bias: whether the projections add a learned constant.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
         dropout: the probability with which an attention weight is dropped in training.
@@ -216,7 +220,8 @@ class MultiHeadAttention(nn.Module):
             memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
             mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``.
             bias: added to the scores, broadcastable to ``(B, H, T, S)``.
-            angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``.
+            angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``;
+                in self-attention only.
             causal: whether to hide the future too.
             cache: keys and values of earlier calls; those of this call are added to it.
 
@@ -237,21 +242,31 @@ class MultiHeadAttention(nn.Module):
         angles: Float[Tensor, "..."] | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
-        """Make queries, keys and values and split them into heads; see :meth:`forward`."""
+        """Make queries, keys and values, split into heads, rotated if RoPE is used and stored.
+
+        The arguments are those of :meth:`forward`.
+        """
         check_streams(x, memory, self.d_model)
+        if memory is not None and angles is not None:
+            raise ValueError("angles were given with a memory; RoPE is for self-attention only")
         q = self._split(self.query(x))  # (B, H, T, K)
         if angles is not None:
             q = rotate(q, angles, self.pairing)
         if cache is not None and cache.holds(memory):
-            return q, *cache.read()  # a memory stays the same, and so do its keys and values
+            return q, *cache.read()  # of a memory that was read before: nothing new to make
         source = x if memory is None else memory
         k = self._split(self.key(source))  # (B, G, S, K), with fewer heads under GQA
         v = self._split(self.value(source))
         if angles is not None:
             k = rotate(k, angles, self.pairing)
         if cache is not None:
-            k, v = cache.append(k, v)  # those of earlier calls come first
+            k, v = cache.append(k, v)  # behind those of earlier calls, which are rotated already
         return q, k, v
+
+    def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
+        """Cut the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""
+        heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, K)
+        return heads.transpose(1, 2)
 
     def attend(
         self,
@@ -280,11 +295,6 @@ class MultiHeadAttention(nn.Module):
         mixed: Tensor = self.output(heads.transpose(1, 2).flatten(start_dim=2))
         return mixed
 
-    def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
-        """Cut the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""
-        heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, K)
-        return heads.transpose(1, 2)
-
     def with_weights(
         self,
         x: Float[Tensor, "B T D"],
@@ -295,7 +305,7 @@ class MultiHeadAttention(nn.Module):
         angles: Float[Tensor, "..."] | None = None,
         causal: bool = False,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B H T S"]]:
-        """Return what the forward pass returns, and the attention weights of every head.
+        """Return what the forward pass returns in evaluation, and the weights of every head.
 
         Args:
             x: where the queries come from, ``(B, T, D)``.
@@ -325,7 +335,6 @@ def make_attention(config: TransformerConfig) -> MultiHeadAttention:
         A new multi-head attention.
 
     Example:
-        >>> import torch
         >>> make_attention(TransformerConfig(d_model=8, n_heads=4)).d_head
         2
     """

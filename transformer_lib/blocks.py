@@ -65,7 +65,8 @@ class Block(nn.Module):
 
         Args:
             x: the stream, ``(B, T, D)``.
-            mask: for self-attention, broadcastable to ``(B, H, T, T)``.
+            mask: for self-attention, broadcastable to ``(B, H, T, S)``, where S counts the keys in
+                the cache too.
             memory: what cross-attention reads, ``(B, S, D)``.
             memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
             bias: added to the scores of self-attention.
@@ -84,20 +85,21 @@ class Block(nn.Module):
         pre = self.norm_position == "pre"  # each norm stands before its sublayer, or after the sum
 
         read = self.attention_norm(x) if pre else x
-        found = self.attention(
+        update = self.attention(
             read, mask=mask, bias=bias, angles=angles, causal=causal, cache=cache
         )
-        x = x + self.dropout(found)
+        x = x + self.dropout(update)
         x = x if pre else self.attention_norm(x)
 
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             read = self.cross_attention_norm(x) if pre else x
-            found = self.cross_attention(read, memory, memory_mask, cache=memory_cache)
-            x = x + self.dropout(found)
+            update = self.cross_attention(read, memory, memory_mask, cache=memory_cache)
+            x = x + self.dropout(update)
             x = x if pre else self.cross_attention_norm(x)
 
         read = self.feed_forward_norm(x) if pre else x
-        x = x + self.dropout(self.feed_forward(read))
+        update = self.feed_forward(read)
+        x = x + self.dropout(update)
         return x if pre else self.feed_forward_norm(x)
 
     def _check_memory(self, memory: Tensor | None) -> None:
@@ -164,6 +166,8 @@ class Stack(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Carry the residual stream through all blocks.
 
+        Under autocast to bfloat16 the stream itself is in bfloat16 too.
+
         Args:
             x: the stream, ``(B, T, D)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
@@ -194,7 +198,7 @@ class Stack(nn.Module):
         mask, bias, causal = self._mask_and_bias(x, mask, cache)
         caches = self._caches(cache, memory)
         for block, (own_cache, memory_cache) in zip(self.blocks, caches, strict=True):
-            x = self._through(block)(
+            x = self._maybe_checkpointed(block)(
                 x, mask, memory, memory_mask, bias=bias, angles=angles, causal=causal,
                 cache=own_cache, memory_cache=memory_cache,
             )  # fmt: skip
@@ -202,8 +206,8 @@ class Stack(nn.Module):
             cache.advance(x.shape[1])
         return x if self.final_norm is None else self.final_norm(x)
 
-    def _through(self, block: nn.Module) -> Callable[..., Tensor]:
-        """The block itself, or in training one that forgets its activations until they are due."""
+    def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
+        """The block itself, or one that computes its activations again in the backward pass."""
         if self.checkpoint_activations and self.training:
             return partial(checkpoint, block, use_reentrant=False)
         return block
@@ -233,14 +237,15 @@ class Stack(nn.Module):
             distances = cache.distances(x.shape[1], x.device)
         bias = None if self.bias is None else self.bias(distances)
         if window is not None:
-            mask = _both(mask, distances.abs() < window)
+            mask = _joined(mask, distances.abs() < window)
         if not static:
             return mask, bias, self.causal
-        # The future hides places that are not in use, too. One table serves all layers.
-        return None, additive_mask(_both(mask, distances >= 0), bias, x.dtype), False
+        # Places after the query's own hold the future, or nothing yet: one test hides both. One
+        # table of numbers to add serves all layers.
+        return None, additive_mask(_joined(mask, distances >= 0), bias, x.dtype), False
 
 
-def _both(mask: Tensor | None, other: Bool[Tensor, "T S"]) -> Bool[Tensor, "..."]:
+def _joined(mask: Tensor | None, other: Bool[Tensor, "T S"]) -> Bool[Tensor, "..."]:
     return other[None, None] if mask is None else mask & other
 
 
@@ -291,13 +296,17 @@ def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
     """
     if mask is None:
         return
+    if n_keys is None:
+        raise ValueError(f"{name} was given without a memory")
+    shape = tuple(mask.shape)
     if mask.ndim != 4:
         raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}; expected four dimensions that broadcast to "
+            f"{name} has shape {shape}; expected four dimensions that broadcast to "
             "(B, H, T, S), such as (B, 1, 1, S) from padding_mask"
         )
     if mask.shape[-1] != n_keys:
+        included = ", those in the cache included" if name == "mask" else ""
         raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}; its last dimension must be the number of keys, "
-            f"S={n_keys}, those in the cache included"
+            f"{name} has shape {shape}; its last dimension must be the number of keys, "
+            f"S={n_keys}{included}"
         )

@@ -1,5 +1,8 @@
 """Keys and values kept between the steps of a decoder.
 
+In a decoder no token sees those after it, so the keys and values of earlier tokens never change.
+Kept, they need not be computed again: each step reads only the new tokens.
+
 A :class:`KeyValueCache` holds a :class:`LayerCache` for each block's self-attention, to which every
 step appends, and a :class:`MemoryCache` for its cross-attention, which is filled once.
 """
@@ -13,7 +16,9 @@ from transformer_lib.masks import query_key_distances
 
 
 class LayerCache:
-    """The keys and values of one attention layer, in memory that is set aside once.
+    """The keys and values of one attention layer, in buffers that are set aside once.
+
+    G is the number of heads that have keys and values of their own.
 
     For generation, under ``torch.no_grad``: what is stored is written over in place.
 
@@ -32,19 +37,19 @@ class LayerCache:
         check_whole("max_len", max_len)
         self.max_len = max_len
         self.length = 0  # how many positions are in use
-        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, H, max_len, K)
+        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, G, max_len, K)
 
     def append(
-        self, k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T K"]
-    ) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
+        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
         """Add the keys and values of new positions and return all of them.
 
         Args:
-            k: keys of the new positions, ``(B, H, T, K)``.
-            v: values of the new positions, ``(B, H, T, K)``.
+            k: keys of the new positions, ``(B, G, T, K)``.
+            v: values of the new positions, ``(B, G, T, K)``.
 
         Returns:
-            Keys and values of all positions so far, ``(B, H, S, K)`` each.
+            Keys and values of all positions so far, ``(B, G, S, K)`` each.
 
         Raises:
             ValueError: if there is no room, or the batch is not the one that was stored.
@@ -56,8 +61,8 @@ class LayerCache:
         self.length = end
         return self.read()
 
-    def read(self) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
-        """Return the keys and values of all positions so far, ``(B, H, S, K)`` each."""
+    def read(self) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Return the keys and values of all positions so far, ``(B, G, S, K)`` each."""
         keys, values = self._all()
         return keys[:, :, : self.length], values[:, :, : self.length]
 
@@ -79,25 +84,21 @@ class LayerCache:
         return False
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
-        """Go on with these rows of the batch, in this order."""
+        """Go on with these rows of the batch, in this order (beam search)."""
         for stored in self.read():
             stored.copy_(stored[rows])
 
-    def clear(self) -> None:
-        """Forget everything, but keep the memory that was set aside."""
-        self.length = 0
-
     @property
     def n_bytes(self) -> int:
-        """The memory set aside for keys and values."""
+        """How many bytes are set aside for keys and values."""
         return sum(x.numel() * x.element_size() for x in self._stored or ())
 
     def _room_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """All places for keys and values, set aside in the first call; the new ones must fit."""
+        check_room(self.max_len, self.length, k.shape[2])
         if self._stored is None:
             room = (*k.shape[:2], self.max_len, k.shape[3])
             self._stored = (k.new_zeros(room), v.new_zeros(room))
-        check_room(self.max_len, self.length, k.shape[2])
         batch_size = self._stored[0].shape[0]
         if batch_size != k.shape[0]:
             raise ValueError(f"the cache was filled with a batch of {batch_size}; got {k.shape[0]}")
@@ -129,7 +130,7 @@ class MemoryCache(LayerCache):
         self.remember(memory)
 
     def remember(self, memory: Float[Tensor, "B S D"]) -> None:
-        """Note of which vectors keys and values are, or will be, made."""
+        """Note whose keys and values are stored, or will be."""
         self._memory, self._version = memory, _version(memory)
 
     def holds(self, memory: Float[Tensor, "B S D"] | None) -> bool:
@@ -150,11 +151,11 @@ class MemoryCache(LayerCache):
         if memory is None:
             raise ValueError("the cache is for a memory, and none was given")
         if memory is not self._memory or _was_changed(memory, self._version):
-            self._compare(memory)
+            self._check_same(memory)
         return self.length > 0
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _compare(self, memory: Tensor) -> None:
+    def _check_same(self, memory: Tensor) -> None:
         held, advice = self._memory, "start with a new cache, or reset() this one"
         if held.shape[:2] != memory.shape[:2]:
             other = f"the cache holds another one, with (B, S) = {tuple(held.shape[:2])}"
@@ -169,7 +170,7 @@ class MemoryCache(LayerCache):
 class KeyValueCache:
     """One :class:`LayerCache` for each block's self-attention, one for its cross-attention.
 
-    One cache serves one batch and one memory. H is the number of key-value heads here.
+    One cache serves one batch and one memory.
 
     Args:
         n_layers: the number of blocks of the decoder.
@@ -198,7 +199,7 @@ class KeyValueCache:
 
     @property
     def start(self) -> int | Int[Tensor, ""]:
-        """The position of the next token."""
+        """The position of the next token; a ``StaticCache`` has it on the device."""
         return self.length
 
     def for_blocks(
@@ -247,7 +248,10 @@ class KeyValueCache:
         return query_key_distances(n_new, self.n_keys(n_new), device=device)
 
     def advance(self, n_new: int) -> None:
-        """Hear that all layers have stored ``n_new`` tokens; each has counted its own."""
+        """Hear that all layers have stored ``n_new`` tokens.
+
+        Nothing is to be done: each layer counts its own. A ``StaticCache`` counts here.
+        """
 
     def rewind(self, length: int) -> None:
         """Forget what came after the first ``length`` tokens. What the encoder said is kept.
@@ -291,7 +295,7 @@ class KeyValueCache:
 
     @property
     def n_bytes(self) -> int:
-        """The memory set aside in all layers."""
+        """How many bytes are set aside in all layers."""
         return sum(layer.n_bytes for layer in (*self.layers, *self.memory_layers))
 
 

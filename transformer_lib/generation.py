@@ -1,8 +1,9 @@
 """Generation: one token after another.
 
 Three parts that know little of each other: ``DecodingStep`` asks the model for the scores of
-the next token, ``draw_token`` picks one, and :func:`stream` goes round until the end.
-:func:`generate` collects what it yields.
+the next token (it feeds the prompt first, then only what its cache has not seen), ``draw_token``
+picks one, and a loop goes round until the end. :func:`stream` checks its arguments and starts the
+loop, :func:`generate` collects what it yields.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,15 @@ class _Ending:
     stop: Stop | None
     pad_id: int
 
+    def __post_init__(self) -> None:
+        if self.stop is None or callable(self.stop):
+            return
+        for sequence in self.stop or [()]:
+            ids = sequence if isinstance(sequence, Sequence) else ()
+            if not ids or not all(isinstance(token, int) for token in ids):
+                wanted = "must hold sequences of ids, each with one id at least"
+                raise ValueError(f"stop={self.stop} {wanted}")
+
     @property
     def may_come(self) -> bool:
         return len(self.tokens) > 0 or self.stop is not None
@@ -43,9 +53,6 @@ class _Ending:
             expect_shape("what stop returned", answer, "B", {"B": len(new)})
             return ended | answer
         for sequence in self.stop or ():
-            if not isinstance(sequence, Sequence) or not sequence:
-                wanted = "must hold sequences of ids, each with one id at least"
-                raise ValueError(f"stop={self.stop} {wanted}")
             start = new.shape[1] - len(sequence)
             if start >= 0:
                 ended = ended | (new[:, start:] == new.new_tensor(sequence)).all(dim=1)
@@ -84,7 +91,8 @@ def generate(
         top_k: how many of the best tokens are left to draw from; ``None``: all.
         top_p: draw from the fewest best tokens whose probabilities add up to at least this.
         min_p: leave out tokens less probable than this share of the best one's probability.
-        repetition_penalty: what the logits of tokens that were there before are divided by.
+        repetition_penalty: what the logits of tokens that were there before are divided by, or
+            multiplied by where they are negative.
         eos_id: the token after which a row has ended, or several of them.
         pad_id: fills rows that have ended.
         stop: sequences of ids after any of which a row has ended; or a function that gets the new
@@ -154,9 +162,10 @@ def stream(
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
-    Between two tokens nothing is kept on the model: each module is in its own mode, there may be
-    several streams, and any of them may be thrown away. If weights change meanwhile, the next token
-    is made with the new ones; keys and values of earlier tokens stay as they were.
+    The model is in evaluation mode while a token is computed, and nothing of it is changed between
+    two tokens: there may be several streams, and any of them may be thrown away. If weights change
+    meanwhile, the next token is made with the new ones; keys and values of earlier tokens stay as
+    they were.
 
     Args:
         model: a ``CausalLM``, ``Seq2SeqLM`` or ``CompiledDecoder``.
@@ -167,7 +176,8 @@ def stream(
         top_k: how many of the best tokens are left to draw from; ``None``: all.
         top_p: draw from the fewest best tokens whose probabilities add up to at least this.
         min_p: leave out tokens less probable than this share of the best one's probability.
-        repetition_penalty: what the logits of tokens that were there before are divided by.
+        repetition_penalty: what the logits of tokens that were there before are divided by, or
+            multiplied by where they are negative.
         eos_id: the token after which a row has ended, or several of them.
         pad_id: fills rows that have ended.
         stop: sequences of ids after any of which a row has ended; or a function that gets the new
@@ -216,10 +226,10 @@ def stream(
     seen = None
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
-    return _go_on(step, prompt, max_new_tokens, sampling, ending, seen, generator)
+    return _token_loop(step, prompt, max_new_tokens, sampling, ending, seen, generator)
 
 
-def _go_on(
+def _token_loop(
     step: Callable[[Tensor], Tensor],
     prompt: Int[Tensor, "B T"],
     max_new_tokens: int,
@@ -233,7 +243,7 @@ def _go_on(
     ids = F.pad(prompt, (0, max_new_tokens), value=ending.pad_id)  # (B, L)
     running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
     for n in range(n_prompt, ids.shape[1]):
-        with torch.no_grad():  # not where the caller goes on between two tokens
+        with torch.no_grad():  # not across the yield, where the caller's own code runs
             logits = step(ids[:, :n])
             watch.look(logits, running if ending.may_come else None)
             tokens = draw_token(logits, sampling, seen, generator)
@@ -244,9 +254,9 @@ def _go_on(
         if n + 1 == ids.shape[1]:
             watch.check()
         yield tokens
-        if ending.may_come:
+        if ending.may_come:  # else nobody waits for the GPU here
             running &= ~ending.reached(ids[:, n_prompt : n + 1])
-            if not running.any():  # only then a GPU has to wait
+            if not running.any():
                 watch.check()
                 return
 
@@ -288,7 +298,7 @@ def _sampling(
     repetition_penalty: float,
 ) -> Sampling:
     """Check how to draw; without a temperature, take the best token unless a draw is asked for."""
-    asked = Sampling(
+    asked = Sampling(  # checks all values before any of them is looked at
         temperature=1.0 if temperature is None else temperature,
         top_k=top_k,
         top_p=top_p,
@@ -303,5 +313,7 @@ def _seen(
     prompt: Int[Tensor, "B T"], prompt_mask: Bool[Tensor, "..."] | None, vocab_size: int
 ) -> Bool[Tensor, "B V"]:
     """Which tokens each row has; padding is not one of them."""
-    real = torch.ones_like(prompt) if prompt_mask is None else prompt_rows(prompt_mask, {}).long()
+    real = torch.ones_like(prompt)  # (B, T)
+    if prompt_mask is not None:
+        real = prompt_rows(prompt_mask, {"B": len(prompt), "T": prompt.shape[1]}).long()
     return prompt.new_zeros(len(prompt), vocab_size).scatter_add(1, prompt, real) > 0

@@ -27,15 +27,15 @@ class StaticLayerCache(LayerCache):
         self.filled, self.visible = filled, max_len
 
     def append(
-        self, k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T K"]
-    ) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
+        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
         """Write the keys and values of new positions to their places; return all that is seen."""
         places = self.filled + torch.arange(k.shape[2], device=k.device)
         for stored, new in zip(self._room_for(k, v), (k, v), strict=True):
             stored.index_copy_(2, places, new)
         return self.read()
 
-    def read(self) -> tuple[Float[Tensor, "B H S K"], Float[Tensor, "B H S K"]]:
+    def read(self) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
         """Return the keys and values of all places that are seen, in use or not."""
         keys, values = self._all()
         return keys[:, :, : self.visible], values[:, :, : self.visible]
@@ -157,7 +157,7 @@ class StaticCache(KeyValueCache):
         So the next batch and its memory must have the size of the last.
         """
         for layer in self.memory_layers:
-            layer.clear()
+            layer.length = 0
         self._set_length(0)
 
     def _set_length(self, length: int) -> None:
