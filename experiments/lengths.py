@@ -34,7 +34,6 @@ from experiments.common import (
 )
 from experiments.loops import minimise, rise_and_fall
 from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.cache import LayerCache
 from transformer_lib.config import Position
 from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.models import CausalLM
@@ -112,18 +111,21 @@ class StretchedAttention(MultiHeadAttention):
 
     frequencies: Tensor | None = None
 
-    def project(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        angles: Tensor | None = None,
-        cache: LayerCache | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Make queries, keys and values."""
-        if angles is not None and self.frequencies is not None:
-            # The first pair turns by 1 from place to place: its angle is the position.
-            angles = angles[..., :1] * self.frequencies.to(angles.device)
-        return super().project(x, memory, angles, cache)
+    def project_queries(self, x: Tensor, angles: Tensor | None = None) -> Tensor:
+        """Make the queries."""
+        return super().project_queries(x, self._turned(angles))
+
+    def project_keys_values(
+        self, source: Tensor, angles: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Make keys and values."""
+        return super().project_keys_values(source, self._turned(angles))
+
+    def _turned(self, angles: Tensor | None) -> Tensor | None:
+        if angles is None or self.frequencies is None:
+            return angles
+        # The first pair turns by 1 from place to place: its angle is the position.
+        return angles[..., :1] * self.frequencies.to(angles.device)
 
 
 def set_rope(model: CausalLM, method: Method, scale: float, trained: int) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer_lib.cache import LayerCache
+from transformer_lib.cache import LayerCache, MemoryCache
 from transformer_lib.checks import check_attention, check_divides, check_probability, check_streams
 from transformer_lib.config import RopePairing, TransformerConfig
 from transformer_lib.fused import fused_attention, repeat_heads
@@ -222,7 +222,7 @@ class MultiHeadAttention(nn.Module):
             bias: added to the scores, broadcastable to ``(B, H, T, S)``.
             angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``;
                 in self-attention only.
-            causal: whether to hide the future too.
+            causal: whether to hide the future on top of what the mask hides.
             cache: keys and values of earlier calls; those of this call are added to it.
 
         Returns:
@@ -231,40 +231,34 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: if the shapes do not fit together.
         """
-        q, k, v = self.project(x, memory, angles, cache)
-        heads = self.attend(q, k, v, mask, bias, causal=causal)
+        self._check(x, memory, angles, cache)
+        q = self.project_queries(x, angles)  # (B, H, T, K)
+        if isinstance(cache, MemoryCache) and cache.holds(memory):
+            k, v = cache.read()  # cross-attention: made in the first step, the same in all others
+        else:
+            source = x if memory is None else memory
+            k, v = self.project_keys_values(source, angles)  # (B, G, S, K) each
+            if cache is not None:
+                k, v = cache.append(k, v)  # those of earlier steps come first
+        heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, K)
         return self.merge(heads)
 
-    def project(
-        self,
-        x: Float[Tensor, "B T D"],
-        memory: Float[Tensor, "B S D"] | None = None,
-        angles: Float[Tensor, "..."] | None = None,
-        cache: LayerCache | None = None,
-    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
-        """Make queries, keys and values, split into heads, rotated if RoPE is used and stored.
+    def project_queries(
+        self, x: Float[Tensor, "B T D"], angles: Float[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "B H T K"]:
+        """Make the queries of all heads, rotated if there are angles."""
+        q = self._split(self.query(x))
+        return q if angles is None else rotate(q, angles, self.pairing)
 
-        The arguments are those of :meth:`forward`.
-        """
-        check_streams(x, memory, self.d_model)
-        if memory is not None and angles is not None:
-            raise ValueError("angles were given with a memory; RoPE is for self-attention only")
-        q = self._split(self.query(x))  # (B, H, T, K)
-        if angles is not None:
-            q = rotate(q, angles, self.pairing)
-        if cache is not None and cache.holds(memory):
-            return q, *cache.read()  # of a memory that was read before: nothing new to make
-        source = x if memory is None else memory
-        k = self._split(self.key(source))  # (B, G, S, K), with fewer heads under GQA
-        v = self._split(self.value(source))
-        if angles is not None:
-            k = rotate(k, angles, self.pairing)
-        if cache is not None:
-            k, v = cache.append(k, v)  # behind those of earlier calls, which are rotated already
-        return q, k, v
+    def project_keys_values(
+        self, source: Float[Tensor, "B S D"], angles: Float[Tensor, "..."] | None = None
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Make the keys, rotated if there are angles, and the values of all heads that have any."""
+        k, v = self._split(self.key(source)), self._split(self.value(source))
+        return k if angles is None else rotate(k, angles, self.pairing), v
 
     def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
-        """Cut the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""
+        """Split the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""
         heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, K)
         return heads.transpose(1, 2)
 
@@ -313,15 +307,27 @@ class MultiHeadAttention(nn.Module):
             mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``.
             bias: added to the scores, broadcastable to ``(B, H, T, S)``.
             angles: RoPE's angles for the positions of ``x``.
-            causal: whether to hide the future too.
+            causal: whether to hide the future on top of what the mask hides.
 
         Returns:
             The outputs ``(B, T, D)`` and the weights ``(B, H, T, S)``. No weight is dropped.
         """
-        q, k, v = self.project(x, memory, angles)
+        self._check(x, memory, angles, None)
+        q = self.project_queries(x, angles)
+        k, v = self.project_keys_values(x if memory is None else memory, angles)
         k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)
         heads, weights = attention(q, k, v, mask, bias=bias, causal=causal, scale=self.scale)
         return self.merge(heads), weights
+
+    def _check(
+        self, x: Tensor, memory: Tensor | None, angles: Tensor | None, cache: LayerCache | None
+    ) -> None:
+        check_streams(x, memory, self.d_model)
+        if memory is not None and angles is not None:
+            raise ValueError("angles were given with a memory; RoPE is for self-attention only")
+        if cache is not None and isinstance(cache, MemoryCache) != (memory is not None):
+            wanted = "LayerCache, for self-attention" if memory is None else "MemoryCache"
+            raise ValueError(f"cache is a {type(cache).__name__}; expected a {wanted}")
 
 
 def make_attention(config: TransformerConfig) -> MultiHeadAttention:

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.checks import check_number, check_whole
 from transformer_lib.decoding import DecodingStep, LanguageModel
-from transformer_lib.generation import end_tokens
+from transformer_lib.endings import end_tokens
 from transformer_lib.sampling import ScoreWatch, at_least_float32
 
 

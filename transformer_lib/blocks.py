@@ -145,7 +145,7 @@ class Stack(nn.Module):
             Block(config, cross_attention=cross_attention, parts=parts)
             for _ in range(config.n_layers)
         )
-        # All blocks share one bias, as in T5, where the first block owns it.
+        # All blocks share one bias, as in T5.
         self.bias: AlibiBias | T5Bias | None = None
         if config.position == "alibi":
             self.bias = AlibiBias(config.n_heads)
@@ -171,7 +171,8 @@ class Stack(nn.Module):
         Args:
             x: the stream, ``(B, T, D)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
-                ``(B, H, T, S)``. The causal mask and the window come on top.
+                ``(B, H, T, S)``, with S as its last
+                dimension. The causal mask and the window come on top.
             memory: what cross-attention reads, ``(B, S, D)``.
             memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
             positions: the place of each vector, ``(1, T)`` or ``(B, T)``; counted on from the

@@ -66,23 +66,6 @@ class LayerCache:
         keys, values = self._all()
         return keys[:, :, : self.length], values[:, :, : self.length]
 
-    def holds(self, memory: Float[Tensor, "B S D"] | None) -> bool:
-        """Say whether keys and values are stored already, so that none have to be made.
-
-        Args:
-            memory: what cross-attention is asked to read; ``None`` in self-attention, which reads
-                new vectors in each call.
-
-        Returns:
-            ``False``: this is a cache for self-attention.
-
-        Raises:
-            ValueError: if there is a memory.
-        """
-        if memory is not None:
-            raise ValueError("memory was given, but the cache is for self-attention")
-        return False
-
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch, in this order (beam search)."""
         for stored in self.read():
@@ -131,13 +114,13 @@ class MemoryCache(LayerCache):
 
     def remember(self, memory: Float[Tensor, "B S D"]) -> None:
         """Note whose keys and values are stored, or will be."""
-        self._memory, self._version = memory, _version(memory)
+        self._memory, self._edits = memory, _count_edits(memory)
 
     def holds(self, memory: Float[Tensor, "B S D"] | None) -> bool:
-        """Say whether keys and values of this memory are stored already.
+        """Say whether keys and values of this memory are stored, so that none have to be made.
 
-        Another tensor with equal values will do; a GPU has to wait until they are compared. A
-        compiled step notices another tensor, but not that the same one was changed in place.
+        Another tensor with equal values will do, but to compare them takes time. A compiled step
+        notices another tensor, but not that the same one was changed in place.
 
         Args:
             memory: what cross-attention is asked to read.
@@ -150,7 +133,7 @@ class MemoryCache(LayerCache):
         """
         if memory is None:
             raise ValueError("the cache is for a memory, and none was given")
-        if memory is not self._memory or _was_changed(memory, self._version):
+        if memory is not self._memory or _was_edited(memory, self._edits):
             self._check_same(memory)
         return self.length > 0
 
@@ -160,7 +143,7 @@ class MemoryCache(LayerCache):
         if held.shape[:2] != memory.shape[:2]:
             other = f"the cache holds another one, with (B, S) = {tuple(held.shape[:2])}"
             raise ValueError(f"memory has shape {tuple(memory.shape)}; {other}")
-        if _was_changed(held, self._version):
+        if _was_edited(held, self._edits):
             raise ValueError(f"memory was changed in place since its keys were stored: {advice}")
         if not torch.equal(held, memory):
             raise ValueError(f"memory is another one than that whose keys are stored: {advice}")
@@ -248,9 +231,9 @@ class KeyValueCache:
         return query_key_distances(n_new, self.n_keys(n_new), device=device)
 
     def advance(self, n_new: int) -> None:
-        """Hear that all layers have stored ``n_new`` tokens.
+        """Count the new tokens, once all layers have stored them (a hook for ``StaticCache``).
 
-        Nothing is to be done: each layer counts its own. A ``StaticCache`` counts here.
+        Nothing is to be done here: each layer counts its own.
         """
 
     def rewind(self, length: int) -> None:
@@ -320,13 +303,13 @@ def check_room(max_len: int, used: int, n_new: int) -> None:
         raise ValueError(f"the cache holds {max_len=} positions; {use}")
 
 
-def _version(memory: Tensor) -> int | None:
+def _count_edits(memory: Tensor) -> int | None:
     """Count the changes of a tensor in place; ``None`` where nobody counts them."""
     if torch.compiler.is_compiling() or memory.is_inference():
         return None
     return memory._version
 
 
-def _was_changed(memory: Tensor, before: int | None) -> bool:
-    now = _version(memory)
+def _was_edited(memory: Tensor, before: int | None) -> bool:
+    now = _count_edits(memory)
     return None not in (now, before) and now != before

@@ -7,7 +7,7 @@ loop, :func:`generate` collects what it yields.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -15,48 +15,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from transformer_lib.cache import KeyValueCache
-from transformer_lib.checks import expect_shape
 from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.decoding import DecodingStep, LanguageModel, prompt_rows
-from transformer_lib.embeddings import check_ids
+from transformer_lib.endings import Ending, Stop, end_tokens
 from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
-
-Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """When a row has ended, and what it is filled with then."""
-
-    tokens: Int[Tensor, " n_ends"]
-    stop: Stop | None
-    pad_id: int
-
-    def __post_init__(self) -> None:
-        if self.stop is None or callable(self.stop):
-            return
-        for sequence in self.stop or [()]:
-            ids = sequence if isinstance(sequence, Sequence) else ()
-            if not ids or not all(isinstance(token, int) for token in ids):
-                wanted = "must hold sequences of ids, each with one id at least"
-                raise ValueError(f"stop={self.stop} {wanted}")
-
-    @property
-    def may_come(self) -> bool:
-        return len(self.tokens) > 0 or self.stop is not None
-
-    def reached(self, new: Int[Tensor, "B n"]) -> Bool[Tensor, " B"]:
-        """Which rows end with their newest token."""
-        ended = torch.isin(new[:, -1], self.tokens)
-        if callable(self.stop):
-            answer = torch.as_tensor(self.stop(new), device=new.device)
-            expect_shape("what stop returned", answer, "B", {"B": len(new)})
-            return ended | answer
-        for sequence in self.stop or ():
-            start = new.shape[1] - len(sequence)
-            if start >= 0:
-                ended = ended | (new[:, start:] == new.new_tensor(sequence)).all(dim=1)
-        return ended
 
 
 def generate(
@@ -97,7 +59,7 @@ def generate(
         pad_id: fills rows that have ended.
         stop: sequences of ids after any of which a row has ended; or a function that gets the new
             tokens so far, ``(B, n)``, and says which rows have ended, ``(B,)`` boolean.
-        generator: the source of random numbers; PyTorch's own if left out.
+        generator: the source of random numbers, if tokens are drawn; PyTorch's own if left out.
         prompt_mask: where the prompt has real tokens, ``(B, T)`` or ``(B, 1, 1, T)``; padding
             stands on the left.
         source: what a ``Seq2SeqLM`` reads, ``(B, S)``.
@@ -112,7 +74,7 @@ def generate(
         that ended before are filled with ``pad_id``.
 
     Raises:
-        FloatingPointError: if scores are not numbers any more.
+        FloatingPointError: if scores become NaN or infinite.
         TypeError: if the model or a tensor is of the wrong kind.
         ValueError: if something is out of range or does not fit together.
 
@@ -182,7 +144,7 @@ def stream(
         pad_id: fills rows that have ended.
         stop: sequences of ids after any of which a row has ended; or a function that gets the new
             tokens so far, ``(B, n)``, and says which rows have ended, ``(B,)`` boolean.
-        generator: the source of random numbers; PyTorch's own if left out.
+        generator: the source of random numbers, if tokens are drawn; PyTorch's own if left out.
         prompt_mask: where the prompt has real tokens, ``(B, T)`` or ``(B, 1, 1, T)``; padding
             stands on the left.
         source: what a ``Seq2SeqLM`` reads, ``(B, S)``.
@@ -195,7 +157,8 @@ def stream(
         An iterator over the newest token of each row, ``(B,)``.
 
     Raises:
-        FloatingPointError: if scores are not numbers any more; on a GPU up to 16 tokens later.
+        FloatingPointError: if scores become NaN or infinite. On a GPU they are looked at every 16
+            tokens, so that it need not wait.
         TypeError: if the model or a tensor is of the wrong kind.
         ValueError: if something is out of range or does not fit together.
 
@@ -207,26 +170,40 @@ def stream(
         [torch.Size([2]), torch.Size([2])]
     """
     sampling = _sampling(temperature, top_k, top_p, min_p, repetition_penalty)
-    step: Callable[[Tensor], Tensor]
-    with torch.no_grad():
-        if not isinstance(model, CompiledDecoder):
-            step = DecodingStep(
-                model, prompt, max_new_tokens, prompt_mask=prompt_mask,
-                source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
-            )  # fmt: skip
-        elif cache is not None or not use_cache:
-            why = "a CompiledDecoder has a cache of its own"
-            raise TypeError(f"{why}: leave out cache= and use_cache=")
-        else:
-            step = model.begin(
-                prompt, max_new_tokens, prompt_mask=prompt_mask,
-                source=source, source_mask=source_mask,
-            )  # fmt: skip
-    ending = _Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
+    ending = Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
+    step = _make_step(
+        model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache
+    )
     seen = None
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
     return _token_loop(step, prompt, max_new_tokens, sampling, ending, seen, generator)
+
+
+def _make_step(
+    model: LanguageModel | CompiledDecoder,
+    prompt: Int[Tensor, "B T"],
+    max_new_tokens: int,
+    prompt_mask: Bool[Tensor, "..."] | None,
+    source: Int[Tensor, "B S"] | None,
+    source_mask: Bool[Tensor, "B 1 1 S"] | None,
+    use_cache: bool,
+    cache: KeyValueCache | None,
+) -> Callable[[Tensor], Tensor]:
+    """What turns all tokens so far, ``(B, T)``, into scores of the next, ``(B, V)``."""
+    with torch.no_grad():  # an encoder reads the source now
+        if isinstance(model, CompiledDecoder):
+            if cache is not None or not use_cache:
+                why = "a CompiledDecoder has a cache of its own"
+                raise TypeError(f"{why}: leave out cache= and use_cache=")
+            return model.begin(
+                prompt, max_new_tokens, prompt_mask=prompt_mask,
+                source=source, source_mask=source_mask,
+            )  # fmt: skip
+        return DecodingStep(
+            model, prompt, max_new_tokens, prompt_mask=prompt_mask,
+            source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
+        )  # fmt: skip
 
 
 def _token_loop(
@@ -234,7 +211,7 @@ def _token_loop(
     prompt: Int[Tensor, "B T"],
     max_new_tokens: int,
     sampling: Sampling,
-    ending: _Ending,
+    ending: Ending,
     seen: Bool[Tensor, "B V"] | None,
     generator: torch.Generator | None,
 ) -> Iterator[Int[Tensor, " B"]]:
@@ -244,7 +221,7 @@ def _token_loop(
     running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
     for n in range(n_prompt, ids.shape[1]):
         with torch.no_grad():  # not across the yield, where the caller's own code runs
-            logits = step(ids[:, :n])
+            logits = step(ids[:, :n])  # reads only what its cache has not seen
             watch.look(logits, running if ending.may_come else None)
             tokens = draw_token(logits, sampling, seen, generator)
         tokens = tokens.where(running, ending.pad_id) if ending.may_come else tokens
@@ -259,35 +236,6 @@ def _token_loop(
             if not running.any():
                 watch.check()
                 return
-
-
-def end_tokens(
-    eos_id: int | Sequence[int] | None, pad_id: int, prompt: Int[Tensor, "B T"], vocab_size: int
-) -> Int[Tensor, " n_ends"]:
-    """Check the ids of end tokens and padding; return those of end tokens.
-
-    Args:
-        eos_id: the token after which a row has ended, or several of them, or none.
-        pad_id: what fills rows that have ended.
-        prompt: says where the result is to be.
-        vocab_size: V, the number of different tokens.
-
-    Returns:
-        The end tokens, ``(n_ends,)``; none if they were left out.
-
-    Raises:
-        TypeError: if ids are not whole numbers.
-        ValueError: if there is no such token, or an empty list.
-
-    Example:
-        >>> end_tokens([2, 3], 0, torch.tensor([[5]]), vocab_size=10)
-        tensor([2, 3])
-    """
-    ends = list(eos_id) if isinstance(eos_id, Sequence) else [] if eos_id is None else [eos_id]
-    if eos_id is not None and not ends:
-        raise ValueError(f"{eos_id=} must have one id at least; leave it out if nothing ends a row")
-    check_ids("eos_id and pad_id", torch.tensor([[pad_id, *ends]]), vocab_size)
-    return prompt.new_tensor(ends, dtype=torch.long)
 
 
 def _sampling(

@@ -20,7 +20,7 @@ class Parts:
     Args:
         attention: makes what is called like
             :class:`~transformer_lib.attention.MultiHeadAttention`; a subclass of it that overrides
-            ``project``, ``attend`` or ``merge`` is the least work.
+            one of its steps is the least work.
         feed_forward: makes what takes vectors ``(..., D)`` and returns such.
         norm: makes what takes vectors ``(..., D)`` and returns such.
 

@@ -46,6 +46,7 @@ FLOORS = {
     "learner": 4,
     "training": 4,
     "decoding": 4,
+    "endings": 4,
     "sampling": 4,
     "compiled": 4,
     "generation": 4,

@@ -109,7 +109,7 @@ def test_predictions_of_experiments_leave_every_part_in_its_mode():
 
 
 def test_a_card_is_json_that_other_programs_can_read(tmp_path):
-    """JSON has no word for NaN and infinity: a metric says so in words, elsewhere it is an error."""
+    """JSON has no word for NaN and infinity: metrics say so in words, elsewhere it is an error."""
     options = common.read_options("dropout", "a test", ["--tiny", "--out", str(tmp_path)])
 
     def write(value, **more):

@@ -474,7 +474,7 @@ MODELS = [
     ),
     (
         keys_of_no_memory,
-        "memory was given, but the cache is for self-attention",
+        "cache is a LayerCache; expected a MemoryCache",
     ),
     (
         overfull_static_cache,

@@ -10,10 +10,8 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.encoder_decoder import Decoder
 from transformer_lib.positions import AddedPositions, AlibiBias, rope_angles, rotate, t5_bucket
 
-Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
-
 # The right versions, kept from before any mistake is made.
-_project = MultiHeadAttention.project
+_keys_values = MultiHeadAttention.project_keys_values
 _decode = Decoder.forward
 _alibi = AlibiBias.forward
 
@@ -82,31 +80,29 @@ def _rope_pairing_mixed(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
     return rotate(x, angles, "split" if pairing == "interleaved" else "interleaved")
 
 
-@instead_of("attention.MultiHeadAttention.project")
+@instead_of("attention.MultiHeadAttention.project_keys_values")
 def _rope_on_queries_only(
-    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, cache: Any = None
-) -> Heads:
+    self: MultiHeadAttention, source: Tensor, angles: Maybe = None
+) -> tuple[Tensor, Tensor]:
     """RoPE rotates the queries, but not the keys.
 
     Symptom: scores depend on where the query stands, not on how far away the key is.
     Caught by: test_properties.py::test_rope_scores_depend_on_the_distance_only
     """
-    q, _, _ = _project(self, x, memory, angles, None)
-    _, k, v = _project(self, x, memory, None, cache)
-    return q, k, v
+    return _keys_values(self, source)
 
 
-@instead_of("attention.MultiHeadAttention.project")
+@instead_of("attention.MultiHeadAttention.project_keys_values")
 def _rope_on_values(
-    self: MultiHeadAttention, x: Tensor, memory: Maybe, angles: Maybe, cache: Any = None
-) -> Heads:
+    self: MultiHeadAttention, source: Tensor, angles: Maybe = None
+) -> tuple[Tensor, Tensor]:
     """RoPE rotates the values as well as queries and keys.
 
     Symptom: outputs depend on absolute places again; longer texts than in training break it.
     Caught by: test_properties.py::test_relative_positions_see_no_shift
     """
-    q, k, v = _project(self, x, memory, angles, cache)
-    return q, k, v if angles is None else rotate(v, angles, self.pairing)
+    k, v = _keys_values(self, source, angles)
+    return k, v if angles is None else rotate(v, angles, self.pairing)
 
 
 @instead_of("positions.AlibiBias.forward")
