@@ -41,7 +41,7 @@ def attention(
         mask: boolean, ``True`` = may attend, broadcastable to ``(..., T, S)``. A query that may
             attend to nothing gets zero weights and a zero output.
         bias: added to the scaled scores, broadcastable to ``(..., T, S)`` (ALiBi, T5).
-        causal: whether to hide the future too; the last query stands at the last key.
+        causal: whether to hide the future too. The queries are the last T of the S positions.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
         dropout: the probability with which a weight is dropped; the others grow to make up for it.
 
@@ -70,7 +70,8 @@ def attention(
     scores = scale * (q @ k.mT)  # (..., T, S)
     scores = scores if bias is None else scores + bias.to(scores.dtype)
     weights = scores.softmax(dim=-1) if mask is None else _masked_softmax(scores, mask)
-    # Dropout thins out what mixes the values; the weights that are returned stay whole.
+    # Dropout thins out what mixes the values; the weights that are returned stay whole. Whoever
+    # calls this in evaluation leaves it out.
     mixing = F.dropout(weights, dropout) if dropout else weights
     return mixing @ v, weights  # (..., T, Dv), (..., T, S)
 
@@ -239,7 +240,7 @@ class MultiHeadAttention(nn.Module):
             source = x if memory is None else memory
             k, v = self.project_keys_values(source, angles)  # (B, G, S, K) each
             if cache is not None:
-                k, v = cache.append(k, v)  # those of earlier steps come first
+                k, v = cache.append(k, v)  # behind those of earlier steps
         heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, K)
         return self.merge(heads)
 
@@ -253,9 +254,11 @@ class MultiHeadAttention(nn.Module):
     def project_keys_values(
         self, source: Float[Tensor, "B S D"], angles: Float[Tensor, "..."] | None = None
     ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
-        """Make the keys, rotated if there are angles, and the values of all heads that have any."""
+        """Make the keys, rotated if there are angles, and the values of all G key-value heads."""
         k, v = self._split(self.key(source)), self._split(self.value(source))
-        return k if angles is None else rotate(k, angles, self.pairing), v
+        if angles is not None:
+            k = rotate(k, angles, self.pairing)
+        return k, v
 
     def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
         """Split the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""

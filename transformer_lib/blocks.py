@@ -171,8 +171,8 @@ class Stack(nn.Module):
         Args:
             x: the stream, ``(B, T, D)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
-                ``(B, H, T, S)``, with S as its last
-                dimension. The causal mask and the window come on top.
+                ``(B, H, T, S)``, with S as its last dimension. The causal mask and the window come
+                on top.
             memory: what cross-attention reads, ``(B, S, D)``.
             memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
             positions: the place of each vector, ``(1, T)`` or ``(B, T)``; counted on from the
@@ -196,7 +196,10 @@ class Stack(nn.Module):
             # float16, where a long sum could overflow.
             x = x.to(torch.bfloat16)
         angles = self._angles(positions)
-        mask, bias, causal = self._mask_and_bias(x, mask, cache)
+        mask, bias = self._mask_and_bias(x, mask, cache)
+        causal = self.causal
+        if isinstance(cache, StaticCache):
+            mask, bias, causal = None, _as_numbers(x, mask, bias, cache), False
         caches = self._caches(cache, memory)
         for block, (own_cache, memory_cache) in zip(self.blocks, caches, strict=True):
             x = self._maybe_checkpointed(block)(
@@ -223,15 +226,16 @@ class Stack(nn.Module):
     def _angles(self, positions: Int[Tensor, "#B T"]) -> Float[Tensor, "#B 1 T half"] | None:
         if self.config.position != "rope":
             return None
-        return rope_angles(positions, self.config.d_head, self.config.rope_theta)[:, None]
+        angles = rope_angles(positions, self.config.d_head, self.config.rope_theta)
+        return angles[:, None]  # the same for all heads
 
     def _mask_and_bias(
         self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None
-    ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None, bool]:
-        """What hides keys, what is added to the scores, and whether the future is hidden on top."""
-        window, static = self.config.window, isinstance(cache, StaticCache)
-        if window is None and self.bias is None and not static:
-            return mask, None, self.causal
+    ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
+        """Hide what is outside the window, and make the bias for positions, if there are such."""
+        window = self.config.window
+        if window is None and self.bias is None:
+            return mask, None
         if cache is None:
             distances = query_key_distances(x.shape[1], device=x.device)  # (T, S)
         else:
@@ -239,11 +243,16 @@ class Stack(nn.Module):
         bias = None if self.bias is None else self.bias(distances)
         if window is not None:
             mask = _joined(mask, distances.abs() < window)
-        if not static:
-            return mask, bias, self.causal
-        # Places after the query's own hold the future, or nothing yet: one test hides both. One
-        # table of numbers to add serves all layers.
-        return None, additive_mask(_joined(mask, distances >= 0), bias, x.dtype), False
+        return mask, bias
+
+
+def _as_numbers(
+    x: Tensor, mask: Tensor | None, bias: Tensor | None, cache: StaticCache
+) -> Float[Tensor, "..."]:
+    """Mask, bias and the hidden future as numbers to add to the scores, the same for all layers."""
+    # Places after the query's own hold the future, or nothing yet: one test hides both.
+    past = cache.distances(x.shape[1], x.device) >= 0  # (T, S)
+    return additive_mask(_joined(mask, past), bias, x.dtype)
 
 
 def _joined(mask: Tensor | None, other: Bool[Tensor, "T S"]) -> Bool[Tensor, "..."]:

@@ -259,6 +259,14 @@ class KeyValueCache:
             raise ValueError(f"{length=} is more than the cache holds, {self.length}")
         self._set_length(length)
 
+    def select(self, rows: Int[Tensor, " B"]) -> None:
+        """Go on with these rows of the batch, in this order (beam search).
+
+        Rows that change places must have the same memory, as the beams of one text have.
+        """
+        for layer in self.layers:
+            layer.select(rows)
+
     def _set_length(self, length: int) -> None:
         for layer in self.layers:
             layer.length = length

@@ -137,8 +137,8 @@ class DecodingStep:
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch in this order, each with the memory of its place."""
-        for layer in () if self.cache is None else self.cache.layers:
-            layer.select(rows)
+        if self.cache is not None:
+            self.cache.select(rows)
 
 
 def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool[Tensor, "B T"]:

@@ -21,6 +21,38 @@ from transformer_lib.endings import Ending, Stop, end_tokens
 from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
 
 
+def _token_loop(
+    step: Callable[[Tensor], Tensor],
+    prompt: Int[Tensor, "B T"],
+    max_new_tokens: int,
+    sampling: Sampling,
+    ending: Ending,
+    seen: Bool[Tensor, "B V"] | None,
+    generator: torch.Generator | None,
+) -> Iterator[Int[Tensor, " B"]]:
+    """Ask for scores, choose a token and add it, until all rows have ended."""
+    n_prompt, watch = prompt.shape[1], ScoreWatch()  # for NaN
+    ids = F.pad(prompt, (0, max_new_tokens), value=ending.pad_id)  # (B, L)
+    running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
+    for n in range(n_prompt, ids.shape[1]):
+        with torch.no_grad():  # not across the yield, where the caller's own code runs
+            logits = step(ids[:, :n])  # reads only what its cache has not seen
+            watch.look(logits, running if ending.may_come else None)
+            tokens = draw_token(logits, sampling, seen, generator)
+        tokens = tokens.where(running, ending.pad_id) if ending.may_come else tokens
+        ids[:, n] = tokens
+        if seen is not None:
+            seen.scatter_(1, tokens[:, None], True)
+        if n + 1 == ids.shape[1]:
+            watch.check()
+        yield tokens
+        if ending.may_come:  # else nobody waits for the GPU here
+            running &= ~ending.reached(ids[:, n_prompt : n + 1])
+            if not running.any():
+                watch.check()
+                return
+
+
 def generate(
     model: LanguageModel | CompiledDecoder,
     prompt: Int[Tensor, "B T"],
@@ -206,38 +238,6 @@ def _make_step(
         )  # fmt: skip
 
 
-def _token_loop(
-    step: Callable[[Tensor], Tensor],
-    prompt: Int[Tensor, "B T"],
-    max_new_tokens: int,
-    sampling: Sampling,
-    ending: Ending,
-    seen: Bool[Tensor, "B V"] | None,
-    generator: torch.Generator | None,
-) -> Iterator[Int[Tensor, " B"]]:
-    """Ask for scores, choose a token and add it, until all rows have ended."""
-    n_prompt, watch = prompt.shape[1], ScoreWatch()
-    ids = F.pad(prompt, (0, max_new_tokens), value=ending.pad_id)  # (B, L)
-    running = torch.ones_like(prompt[:, 0], dtype=torch.bool)
-    for n in range(n_prompt, ids.shape[1]):
-        with torch.no_grad():  # not across the yield, where the caller's own code runs
-            logits = step(ids[:, :n])  # reads only what its cache has not seen
-            watch.look(logits, running if ending.may_come else None)
-            tokens = draw_token(logits, sampling, seen, generator)
-        tokens = tokens.where(running, ending.pad_id) if ending.may_come else tokens
-        ids[:, n] = tokens
-        if seen is not None:
-            seen.scatter_(1, tokens[:, None], True)
-        if n + 1 == ids.shape[1]:
-            watch.check()
-        yield tokens
-        if ending.may_come:  # else nobody waits for the GPU here
-            running &= ~ending.reached(ids[:, n_prompt : n + 1])
-            if not running.any():
-                watch.check()
-                return
-
-
 def _sampling(
     temperature: float | None,
     top_k: int | None,
@@ -260,7 +260,7 @@ def _sampling(
 def _seen(
     prompt: Int[Tensor, "B T"], prompt_mask: Bool[Tensor, "..."] | None, vocab_size: int
 ) -> Bool[Tensor, "B V"]:
-    """Which tokens each row has; padding is not one of them."""
+    """Which tokens each row has, once or more; padding is not one of them."""
     real = torch.ones_like(prompt)  # (B, T)
     if prompt_mask is not None:
         real = prompt_rows(prompt_mask, {"B": len(prompt), "T": prompt.shape[1]}).long()
