@@ -93,7 +93,7 @@ class Block(nn.Module):
 
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             read = self.cross_attention_norm(x) if pre else x
-            update = self.cross_attention(read, memory, memory_mask, cache=memory_cache)
+            update = self.cross_attention(read, memory=memory, mask=memory_mask, cache=memory_cache)
             x = x + self.dropout(update)
             x = x if pre else self.cross_attention_norm(x)
 
