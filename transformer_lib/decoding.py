@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
@@ -14,6 +15,7 @@ from transformer_lib.embeddings import check_ids
 from transformer_lib.encoder_decoder import EncoderDecoder
 from transformer_lib.hooks import forward_hooks, has_forward_of
 from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.moved import tell_moved_names
 
 LanguageModel = CausalLM | Seq2SeqLM
 
@@ -212,3 +214,7 @@ def _check_kind(model: nn.Module, source: Tensor | None) -> None:
 def _is_as_built(model: CausalLM) -> bool:
     """Whether to call a model is to call its parts: nobody replaced its forward, or listens."""
     return has_forward_of(model, CausalLM) and not any(forward_hooks(model))
+
+
+if not TYPE_CHECKING:  # who reads types still finds every typo
+    __getattr__ = tell_moved_names(__name__)

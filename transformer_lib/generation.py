@@ -8,6 +8,7 @@ loop, :func:`generate` collects what it yields.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -18,6 +19,7 @@ from transformer_lib.cache import KeyValueCache
 from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.decoding import DecodingStep, LanguageModel, prompt_rows
 from transformer_lib.endings import Ending, Stop, end_tokens
+from transformer_lib.moved import tell_moved_names
 from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
 
 
@@ -265,3 +267,7 @@ def _seen(
     if prompt_mask is not None:
         real = prompt_rows(prompt_mask, {"B": len(prompt), "T": prompt.shape[1]}).long()
     return prompt.new_zeros(len(prompt), vocab_size).scatter_add(1, prompt, real) > 0
+
+
+if not TYPE_CHECKING:  # who reads types still finds every typo
+    __getattr__ = tell_moved_names(__name__)

@@ -1,7 +1,7 @@
-"""Modules with a new name: who imports the old one is told."""
+"""Names that have moved: who imports an old one is told."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from types import ModuleType
@@ -12,6 +12,22 @@ MOVED = {
     "transformer_lib.shapes": "transformer_lib.checks",
     "transformer_lib.checkpoints": "transformer_lib.hugging_face",
     "transformer_lib.recording": "transformer_lib.tracing",
+}
+
+# The same for what modules hold that are still there.
+MOVED_NAMES = {
+    "transformer_lib.cache.KeyValueStore": "transformer_lib.cache.LayerCache",
+    "transformer_lib.data.pack": "transformer_lib.packing.pack",
+    "transformer_lib.decoding.CompiledDecoder": "transformer_lib.compiled.CompiledDecoder",
+    "transformer_lib.generation.GREEDY": "transformer_lib.sampling.GREEDY",
+    "transformer_lib.generation.beam_search": "transformer_lib.beams.beam_search",
+    "transformer_lib.generation.choose_token": "transformer_lib.sampling.choose_token",
+    "transformer_lib.generation.filter_logits": "transformer_lib.sampling.filter_logits",
+    "transformer_lib.saving.book_folder": "transformer_lib.files.book_folder",
+    "transformer_lib.saving.lock_folder": "transformer_lib.files.lock_folder",
+    "transformer_lib.saving.read_checkpoint": "transformer_lib.run_checkpoints.read_checkpoint",
+    "transformer_lib.saving.write_checkpoint": "transformer_lib.run_checkpoints.write_checkpoint",
+    "transformer_lib.saving.write_file": "transformer_lib.files.write_file",
 }
 
 
@@ -53,3 +69,28 @@ def tell_moved_modules(new_paths: Mapping[str, str]) -> None:
     finder = MovedModules(new_paths)
     if finder not in sys.meta_path:
         sys.meta_path.append(finder)
+
+
+def tell_moved_names(module: str) -> Callable[[str], object]:
+    """Make the ``__getattr__`` of a module some of whose names are elsewhere now.
+
+    Args:
+        module: the path of the module.
+
+    Returns:
+        A function that raises an error for every name it is asked for. For one that has moved, the
+        error says where to.
+
+    Example:
+        >>> from transformer_lib.generation import beam_search
+        Traceback (most recent call last):
+        ImportError: transformer_lib.generation.beam_search is transformer_lib.beams.beam_search now
+    """
+
+    def missing(name: str) -> object:
+        path = f"{module}.{name}"
+        if path in MOVED_NAMES:
+            raise ImportError(f"{path} is {MOVED_NAMES[path]} now", name=path)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return missing

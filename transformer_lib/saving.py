@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import NotRequired, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -16,6 +16,7 @@ from transformer_lib import models
 from transformer_lib.checks import check_choice
 from transformer_lib.config import TransformerConfig
 from transformer_lib.files import whole_files, why_missing
+from transformer_lib.moved import tell_moved_names
 from transformer_lib.parts import STANDARD_PARTS, Parts
 
 Tensors = dict[str, Tensor]
@@ -261,3 +262,7 @@ def check_tensors(model: nn.Module, tensors: Tensors) -> None:
         if tensors[name].shape != wanted[name].shape:
             shapes = tuple(tensors[name].shape), tuple(wanted[name].shape)
             raise ValueError(f"the tensor {name} has shape {shapes[0]}; expected {shapes[1]}")
+
+
+if not TYPE_CHECKING:  # who reads types still finds every typo
+    __getattr__ = tell_moved_names(__name__)

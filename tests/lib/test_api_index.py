@@ -51,4 +51,5 @@ LIBRARY = [module for module, _ in ROWS[: ROWS.index(next(r for r in ROWS if r[0
 @pytest.mark.parametrize("module", LIBRARY)
 def test_a_module_imports_only_from_those_above_it(module):
     above = LIBRARY[: LIBRARY.index(module) + 1]
-    assert sorted(set(imported_modules(module)) - set(above)) == []
+    old_names = {"moved"}  # which says where they went; nothing a reader would look up
+    assert sorted(set(imported_modules(module)) - set(above) - old_names) == []

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import pkgutil
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import transformer_book
 import transformer_lib
 from tools import rename_tensors
-from transformer_lib.moved import MOVED, MovedModules, tell_moved_modules
+from transformer_lib.moved import MOVED, MOVED_NAMES, MovedModules, tell_moved_modules
 from transformer_lib.saving import with_current_names
 
 ROOT = Path(transformer_lib.__file__).parents[1]
@@ -103,6 +104,21 @@ def test_an_old_path_names_the_new_one(old, new):
     package, name = old.split(".")
     with pytest.raises(ImportError, match=says):
         exec(f"from {package} import {name}", {})
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED_NAMES.items(), ids=MOVED_NAMES)
+def test_an_old_name_names_the_new_one(old, new):
+    pkgutil.resolve_name(new)
+    module, _, name = old.rpartition(".")
+    with pytest.raises(ImportError, match=f"^{old} is {new} now$".replace(".", r"\.")) as caught:
+        exec(f"from {module} import {name}", {})
+    assert caught.value.name == old
+
+
+def test_a_name_nobody_knows_is_missing_as_ever():
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        exec("from transformer_lib.generation import nothing", {})
+    assert not hasattr(importlib.import_module("transformer_lib.cache"), "nothing")
 
 
 def test_the_tables_of_old_paths_are_asked_last_and_once():
