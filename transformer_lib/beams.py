@@ -1,4 +1,4 @@
-"""Beam search: several answers at once, and the best of them."""
+"""Beam search: several answers at once, and the best one."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Watch a model at work: steps, attention weights, influence."""
+"""Watch a model at work: its steps, its weights, influence."""
 
 from transformer_lib.tracing.letters import STEP_LETTERS
 from transformer_lib.tracing.recorder import Recorder, Step
