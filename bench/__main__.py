@@ -6,12 +6,13 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
 from bench.cases import Case
-from bench.environment import environment, moment
+from bench.environment import environment, fresh_compiler_cache, moment
 from bench.races import Clock, matmul_rate, prepare, take_turns
 from bench.report import Record, bars, load, record_of, store, table
 from bench.suites import Suite, cpu_suite, cuda_suite
@@ -41,7 +42,9 @@ def parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, metavar="N", help="how long each competitor runs in each case")
     add("--limit", type=float, default=math.inf, metavar="N", help="prepare nothing after N s")
     add("--threads", type=int, metavar="N", help="how many threads PyTorch uses")
-    add("--prepare", action="store_true", help="only compile, to fill the compiler's cache")
+    kept = "use what compilers kept of earlier runs; first calls are then no longer cold"
+    add("--warm", action="store_true", help=kept)
+    add("--prepare", action="store_true", help="only compile, for later runs with --warm")
     return parser
 
 
@@ -59,11 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     suite = {name: make for name, make in suite.items() if name in (options.only or suite)}
     clock = Clock(options.device, options.limit)
+    clock.warm_up()
     if options.prepare:
         compile_all(suite, clock)
         return 0
     seconds = options.seconds or (0.01 if options.tiny else 6 if options.device == "cpu" else 2)
-    record = measure(suite, clock, seconds, where(options))
+    with nullcontext() if options.warm else fresh_compiler_cache():
+        record = measure(suite, clock, seconds, where(options))
     print(table(record))
     return 0 if all(case["checks"]["agree"] for case in record["cases"].values()) else 1
 
@@ -108,7 +113,9 @@ def _run(
 
     for competitor in case.competitors:
         prepare(competitor, clock)
-        took = competitor.error or f"prepared in {competitor.preparation:.0f} s"
+        took = competitor.error or (
+            f"first call {competitor.first_call:.1f} s, prepared in {competitor.preparation:.0f} s"
+        )
         print(f"{name}: {competitor.name}: {took}", file=sys.stderr, flush=True)
         publish()
     compare = clock.device == "cuda" and case.flops_per_token is not None

@@ -6,12 +6,17 @@ import datetime
 import os
 import platform
 import subprocess
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+COMPILER_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where they keep their work
+FRESH = "bench-fresh-"  # how the name of a folder begins that was empty when we started
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -42,9 +47,33 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def moment() -> dict[str, Any]:
-    """Say when it is, and how many processes want to run: more than cores means noise."""
+    """Say when it is, how many processes want to run, and whether compilers start from nothing.
+
+    More processes than cores mean noise.
+    """
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return {"date": today, "load": round(os.getloadavg()[0], 2)}
+    cold = FRESH in os.environ.get(COMPILER_CACHES[0], "")
+    return {"date": today, "load": round(os.getloadavg()[0], 2), "cold_compiler": cold}
+
+
+@contextmanager
+def fresh_compiler_cache() -> Iterator[None]:
+    """Let compilers start from nothing: what they kept in earlier processes is out of their sight.
+
+    They keep their own work for later processes, so that a second measurement would find most of it
+    done. What they keep here is thrown away at the end.
+    """
+    before = {name: os.environ.get(name) for name in COMPILER_CACHES}
+    with tempfile.TemporaryDirectory(prefix=FRESH, ignore_cleanup_errors=True) as folder:
+        for name in COMPILER_CACHES:
+            os.environ[name] = str(Path(folder, name.lower()))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
 
 
 def cpu_name() -> str:

@@ -1,4 +1,4 @@
-"""The same models elsewhere: in `torch.nn` and in `transformers`, with the same weights."""
+"""The same models elsewhere, with the same weights: in `torch.nn`, in `transformers`, and plain."""
 
 from __future__ import annotations
 
@@ -49,6 +49,98 @@ class TorchGPT(nn.Module):
         x = self.stack(x, mask=self.mask[:n, :n], is_causal=True)
         logits = self.output(x)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+
+
+class PlainGPT(nn.Module):
+    """A plain GPT, as nanoGPT builds it: what a short file without checks and options can reach.
+
+    One product makes queries, keys and values, PyTorch's fused kernel attends, and the loss is
+    taken of all logits at once.
+
+    Args:
+        model: ours; its weights are copied.
+    """
+
+    def __init__(self, model: CausalLM) -> None:
+        super().__init__()
+        config, ours = model.config, model.decoder
+        self.tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = nn.Embedding(config.max_len, config.d_model)
+        self.n_heads, self.d_head = config.n_heads, config.d_model // config.n_heads
+        self.blocks = nn.ModuleList(PlainBlock(config, block) for block in ours.stack.blocks)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.output.weight = self.tokens.weight
+        embedding: Any = ours.embedding
+        _copy(self.tokens.weight, embedding.tokens.weight)
+        _copy(self.positions.weight, embedding.positions.table.weight)
+        _copy_norm(self.norm, ours.stack.final_norm)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of the targets."""
+        logits = self.output(self._read(ids))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+
+    @torch.no_grad()
+    def generate(self, prompt: Tensor, max_new_tokens: int, *, use_cache: bool) -> Tensor:
+        """Add the most probable token, again and again.
+
+        Without a cache the whole text is read for each token. With one, keys and values lie in
+        memory that is set aside once, and a step reads a slice of it: the least that it can do.
+        """
+        ids, seen = prompt, 0
+        room = (2, len(ids), self.n_heads, ids.shape[1] + max_new_tokens, self.d_head)
+        caches = [self.tokens.weight.new_empty(room) for _ in self.blocks] if use_cache else None
+        for _ in range(max_new_tokens):
+            last = self._read(ids[:, seen:], seen, caches)[:, -1]
+            ids = torch.cat([ids, self.output(last).argmax(dim=-1, keepdim=True)], dim=1)
+            seen = ids.shape[1] - 1 if use_cache else 0
+        return ids
+
+    def _read(self, ids: Tensor, start: int = 0, caches: list[Tensor] | None = None) -> Tensor:
+        places = torch.arange(start, start + ids.shape[1], device=ids.device)
+        x = self.tokens(ids) + self.positions(places)
+        for number, block in enumerate(self.blocks):
+            x = block(x, start, None if caches is None else caches[number])
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class PlainBlock(nn.Module):
+    """One block of a plain GPT.
+
+    Args:
+        config: its sizes.
+        ours: a block of ours; its weights are copied.
+    """
+
+    def __init__(self, config: TransformerConfig, ours: Any) -> None:
+        super().__init__()
+        d_model = config.d_model
+        self.n_heads, self.d_head = config.n_heads, d_model // config.n_heads
+        self.norm1 = nn.LayerNorm(d_model, eps=config.norm_eps)
+        self.joined = nn.Linear(d_model, 3 * d_model)
+        self.mix = nn.Linear(d_model, d_model)
+        self.norm2 = nn.LayerNorm(d_model, eps=config.norm_eps)
+        self.up = nn.Linear(d_model, config.ffn_width)
+        self.down = nn.Linear(config.ffn_width, d_model)
+        _copy_attention((self.joined.weight, self.joined.bias), self.mix, ours)
+        _copy_rest((self.up, self.down), (self.norm1, self.norm2), ours)
+
+    def forward(self, x: Tensor, start: int, cache: Tensor | None) -> Tensor:
+        """Return ``(B, T, D)``; the tokens stand behind `start` others, which are in the cache."""
+        split = self.joined(self.norm1(x)).unflatten(-1, (3, self.n_heads, self.d_head))
+        q, k, v = split.permute(2, 0, 3, 1, 4)  # (B, H, T, K) each
+        if cache is not None:
+            end = start + x.shape[1]
+            cache[0, :, :, start:end] = k
+            cache[1, :, :, start:end] = v
+            k, v = cache[:, :, :, :end]
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=start == 0)
+        x = x + self.mix(heads.transpose(1, 2).flatten(start_dim=2))
+        wide = F.gelu(self.up(self.norm2(x)), approximate="tanh")
+        added: Tensor = x + self.down(wide)
+        return added
 
 
 class TorchEncoder(nn.Module):
@@ -109,19 +201,31 @@ def _activation(config: TransformerConfig) -> Any:
 
 
 def _copy_block(theirs: Any, ours: Any) -> None:
+    attention = theirs.self_attn
+    _copy_attention((attention.in_proj_weight, attention.in_proj_bias), attention.out_proj, ours)
+    _copy_rest((theirs.linear1, theirs.linear2), (theirs.norm1, theirs.norm2), ours)
+
+
+def _copy_attention(joined: tuple[Tensor, Tensor], mix: nn.Linear, ours: Any) -> None:
+    """Others keep the weights of queries, keys and values in one tensor, and the biases too."""
     parts = (ours.attention.query, ours.attention.key, ours.attention.value)
-    _copy(theirs.self_attn.in_proj_weight, torch.cat([part.weight for part in parts]))
-    _copy(theirs.self_attn.in_proj_bias, torch.cat([part.bias for part in parts]))
-    pairs = (
-        (theirs.self_attn.out_proj, ours.attention.output),
-        (theirs.linear1, ours.feed_forward.up),
-        (theirs.linear2, ours.feed_forward.down),
-    )
-    for linear, mine in pairs:
-        _copy(linear.weight, mine.weight)
-        _copy(linear.bias, mine.bias)
-    _copy_norm(theirs.norm1, ours.attention_norm)
-    _copy_norm(theirs.norm2, ours.feed_forward_norm)
+    _copy(joined[0], torch.cat([part.weight for part in parts]))
+    _copy(joined[1], torch.cat([part.bias for part in parts]))
+    _copy_linear(mix, ours.attention.output)
+
+
+def _copy_rest(
+    layers: tuple[nn.Linear, nn.Linear], norms: tuple[nn.LayerNorm, nn.LayerNorm], ours: Any
+) -> None:
+    _copy_linear(layers[0], ours.feed_forward.up)
+    _copy_linear(layers[1], ours.feed_forward.down)
+    _copy_norm(norms[0], ours.attention_norm)
+    _copy_norm(norms[1], ours.feed_forward_norm)
+
+
+def _copy_linear(theirs: nn.Linear, ours: Any) -> None:
+    _copy(theirs.weight, ours.weight)
+    _copy(theirs.bias, ours.bias)
 
 
 def _copy_norm(theirs: nn.LayerNorm, ours: Any) -> None:

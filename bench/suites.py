@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 
-from bench.cases import Case, Encoding, Generation, Training
+from bench.cases import Case
+from bench.encoding import Encoding
+from bench.generation import NO_CACHE, Generation
+from bench.grouped import GroupedQueries
 from bench.races import Competitor
+from bench.training import Training
 from transformer_lib.presets import PRESETS
 
 Suite = dict[str, Callable[[], Case]]  # a case is built when its turn comes
@@ -26,6 +30,7 @@ _TINY: dict[str, Any] = {
 }
 
 COMPILED = "ours, compiled"
+PLAIN = "plain GPT"  # as nanoGPT builds it
 
 
 def cpu_suite(*, tiny: bool = False) -> Suite:
@@ -41,14 +46,24 @@ def cpu_suite(*, tiny: bool = False) -> Suite:
     gpt = replace(_GPT, **(_TINY if tiny else small))
     bert = replace(_BERT, **(_TINY if tiny else mini))
     batch, length, prompt, new = (2, 8, 4, 4) if tiny else (8, 128, 32, 128)
-    lengths = tuple(range(2, 9, 2)) if tiny else tuple(range(8, 129, 8))  # 16 of them, mean 68
+    longest, n_rows = (8, 4) if tiny else (128, 16)
     training = Training(gpt, batch, length, n_words=gpt.vocab_size)
     suite: Suite = {"training": partial(_training_on_cpu, training)}
     for size in (1, 8):
         generation = Generation(gpt, size, prompt, new)
         suite[f"generation-{size}"] = partial(_generation_on_cpu, generation, compiled=not tiny)
-    suite["encoder"] = partial(_encoder, Encoding(bert, lengths))
+    half, all_lengths = longest // 2, spread(longest // n_rows, longest, n_rows)
+    suite["encoder"] = partial(_encoder, Encoding(bert, spread(half, longest, n_rows)))
+    suite["encoder-short"] = partial(_encoder, Encoding(bert, all_lengths))
+    grouped = GroupedQueries(4, 2, 4, n_keys=8) if tiny else GroupedQueries(32, 8, 64, n_keys=4_096)
+    suite["gqa"] = partial(grouped.case, whole_layer=True)
+    suite["gqa-attention"] = partial(grouped.case, whole_layer=False)
     return suite
+
+
+def spread(shortest: int, longest: int, n: int) -> tuple[int, ...]:
+    """Lengths from the shortest to the longest, equally far apart."""
+    return tuple(round(shortest + i * (longest - shortest) / (n - 1)) for i in range(n))
 
 
 def _training_on_cpu(training: Training) -> Case:
@@ -56,18 +71,24 @@ def _training_on_cpu(training: Training) -> Case:
         Competitor("ours", training.ours),
         Competitor("torch.nn", training.torch_nn),
         Competitor("transformers", training.transformers),
+        Competitor(PLAIN, training.plain),
     )
     return training.case("Training step of a small GPT", competitors)
 
 
 def _generation_on_cpu(generation: Generation, *, compiled: bool) -> Case:
-    competitors = [
-        Competitor("ours", generation.ours),
-        Competitor("transformers", generation.transformers),
-    ]
+    ours = [Competitor("ours", generation.ours)]
     if compiled:
-        competitors.append(Competitor(COMPILED, generation.compiled, compiled=True))
-    title = f"Greedy generation with a cache, batch {generation.batch_size}"
+        ours.append(Competitor(COMPILED, generation.compiled, compiled=True))
+    competitors = [
+        *ours,
+        Competitor("transformers", generation.transformers),
+        Competitor(f"{PLAIN}, sliced cache", partial(generation.plain, use_cache=True)),
+    ]
+    if generation.batch_size == 1:  # for several rows it takes half a minute, again and again
+        plain = partial(generation.plain, use_cache=False)
+        competitors.append(Competitor(f"{PLAIN}, no cache", plain))
+    title = f"Greedy generation, small GPT, batch {generation.batch_size}"
     return generation.case(title, competitors)
 
 
@@ -78,7 +99,8 @@ def _encoder(encoding: Encoding) -> Case:
         Competitor("torch.nn, nested", partial(encoding.torch_nn, nested=True)),
         Competitor("transformers", encoding.transformers),
     )
-    return encoding.case("Encoder forward, sequences of many lengths", competitors)
+    low, high = min(encoding.lengths), max(encoding.lengths)
+    return encoding.case(f"Encoder forward, sequences of {low} to {high} tokens", competitors)
 
 
 def cuda_suite(
@@ -89,7 +111,9 @@ def cuda_suite(
 ) -> Suite:
     """GPT-2 with 124 million parameters: what each way of training and generating is worth.
 
-    The two training cases share two of their steps, which are compiled only once.
+    The encoder has the sizes of BERT-base. The two training cases share two of their steps, which
+    are compiled only once. A compiled `transformers` does not take part in training: to compile it
+    takes longer than all the rest of that case.
 
     Args:
         tiny: whether to try the code out with sizes that need no GPU.
@@ -113,19 +137,24 @@ def cuda_suite(
     for size in (1, 4 if tiny else 64):
         generation = Generation(gpt, size, prompt, new, device, torch.bfloat16)
         suite[f"generation-{size}"] = partial(_generation_on_gpu, generation)
+    bert = replace(_BERT, **_TINY) if tiny else _BERT
+    lengths = spread(4, 8, 4) if tiny else spread(256, 512, 64)
+    suite["encoder"] = partial(_encoder, Encoding(bert, lengths, device, torch.bfloat16))
     exact = Generation(gpt, 2 if tiny else 8, prompt, new, device, torch.float32)
     suite["generation-float32"] = partial(_exact_generation, exact)
     return suite
 
 
 def _training_on_gpu(training: Training, ours: Competitor, compiled: Competitor) -> Case:
+    # Ours come first, here and below: whoever does so pays for kernels that are loaded on the way.
     competitors = (
-        compiled,
         ours,
+        compiled,
+        Competitor(PLAIN, training.plain),
         Competitor("torch.nn", training.torch_nn),
         Competitor("transformers", training.transformers),
-        Competitor("torch.nn, compiled", partial(training.torch_nn, compiled=True), True),
-        Competitor("transformers, compiled", partial(training.transformers, compiled=True), True),
+        Competitor(f"{PLAIN}, compiled", partial(training.plain, compiled=True), compiled=True),
+        Competitor("torch.nn, compiled", partial(training.torch_nn, compiled=True), compiled=True),
     )
     case = training.case("Training step of GPT-2 (124M)", competitors)
     return replace(case, keeps_compiled=True)
@@ -149,9 +178,8 @@ def _ablation(training: Training, ours: Competitor, compiled: Competitor) -> Cas
 def _generation_on_gpu(generation: Generation) -> Case:
     static = partial(generation.transformers, cache_implementation="static")
     competitors = (
-        Competitor(COMPILED, generation.compiled, compiled=True),
-        Competitor("ours", generation.ours),
-        Competitor("ours, no cache", partial(generation.ours, use_cache=False)),
+        *_ours_on_gpu(generation),
+        Competitor(f"{PLAIN}, no cache", partial(generation.plain, use_cache=False)),
         Competitor("transformers", generation.transformers),
         Competitor("transformers, static", static, compiled=True),
     )
@@ -160,8 +188,15 @@ def _generation_on_gpu(generation: Generation) -> Case:
 
 
 def _exact_generation(generation: Generation) -> Case:
-    competitors = (
+    title = "Four ways to generate the same text in float32"
+    return generation.case(title, _ours_on_gpu(generation))
+
+
+def _ours_on_gpu(generation: Generation) -> list[Competitor]:
+    """All ways to generate with the library: the first one is what `generate` does by itself."""
+    return [
         Competitor("ours", generation.ours),
         Competitor(COMPILED, generation.compiled, compiled=True),
-    )
-    return generation.case("Compiled and eager generation in float32", competitors)
+        Competitor("ours, not recorded", generation.not_recorded),
+        Competitor(NO_CACHE, partial(generation.ours, use_cache=False)),
+    ]

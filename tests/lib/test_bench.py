@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import pathlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +12,19 @@ import torch
 from bench import __main__ as command
 from bench import report
 from bench.cases import Case
-from bench.environment import cpu_name, environment, moment
+from bench.environment import (
+    COMPILER_CACHES,
+    cpu_name,
+    environment,
+    fresh_compiler_cache,
+    moment,
+)
+from bench.grouped import RepeatedHeads
+from bench.peers import PlainGPT
 from bench.races import Clock, Competitor, describe, matmul_rate, prepare, summary, take_turns
-from bench.suites import cpu_suite, cuda_suite
+from bench.suites import cpu_suite, cuda_suite, spread
+from transformer_lib.models import CausalLM
+from transformer_lib.presets import PRESETS
 
 
 class Watch:
@@ -84,8 +96,26 @@ def test_what_is_compiled_warms_up_longer(watch):
         competitor.compiled = compiled
         log.clear()
         prepare(competitor, Clock("cpu"))
-        # then one to see how long it takes, and one for the record
-        assert len(log) == runs + 2
+        assert len(log) == runs + 1  # then one for the record
+
+
+def test_the_first_call_is_timed_apart_from_building(watch):
+    """Compilers work in the first run; a model that is made before is nobody's business."""
+    lasts = iter([7.0, 1.0, 1.0, 1.0])
+
+    def run():
+        watch.now += next(lasts)
+
+    def build():
+        watch.now += 50.0
+        return run
+
+    competitor = Competitor("ours", build)
+    prepare(competitor, Clock("cpu"))
+    entry = summary(competitor, 1)
+    assert entry["first_call_s"] == 7
+    assert entry["preparation_s"] == 59
+    assert entry["seconds"] == [1]
 
 
 def test_an_error_is_kept_and_the_others_go_on(watch):
@@ -146,18 +176,34 @@ def test_ratios_are_ours_over_the_others():
 
 def gpu_record(**changes):
     """The record of a GPU on which every bar is reached by a little."""
-    values = {"share": 0.66, "peak": 21.0, "eager": 1.2, "one": 2_100, "many": 91_000, "same": 1.0}
+    values = {
+        "trained": 560_000, "tflops": 690.0, "share": 0.66, "peak": 17.5, "eager": 1.2,
+        "loss": 10.0009, "one": 1_300, "one_first": 4.0, "many": 60_000, "many_first": 3.9,
+        "one_compiled": 2_500, "one_compiled_first": 30.0, "many_compiled": 95_000,
+        "many_compiled_first": 29.0, "same": 1.0,
+    }  # fmt: skip
     values |= changes
-    compiled = {"share_of_matmul": values["share"], "peak_gib": values["peak"]}
+    training = {"share_of_matmul": values["share"], "peak_gib": values["peak"]}
     cases = {
-        "training": {"entries": {"ours, compiled": compiled}},
-        "generation-1": {"entries": {"ours, compiled": {"per_second": values["one"]}}},
-        "generation-64": {"entries": {"ours, compiled": {"per_second": values["many"]}}},
+        "training": {
+            "entries": {"ours, compiled": training | {"per_second": values["trained"]}},
+            "matmul_tflops": {"before": values["tflops"] - 10, "after": values["tflops"] + 10},
+            "checks": {"third_losses": {"ours": 10.0, "plain GPT": 10.0}},
+        },
         "generation-float32": {"entries": {}},
     }
+    cases["training"]["checks"]["third_losses"]["ours, compiled"] = values["loss"]
+    for name, key in (("generation-1", "one"), ("generation-64", "many")):
+        cases[name] = {
+            "entries": {
+                who: {"per_second": values[key + end], "first_call_s": values[f"{key}{end}_first"]}
+                for who, end in (("ours", ""), ("ours, compiled", "_compiled"))
+            }
+        }
+    same = {"ours": 1.0, "ours, compiled": values["same"], "ours, not recorded": 1.0}
     for case in cases.values():
         case |= {"ratios": {"ours": {"torch.nn": values["eager"]}}}
-        case |= {"checks": {"same_tokens": {"ours, compiled": values["same"]}}}
+        case.setdefault("checks", {"same_tokens": same})
     return {"environment": {"device": "cuda"}, "cases": cases}
 
 
@@ -165,36 +211,76 @@ def gpu_record(**changes):
     ("changes", "missed"),
     [
         ({}, []),
+        ({"trained": 559_999}, ["training, compiled: tokens/s"]),
+        ({"tflops": 701.0}, ["training, compiled: tokens/s at 700 TFLOP/s"]),
         ({"share": 0.64}, ["training, compiled: share of matmul"]),
-        ({"peak": 21.2}, ["training, compiled: peak GiB"]),
+        ({"peak": 17.6}, ["training, compiled: peak GiB"]),
         ({"peak": None}, ["training, compiled: peak GiB"]),
         ({"eager": 1.09}, ["training, eager: times torch.nn"]),
-        ({"one": 1_999}, ["generation-1: tokens/s"]),
-        ({"many": 89_999}, ["generation-64: tokens/s"]),
-        ({"same": 0.999}, ["float32: share of eager tokens"]),
+        ({"loss": 9.9989}, ["training: third loss, off plain GPT"]),
+        ({"one": 1_299}, ["generation-1, ours: tokens/s"]),
+        ({"one_first": 4.1}, ["generation-1, ours: first call, s"]),
+        ({"one_first": None}, ["generation-1, ours: first call, s"]),
+        ({"many": 59_999}, ["generation-64, ours: tokens/s"]),
+        ({"many_first": 4.1}, ["generation-64, ours: first call, s"]),
+        ({"one_compiled": 2_499}, ["generation-1, ours, compiled: tokens/s"]),
+        ({"one_compiled_first": 31}, ["generation-1, ours, compiled: first call, s"]),
+        ({"many_compiled": 94_999}, ["generation-64, ours, compiled: tokens/s"]),
+        ({"many_compiled_first": 31}, ["generation-64, ours, compiled: first call, s"]),
+        ({"same": 0.999}, ["float32, ours, compiled: share of same tokens"]),
     ],
 )
 def test_bars_of_the_gpu(changes, missed):
     bars = report.bars(gpu_record(**changes))
-    assert len(bars) == 6
+    assert len(bars) == 17
     assert [bar["what"] for bar in bars if not bar["reached"]] == missed
 
 
-@pytest.mark.parametrize(
-    ("training", "eager", "compiled", "reached"),
-    [(1.0, 1.2, 1.5, [True, True]), (0.99, 1.6, 1.2, [False, True]), (2, 1.2, 1.4, [True, False])],
-)
-def test_bars_of_the_cpu(training, eager, compiled, reached):
-    ratios = {"ours": {"transformers": eager}, "ours, compiled": {"transformers": compiled}}
-    cases = {
-        "training": {"ratios": {"ours": {"torch.nn": training, "transformers": 9.0}}},
-        "generation-1": {"ratios": ratios},
-        "encoder": {"ratios": {"ours": {"torch.nn": 0.1}}},
+def test_a_bar_without_a_reference_is_not_reached():
+    """No matrix product, no loss of the plain path: what follows from them was not measured."""
+    record = gpu_record()
+    training = record["cases"] = {"training": record["cases"]["training"]}
+    del training["training"]["matmul_tflops"], training["training"]["checks"]["third_losses"]
+    missed = [bar for bar in report.bars(record) if not bar["reached"]]
+    assert {bar["what"].partition(":")[2] for bar in missed} == {
+        " tokens/s at 700 TFLOP/s",
+        " third loss, off plain GPT",
     }
-    bars = report.bars({"environment": {"device": "cpu"}, "cases": cases})
-    assert [bar["reached"] for bar in bars] == reached
-    empty = {"training": {"ratios": {}}}
-    (bar,) = report.bars({"environment": {"device": "cpu"}, "cases": empty})
+    assert {bar["value"] for bar in missed} == {None}
+
+
+CPU_RATIOS = {
+    ("training", "ours", "torch.nn"): 1.0,
+    ("training", "ours", "transformers"): 1.0,
+    ("generation-1", "ours", "transformers"): 1.4,
+    ("generation-1", "ours, compiled", "transformers"): 2.0,
+    ("generation-8", "ours", "transformers"): 1.4,
+    ("generation-8", "ours, compiled", "transformers"): 2.0,
+    ("encoder", "ours", "transformers"): 1.2,
+    ("gqa", "ours", "repeated keys"): 4.0,
+    ("gqa-attention", "ours", "repeated keys"): 4.0,
+}
+
+
+def cpu_record(ratios):
+    cases = {}
+    for (name, mine, peer), ratio in ratios.items():
+        case = cases.setdefault(name, {"ratios": {}})
+        case["ratios"].setdefault(mine, {"plain GPT": 0.1})[peer] = ratio
+    cases["encoder-short"] = {"ratios": {"ours": {"transformers": 0.1}}}
+    return {"environment": {"device": "cpu"}, "cases": cases}
+
+
+@pytest.mark.parametrize("missed", [None, *CPU_RATIOS])
+def test_bars_of_the_cpu(missed):
+    ratios = {key: least - 0.01 * (key == missed) for key, least in CPU_RATIOS.items()}
+    bars = report.bars(cpu_record(ratios))
+    assert [bar["reached"] for bar in bars] == [key != missed for key in CPU_RATIOS]
+
+
+def test_bars_of_what_did_not_run():
+    record = {"environment": {"device": "cpu"}, "cases": {"gqa": {"ratios": {}}}}
+    (bar,) = report.bars(record)
     assert (bar["value"], bar["reached"]) == (None, False)
 
 
@@ -212,15 +298,22 @@ def test_the_whole_cpu_suite(tmp_path, capsys):
     assert list(record["cases"]) == list(cpu_suite())
     for case in record["cases"].values():
         assert case["checks"]["agree"], case["checks"]
+        assert case["cold_compiler"] is True
         for entry in case["entries"].values():
             assert len(entry["seconds"]) >= 3
+            assert 0 < entry["first_call_s"] <= entry["preparation_s"]
             assert entry["per_second"] == pytest.approx(
                 case["tokens_per_run"] / entry["median_s"], 1e-4
             )
     assert record["cases"]["generation-8"]["checks"]["same_tokens"]["transformers"] == 1
-    assert len(record["bars"]) == 3
+    assert {bar["what"] for bar in record["bars"] if bar["value"] is None} == {
+        f"generation-{size}, ours, compiled: times transformers" for size in (1, 8)
+    }
     assert record["environment"]["torch"] == torch.__version__
-    assert "encoder: Encoder forward" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "encoder: Encoder forward, sequences of 4 to 8 tokens (answers agree)" in text
+    assert "plain GPT, sliced cache" in text
+    assert "as nanoGPT builds it" in text
 
 
 @pytest.mark.usefixtures("short_turns")
@@ -238,7 +331,14 @@ def test_the_gpu_suite_without_a_gpu(monkeypatch, tmp_path):
     ablation = record["cases"]["training-ablation"]["entries"]
     assert next(iter(ablation)) == "plain"
     assert list(ablation)[-1] == "+ torch.compile"
-    assert "transformers, static" in report.table(record)
+    exact = record["cases"]["generation-float32"]["checks"]["same_tokens"]
+    assert exact == dict.fromkeys(
+        ["ours", "ours, compiled", "ours, not recorded", "ours, no cache"], 1.0
+    )
+    assert record["cases"]["encoder"]["sizes"]["precision"] == "bfloat16"
+    text = report.table(record)
+    for name in ("transformers, static", "plain GPT, compiled", "plain GPT, no cache"):
+        assert name in text
 
 
 def test_cases_are_added_to_those_of_the_same_machine(tmp_path):
@@ -262,7 +362,7 @@ def test_a_wrong_answer_is_told(monkeypatch, capsys):
 
 
 def test_errors_and_missing_values_are_shown():
-    record = gpu_record(peak=None, one=1.0)
+    record = gpu_record(peak=None, one=1.0, loss=10.1)
     record["bars"] = report.bars(record)
     for case in record["cases"].values():
         case |= {"title": "A case", "checks": {"agree": True}}
@@ -270,7 +370,7 @@ def test_errors_and_missing_values_are_shown():
     text = report.table(record)
     assert "RuntimeError: no kernel" in text
     assert "not measured" in text
-    assert "NOT REACHED" in text
+    assert text.count("NOT REACHED") == 2
 
 
 def test_shares_follow_from_the_matrix_product():
@@ -346,3 +446,88 @@ def test_the_environment_names_the_machine():
     assert here["cpu"] == cpu_name() != ""
     assert here["cores"] >= 1
     assert math.isfinite(moment()["load"])
+
+
+def test_compilers_start_from_nothing_and_leave_nothing(monkeypatch):
+    kept, unset = COMPILER_CACHES
+    monkeypatch.setenv(kept, "kept")
+    monkeypatch.delenv(unset, raising=False)
+    with fresh_compiler_cache():
+        folders = [pathlib.Path(os.environ[name]) for name in COMPILER_CACHES]
+        assert not any(folder.exists() for folder in folders)
+        assert len({*folders, pathlib.Path("kept")}) == 3
+        folders[0].mkdir()
+        assert moment()["cold_compiler"] is True
+    assert not folders[0].parent.exists()
+    assert os.environ[kept] == "kept"
+    assert unset not in os.environ
+    assert moment()["cold_compiler"] is False
+
+
+@pytest.mark.parametrize(("chosen", "cold"), [([], True), (["--warm"], False)])
+def test_the_command_measures_cold_unless_told(chosen, cold, monkeypatch):
+    monkeypatch.delenv(COMPILER_CACHES[0], raising=False)
+    monkeypatch.setattr(command, "cpu_suite", lambda tiny: {})
+    found = []
+
+    def measure(*_):
+        found.append(moment()["cold_compiler"])
+        return {"environment": {}, "cases": {}, "bars": []}
+
+    monkeypatch.setattr(command, "measure", measure)
+    assert command.main(["--device", "cpu", "--tiny", *chosen]) == 0
+    assert found == [cold]
+
+
+def test_a_plain_gpt_is_the_same_model():
+    torch.manual_seed(0)
+    small = {"vocab_size": 50, "d_model": 16, "n_heads": 4, "n_layers": 3, "max_len": 16}
+    config = replace(PRESETS["gpt2"].config, d_ff=40, **small)
+    ours = CausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in ours.parameters():  # no bias is zero, no norm does nothing
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    peer = PlainGPT(ours)
+    ids = torch.randint(0, 50, (2, 9))
+    targets = ids.roll(-1, 1)
+    loss = torch.nn.functional.cross_entropy(ours(ids).flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(peer(ids, targets), loss)
+    texts = [peer.generate(ids[:, :4], 8, use_cache=use) for use in (False, True)]
+    assert torch.equal(*texts)
+    assert texts[0].shape == (2, 12)
+    assert torch.equal(texts[0][:, 4], ours(ids[:, :4])[:, -1].argmax(-1))
+
+
+def test_repeated_heads_are_what_grouped_queries_stand_for():
+    torch.manual_seed(0)
+    layer = RepeatedHeads(16, 4, 2)
+    q, k, v = torch.randn(1, 4, 1, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
+    found = layer.attend(q, k, v)
+    for head in range(4):
+        weights = (q[0, head] @ k[0, head // 2].T / 2).softmax(-1)
+        torch.testing.assert_close(found[0, head], weights @ v[0, head // 2])
+
+
+def test_wrong_vectors_are_told():
+    for name in ("encoder", "gqa", "gqa-attention"):
+        made = cpu_suite(tiny=True)[name]()
+        answer = made.competitors[0].build()()
+        assert made.check({"ours": answer, "peer": answer + 1e-6})["agree"]
+        assert not made.check({"ours": answer, "peer": answer + 0.01})["agree"]
+        assert not made.check({"peer": answer})["agree"]
+
+
+def test_vectors_in_bfloat16_may_differ_a_little():
+    case = cuda_suite(tiny=True, device="cpu")["encoder"]()
+    answer = case.competitors[0].build()().float()
+    assert case.check({"ours": answer, "peer": answer + 0.01})["agree"]
+    assert not case.check({"ours": answer, "peer": answer + 0.1})["agree"]
+    far = answer.clone()
+    far[-1, 0, 0] += 1  # a single one, but far off
+    assert not case.check({"ours": answer, "peer": far})["agree"]
+
+
+def test_lengths_are_spread_from_end_to_end():
+    assert spread(4, 8, 3) == (4, 6, 8)
+    lengths = spread(64, 128, 16)
+    assert (lengths[0], lengths[-1], len(set(lengths))) == (64, 128, 16)
