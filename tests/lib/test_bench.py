@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from dataclasses import replace
 
 import pytest
@@ -531,3 +532,58 @@ def test_lengths_are_spread_from_end_to_end():
     assert spread(4, 8, 3) == (4, 6, 8)
     lengths = spread(64, 128, 16)
     assert (lengths[0], lengths[-1], len(set(lengths))) == (64, 128, 16)
+
+
+@pytest.fixture
+def read_page(monkeypatch, tmp_path, capsys):
+    """Run the code of the page Speed beside two records; return what it prints."""
+
+    def read(**records):
+        for device, record in records.items():
+            report.store(record, tmp_path / "results" / "speed" / f"{device}.json")
+        page = command.ROOT / "book" / "speed.ipynb"
+        cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+        capsys.readouterr()
+        names = {}
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), names)
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    return read
+
+
+def test_the_page_bears_that_nothing_was_measured(read_page):
+    nothing = {"environment": environment("cpu"), "cases": {}, "bars": []}
+    text = read_page(cpu=nothing, cuda=nothing)
+    for suite in (cpu_suite(), cuda_suite()):
+        for name in set(suite) - {"training-ablation", "generation-float32"}:
+            assert f"{name}: not measured" in text
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_the_page_shows_every_competitor(read_page, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda compute, **_: compute)
+    monkeypatch.setattr("bench.races.MIN_ROUNDS", 1)
+    suites = {
+        "cpu": cpu_suite(tiny=True),
+        "cuda": cuda_suite(tiny=True, device="cpu", compiler=torch.compile),
+    }
+    records = {
+        device: command.measure(suite, Clock("cpu"), 0.0, None) for device, suite in suites.items()
+    }
+    cases = records["cuda"]["cases"]
+    cases["generation-64"] = cases.pop("generation-4")
+    cases["encoder"]["entries"]["broken"] = {"error": "RuntimeError: no kernel"}
+    text = read_page(**records)
+    assert "not measured" not in text
+    assert re.search(r"broken +did not run", text)
+    for record in records.values():
+        for case in record["cases"].values():
+            assert case["title"] in text or not case["ratios"].get("ours")  # no peers
+            for name, entry in case["entries"].items():
+                if "error" not in entry and case["title"] in text:
+                    shown = rf"  {re.escape(name)} .* {entry['first_call_s']:.2f} +×"
+                    assert re.search(shown, text), (case["title"], name)
+    assert max(map(len, text.splitlines())) <= 74
