@@ -17,6 +17,7 @@ from transformer_lib.config import RopePairing, TransformerConfig
 from transformer_lib.fused import fused_attention, repeat_heads
 from transformer_lib.masks import with_causal
 from transformer_lib.positions import rotate
+from transformer_lib.ragged import Rows, attend_by_row
 
 
 def attention(
@@ -207,7 +208,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | Rows | None = None,
         *,
         bias: Float[Tensor, "..."] | None = None,
         angles: Float[Tensor, "..."] | None = None,
@@ -219,7 +220,8 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: where the queries come from, ``(B, T, D)``.
             memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
-            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``.
+            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``; or which tokens
+                of one long row belong together.
             bias: added to the scores, broadcastable to ``(B, H, T, S)``.
             angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``;
                 in self-attention only.
@@ -270,12 +272,14 @@ class MultiHeadAttention(nn.Module):
         q: Float[Tensor, "B H T K"],
         k: Float[Tensor, "B G S K"],
         v: Float[Tensor, "B G S K"],
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | Rows | None = None,
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
     ) -> Float[Tensor, "B H T K"]:
         """Let every head look its queries up; see :meth:`forward`."""
+        if isinstance(mask, Rows):  # there is no padding
+            return attend_by_row(q, k, v, mask, bias, causal=causal, scale=self.scale)
         dropout = self.dropout if self.training else 0.0
         if self.fused:
             return fused_attention(

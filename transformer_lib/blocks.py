@@ -8,12 +8,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.config import TransformerConfig
+from transformer_lib.feedforward import FeedForward
 from transformer_lib.masks import additive_mask, query_key_distances
+from transformer_lib.norms import LayerNorm, RMSNorm
 from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
 from transformer_lib.precision import autocast_dtype
+from transformer_lib.ragged import Rows, methods_of, rows_without_padding
 from transformer_lib.static_cache import StaticCache
 
 
@@ -51,7 +55,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | Rows | None = None,
         memory: Float[Tensor, "B S D"] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         *,
@@ -66,7 +70,7 @@ class Block(nn.Module):
         Args:
             x: the stream, ``(B, T, D)``.
             mask: for self-attention, broadcastable to ``(B, H, T, S)``, where S counts the keys in
-                the cache too.
+                the cache too; or which tokens of one long row belong together.
             memory: what cross-attention reads, ``(B, S, D)``.
             memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
             bias: added to the scores of self-attention.
@@ -166,7 +170,9 @@ class Stack(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Carry the residual stream through all blocks.
 
-        Under autocast to bfloat16 the stream itself is in bfloat16 too.
+        Under autocast to bfloat16 the stream itself is in bfloat16 too. Padding is left out where
+        that is faster and nobody can tell (see :func:`~transformer_lib.ragged.rows_without_padding`
+        ); then there are zeros in its places. What stands there is for nobody to read.
 
         Args:
             x: the stream, ``(B, T, D)``.
@@ -195,20 +201,37 @@ class Stack(nn.Module):
             # PyTorch alone would keep the stream in float32: twice the bytes to move. Not so in
             # float16, where a long sum could overflow.
             x = x.to(torch.bfloat16)
-        angles = self._angles(positions)
         mask, bias = self._mask_and_bias(x, mask, cache)
         causal = self.causal
         if isinstance(cache, StaticCache):
             mask, bias, causal = None, _as_numbers(x, mask, bias, cache), False
+        rows = self._without_padding(x, mask, bias, memory, cache)
+        if rows is not None:
+            x, positions = rows.drop(x), rows.drop(positions)
+        angles = self._angles(positions)
         caches = self._caches(cache, memory)
         for block, (own_cache, memory_cache) in zip(self.blocks, caches, strict=True):
             x = self._maybe_checkpointed(block)(
-                x, mask, memory, memory_mask, bias=bias, angles=angles, causal=causal,
+                x, rows or mask, memory, memory_mask, bias=bias, angles=angles, causal=causal,
                 cache=own_cache, memory_cache=memory_cache,
             )  # fmt: skip
         if cache is not None:
             cache.advance(x.shape[1])
-        return x if self.final_norm is None else self.final_norm(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x if rows is None else rows.put_back(x)
+
+    def _without_padding(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        memory: Tensor | None,
+        cache: KeyValueCache | None,
+    ) -> Rows | None:
+        """Where the real tokens are, if the others may be left out."""
+        if memory is not None or cache is not None or x.shape[2:] != (self.config.d_model,):
+            return None
+        return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, bias)
 
     def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block itself, or one that computes its activations again in the backward pass."""
@@ -244,6 +267,13 @@ class Stack(nn.Module):
         if window is not None:
             mask = _joined(mask, distances.abs() < window)
         return mask, bias
+
+
+# What a stack is made of, unless somebody hands it other parts.
+_TOKEN_BY_TOKEN = methods_of(
+    Stack, Block, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, AlibiBias, T5Bias,
+    nn.ModuleList, nn.Linear, nn.Dropout, nn.Embedding,
+)  # fmt: skip
 
 
 def _as_numbers(

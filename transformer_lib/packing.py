@@ -20,7 +20,8 @@ def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
 
     Returns:
         ``ids``, ``targets`` and ``positions``, which start anew with each sequence, ``(B, T)``;
-        and ``mask``, ``(B, 1, T, T)``. B is the number of rows.
+        and ``mask``, ``(B, 1, T, T)``, where padding neither sees nor is seen. B is the number of
+        rows.
 
     Raises:
         ValueError: if a sequence does not fit into a row, or has no next token.
@@ -33,7 +34,7 @@ def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
         tensor([[1, 1, 0, 0],
                 [1, 1, 0, 0],
                 [0, 0, 1, 0],
-                [0, 0, 0, 1]], dtype=torch.int32)
+                [0, 0, 0, 0]], dtype=torch.int32)
     """
     check_whole("length", length)
     check_whole("len(sequences)", len(sequences))
@@ -54,7 +55,8 @@ def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
         positions[place], owners[place] = torch.arange(n), owner
         filled[row] += n
     batch = {"ids": ids, "targets": targets, "positions": positions}
-    # Padding sees padding: so no query is left without a key.
-    batch["mask"] = owners[:, None, :, None] == owners[:, None, None, :]
+    queries, keys = owners[:, None, :, None], owners[:, None, None, :]
+    # Padding sees nothing: by that a stack knows it, and leaves it out.
+    batch["mask"] = (queries == keys) & (queries > 0)
     n_rows = sum(used > 0 for used in filled)
     return {name: tensor[:n_rows] for name, tensor in batch.items()}

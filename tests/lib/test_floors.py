@@ -23,6 +23,7 @@ FLOORS = {
     "files": 0,
     "attention": 1,
     "fused": 1,
+    "ragged": 1,
     "feedforward": 1,
     "norms": 1,
     "positions": 1,

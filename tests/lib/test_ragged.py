@@ -1,0 +1,479 @@
+"""Padding left out of a stack: the same answers, wherever nobody can tell."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+from torch.testing import assert_close
+from torch_weights import randomise
+
+from transformer_lib import blocks, ragged
+from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.blocks import Stack
+from transformer_lib.cache import KeyValueCache
+from transformer_lib.config import TransformerConfig
+from transformer_lib.encoder_decoder import Encoder
+from transformer_lib.feedforward import FeedForward
+from transformer_lib.fused import fused_attention
+from transformer_lib.losses import Objective
+from transformer_lib.masks import causal_mask, padding_mask, prefix_mask
+from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
+from transformer_lib.packing import pack
+from transformer_lib.parts import Parts
+from transformer_lib.ragged import Rows, attend_by_row, rows_without_padding
+
+SCHEMES = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
+SIZES = {"vocab_size": 20, "d_model": 16, "n_heads": 4, "d_ff": 24, "n_layers": 2, "max_len": 12}
+LENGTHS = torch.tensor([7, 1, 4, 0, 6])
+RIGHT = padding_mask(LENGTHS, 8)
+LEFT = RIGHT.flip(-1)
+HOLES = torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1], [0, 1, 1, 0, 1, 0, 0, 0]]).bool()[:, None, None]
+
+
+@pytest.fixture(autouse=True)
+def worth_it(monkeypatch):
+    """Tiny models would never gain anything."""
+    monkeypatch.setattr(ragged, "COST_OF_A_SEQUENCE", -1)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What ``rows_without_padding`` answers, call by call."""
+    answers = []
+
+    def watch(*args):
+        answers.append(rows_without_padding(*args))
+        return answers[-1]
+
+    monkeypatch.setattr(blocks, "rows_without_padding", watch)
+    return answers
+
+
+def config(**choices):
+    return TransformerConfig(**SIZES | {"dropout": 0.0} | choices)
+
+
+def make(build, *args, **choices):
+    return randomise(build(config(**choices), *args)).double()
+
+
+def ids_for(mask):
+    generator = torch.Generator().manual_seed(0)
+    shape = (mask.shape[0], mask.shape[-1])
+    return torch.randint(0, SIZES["vocab_size"], shape, generator=generator)
+
+
+def with_padding(model):
+    """A copy that keeps padding: somebody listens to each stack."""
+    model = copy.deepcopy(model)
+    for part in model.modules():
+        if isinstance(part, Stack):
+            part.register_forward_hook(lambda *_: None)
+    return model
+
+
+def answer_and_gradients(run, model, real):
+    """What is at real places, what at the others, and the gradients of a loss over real places."""
+    model.zero_grad()
+    answer = run(model)
+    (answer[real].pow(2).sum() + answer[real].sum()).backward()
+    return answer[real], answer[~real], {n: p.grad for n, p in model.named_parameters()}
+
+
+def assert_same(run, model, real):
+    """The same with padding and without, with all gradients."""
+    answer, at_padding, gradients = answer_and_gradients(run, model, real)
+    wanted, _, wanted_gradients = answer_and_gradients(run, with_padding(model), real)
+    assert_close(answer, wanted)
+    assert wanted_gradients.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        assert_close(gradient, wanted_gradients[name], msg=name)
+    return at_padding
+
+
+def real_places(mask):
+    return mask[:, 0, 0]
+
+
+# --- the same answers
+
+
+@pytest.mark.parametrize("position", SCHEMES)
+@pytest.mark.parametrize("mask", [RIGHT, LEFT, HOLES], ids=["right", "left", "holes"])
+@pytest.mark.parametrize("kind", [Encoder, CausalLM])
+def test_real_tokens_get_what_they_got_with_padding(kind, mask, position, seen):
+    model = make(kind, position=position)
+    ids, real = ids_for(mask), real_places(mask)
+    at_padding = assert_same(lambda model: model(ids, mask), model, real)
+    by_distance = position in ("alibi", "t5")
+    left_out, kept = seen
+    assert (left_out is None) == (by_distance and mask is HOLES)
+    assert kept is None
+    if left_out is not None:
+        assert sum(left_out.lengths) == real.sum()
+        if kind is Encoder:
+            assert (at_padding == 0).all()
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("n_kv_heads", [None, 2, 1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_kind_of_heads_and_norms(causal, n_kv_heads, norm_position, seen):
+    choices = {"norm": "rms", "activation": "swiglu", "position": "rope", "attention_scale": 0.7}
+    cfg = config(n_kv_heads=n_kv_heads, norm_position=norm_position, **choices)
+    stack = randomise(Stack(cfg, causal=causal)).double()
+    x = torch.randn(5, 8, 16, dtype=torch.float64, requires_grad=True)
+    real = real_places(LEFT)
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    gradients = []
+    for model in (stack, with_padding(stack)):
+        answer = model(x, LEFT, positions=positions)
+        gradients.append(torch.autograd.grad(answer[real].pow(2).sum(), x)[0])
+    assert_close(*gradients)
+    assert (gradients[0][~real] == 0).all()
+    assert_same(lambda model: model(x, LEFT, positions=positions), stack, real)
+    assert seen[0].lengths == [7, 1, 4, 6]
+
+
+def test_one_mask_for_all_rows(seen):
+    model, ids = make(Encoder, position="rope"), ids_for(RIGHT)
+    real = real_places(RIGHT[:1]).expand(5, 8)
+    assert_same(lambda model: model(ids, RIGHT[:1]), model, real)
+    assert seen[0].lengths == [7] * 5
+
+
+def test_masked_language_models_and_classifiers(seen):
+    mask = padding_mask(torch.tensor([8, 3, 1]), 8)
+    ids, real = ids_for(mask), real_places(mask)
+    assert_same(lambda model: model(ids, mask), make(MaskedLM), real)
+    for pooling in ("cls", "mean"):
+        model = make(SequenceClassifier, 3, pooling)
+        assert_same(lambda model: model(ids, mask), model, torch.ones(3, dtype=torch.bool))
+    assert [rows is None for rows in seen] == [False, True] * 3
+
+
+def test_the_encoder_of_a_translator_gains_and_its_decoder_stays(seen):
+    model, source, target = make(Seq2SeqLM, position="t5"), ids_for(RIGHT), ids_for(LEFT)
+    everything = torch.ones(5, 8, dtype=torch.bool)
+    target_mask = padding_mask(torch.tensor([8, 7, 6, 5, 4]), 8)
+    assert_same(lambda m: m(source, target, RIGHT, target_mask), model, everything)
+    assert len(seen) == 2  # the decoder does not even ask
+    assert [rows is None for rows in seen] == [False, True]
+
+
+@pytest.mark.parametrize("position", SCHEMES)
+def test_packed_sequences_attend_alone_and_padding_is_left_out(position, seen):
+    batch = pack([[5, 6, 7, 8], [9, 8, 7], [1, 2], [3, 4, 5, 6, 7], [1, 2, 3]], length=6)
+    batch["mask"] = batch["mask"][:2]  # one row has no room left, the other one has padding
+    model = make(CausalLM, position=position).train()
+    results = []
+    for one in (model, with_padding(model)):
+        total, count = Objective(one)(batch)
+        total.backward()
+        results.append((total, count, {n: p.grad for n, p in one.named_parameters()}))
+    assert_close(*results)
+    assert seen[0].lengths == [3, 2, 1, 4, 2]
+    assert_same(
+        lambda m: m(batch["ids"], batch["mask"], positions=batch["positions"]),
+        model,
+        batch["targets"] >= 0,
+    )
+
+
+def test_checkpoints_of_activations(seen):
+    model, ids = make(Encoder).train(), ids_for(RIGHT)
+    model.stack.checkpoint_activations = True
+    assert_same(lambda model: model(ids, RIGHT), model, real_places(RIGHT))
+    assert seen[0] is not None
+
+
+def test_short_numbers_under_autocast(seen):
+    model, ids, real = make(Encoder).float(), ids_for(RIGHT), real_places(RIGHT)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found, wanted = model(ids, RIGHT), with_padding(model)(ids, RIGHT)
+    assert found.dtype == wanted.dtype == torch.bfloat16
+    assert_close(found[real], wanted[real], atol=0.05, rtol=0.05)
+    assert seen[0] is not None
+
+
+# --- less work
+
+
+def test_layers_see_real_tokens_only(monkeypatch):
+    widths = []
+    forward = FeedForward.forward
+
+    def count(self, x):
+        widths.append(x.shape)
+        return forward(self, x)
+
+    monkeypatch.setattr(FeedForward, "forward", count)
+    known = ragged.methods_of(*blocks._TOKEN_BY_TOKEN)
+    monkeypatch.setattr(blocks, "_TOKEN_BY_TOKEN", known)  # as if it had always been so
+    make(Encoder)(ids_for(RIGHT), RIGHT)
+    assert widths == [(1, 18, 16)] * 2
+
+
+def test_no_work_where_nothing_is_gained(monkeypatch, seen):
+    model, ids = make(Encoder), ids_for(RIGHT)
+    monkeypatch.undo()
+    monkeypatch.setattr(blocks, "rows_without_padding", lambda *args: seen.append(args) or None)
+    model(ids, RIGHT)
+    assert rows_without_padding(*seen[0]) is None  # so little padding in so small a model
+
+
+@pytest.mark.parametrize(
+    ("lengths", "width", "gains"),
+    [([96, 64], 384, True), ([96, 96], 384, False), ([96, 95], 16, False)],
+)
+def test_it_pays_for_much_padding_and_wide_models(lengths, width, gains, monkeypatch):
+    monkeypatch.undo()
+    stack = nn.Linear(width, width)
+    mask = padding_mask(torch.tensor(lengths), 96)
+    x = torch.zeros(2, 96, width)
+    rows = rows_without_padding(stack, ragged.methods_of(nn.Linear), x, mask)
+    assert (rows is not None) == gains
+
+
+# --- padding stays
+
+
+def changed(change):
+    model = make(Encoder)
+    change(model)
+    return model
+
+
+def listen(register):
+    return lambda model: getattr(model.stack.blocks[1].feed_forward.up, register)(lambda *_: None)
+
+
+def replace_attend(model):
+    part = model.stack.blocks[0].attention
+    part.attend = lambda *args, **options: MultiHeadAttention.attend(part, *args, **options)
+
+
+def compile_block(model):
+    block = model.stack.blocks[0]
+    block._compiled_call_impl = block._call_impl  # what block.compile() does, without a compiler
+
+
+def record_activation(model):
+    part = model.stack.blocks[0].feed_forward
+    plain = part.activation
+    part.activation = lambda x: plain(x)
+
+
+class OwnAttention(MultiHeadAttention):
+    pass
+
+
+def own(config):
+    return OwnAttention(config.d_model, config.n_heads)
+
+
+CHANGES = {
+    "forward hook": listen("register_forward_hook"),
+    "pre-hook": listen("register_forward_pre_hook"),
+    "backward hook": listen("register_full_backward_hook"),
+    "backward pre-hook": listen("register_full_backward_pre_hook"),
+    "replaced forward": lambda m: setattr(m.stack.blocks[0], "forward", m.stack.blocks[0].forward),
+    "replaced method": replace_attend,
+    "replaced activation": record_activation,
+    "pruned": lambda m: prune.l1_unstructured(m.stack.blocks[0].attention.key, "weight", 0.5),
+    "parametrised": lambda m: parametrizations.weight_norm(m.stack.blocks[0].feed_forward.up),
+    "readable": lambda m: setattr(m.stack.blocks[0].attention, "fused", False),
+    "another part": lambda m: setattr(m.stack.blocks[0], "feed_forward", nn.Identity()),
+    "compiled": compile_block,
+    "dropout": lambda m: [setattr(m.train().stack.blocks[0].dropout, "p", 0.5)],
+    "attention dropout": lambda m: [setattr(m.train().stack.blocks[0].attention, "dropout", 0.5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_padding_stays_where_somebody_could_tell(change, seen):
+    changed(change)(ids_for(RIGHT), RIGHT)
+    assert seen == [None]
+    changed(lambda model: None)(ids_for(RIGHT), RIGHT)
+    assert seen[1] is not None
+
+
+def test_dropout_is_no_hindrance_in_evaluation(seen):
+    make(Encoder, dropout=0.5, attention_dropout=0.5).eval()(ids_for(RIGHT), RIGHT)
+    assert seen[0] is not None
+
+
+@pytest.mark.parametrize(
+    "choices", [{"n_experts": 3}, {"window": 3}, {"position": "alibi", "window": 4}]
+)
+def test_experts_and_windows_keep_padding(choices, seen):
+    model = make(Encoder, **choices)
+    ids, real = ids_for(RIGHT), real_places(RIGHT)
+    assert_close(model(ids, RIGHT)[real], with_padding(model)(ids, RIGHT)[real])
+    assert seen == [None, None]
+
+
+def test_parts_of_ones_own_keep_padding(seen):
+    Encoder(config(), parts=Parts(attention=own))(ids_for(RIGHT), RIGHT)
+    Encoder(config(), parts=Parts(norm=lambda config: nn.LayerNorm(config.d_model)))(
+        ids_for(RIGHT), RIGHT
+    )
+    assert seen == [None, None]
+
+
+def test_hooks_see_batches_as_before():
+    model, shapes = make(Encoder), []
+    for block in model.stack.blocks:
+        block.register_forward_hook(lambda block, inputs, output: shapes.append(output.shape))
+    model(ids_for(RIGHT), RIGHT)
+    assert shapes == [(5, 8, 16)] * 2
+
+
+def test_hooks_for_all_modules_keep_padding(seen):
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        make(Encoder)(ids_for(RIGHT), RIGHT)
+    finally:
+        handle.remove()
+    assert seen == [None]
+
+
+def test_a_replaced_class_keeps_padding(monkeypatch, seen):
+    forward = MultiHeadAttention.merge
+    monkeypatch.setattr(MultiHeadAttention, "merge", lambda self, heads: forward(self, heads))
+    make(Encoder)(ids_for(RIGHT), RIGHT)
+    assert seen == [None]
+
+
+def test_caches_and_memories_are_not_asked(seen):
+    model = make(CausalLM)
+    model(ids_for(RIGHT), RIGHT, cache=KeyValueCache(2, 8))
+    assert seen == []
+
+
+SQUARE = torch.eye(8, dtype=torch.bool).expand(5, 1, 8, 8)
+BLOCKS = (torch.arange(8)[:, None] // 3 == torch.arange(8) // 3).expand(5, 1, 8, 8)
+INTERLEAVED = (torch.arange(8)[:, None] % 2 == torch.arange(8) % 2).expand(5, 1, 8, 8)
+READER = BLOCKS.clone()
+READER[:, :, :, 7] = False  # sees, and is not seen: it may be read in the end
+SEEN = BLOCKS.clone()
+SEEN[:, :, 7] = False
+MASKS = {
+    "nothing real": torch.zeros(5, 1, 1, 8, dtype=torch.bool),
+    "causal": causal_mask(8).expand(5, 1, 8, 8),
+    "prefix": prefix_mask(torch.tensor([1, 2, 3, 4, 5]), 8),
+    "interleaved": INTERLEAVED,
+    "a reader": READER,
+    "a blind one": SEEN,
+    "for each head": RIGHT.expand(5, 4, 1, 8),
+    "padding for each query": RIGHT.expand(5, 1, 8, 8),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_other_masks_keep_padding(mask, seen):
+    model = make(Encoder)
+    ids = ids_for(RIGHT)
+    found = model(ids, mask)
+    assert seen == [None]
+    assert_close(found, with_padding(model)(ids, mask))
+
+
+@pytest.mark.parametrize("mask", [BLOCKS, SQUARE], ids=["blocks", "each alone"])
+def test_sequences_side_by_side(mask, seen):
+    model, ids = make(CausalLM, position="alibi"), ids_for(RIGHT)
+    everything = torch.ones(5, 8, dtype=torch.bool)
+    assert_same(lambda model: model(ids, mask), model, everything)
+    assert len(seen[0].lengths) == (15 if mask is BLOCKS else 40)
+
+
+def test_compiled_models_keep_padding(fresh_compiler):
+    model, ids, real = make(Encoder), ids_for(RIGHT), real_places(RIGHT)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        assert_close(compiled(ids, RIGHT)[real], model(ids, RIGHT)[real])
+        other = padding_mask(torch.tensor([2, 3, 8, 8, 8]), 8)  # the lengths are not frozen in
+        assert_close(
+            compiled(ids, other)[real_places(other)], model(ids, other)[real_places(other)]
+        )
+
+
+@pytest.mark.filterwarnings("ignore")  # of tracing itself
+def test_traced_models_keep_padding(unchecked_shapes):
+    model, ids = make(Encoder, position="none").eval(), ids_for(RIGHT)
+    other = padding_mask(torch.tensor([2, 3, 8, 8, 8]), 8)
+    with torch.no_grad():
+        traced = torch.jit.trace(model, (ids, RIGHT))
+        assert_close(traced(ids, other)[real_places(other)], model(ids, other)[real_places(other)])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_mapped_models_keep_padding(unchecked_shapes):
+    stack = randomise(Stack(config(), causal=False)).double()
+    x = torch.randn(3, 5, 8, 16, dtype=torch.float64)
+    masks = torch.stack([RIGHT, LEFT, RIGHT])
+    with torch.no_grad():
+        found = torch.func.vmap(stack)(x, masks)
+        wanted = torch.stack([stack(one, mask) for one, mask in zip(x, masks, strict=True)])
+    real = masks[:, :, 0, 0]
+    assert_close(found[real], wanted[real])
+
+
+def test_nothing_is_computed_on_the_meta_device(seen):
+    with torch.device("meta"):
+        stack = Stack(config(), causal=True)
+        x, mask = torch.zeros(2, 8, 16), torch.zeros(2, 1, 1, 8, dtype=torch.bool)
+        assert stack(x, mask).shape == x.shape
+    assert seen == [None]
+
+
+@pytest.mark.parametrize(
+    ("x", "mask", "message"),
+    [
+        (torch.zeros(5, 8, 12), RIGHT, r"x has shape \(5, 8, 12\); .* with D=16, got D=12"),
+        (torch.zeros(5, 8, 16), RIGHT.long(), "mask has dtype torch.int64"),
+        (torch.zeros(5, 8, 16), RIGHT[:2], r"mask has shape \(2, 1, 1, 8\)"),
+        (torch.zeros(5, 8, 16), RIGHT[:, 0, 0], r"mask has shape \(5, 8\)"),
+    ],
+)  # fmt: skip
+def test_errors_are_those_of_padded_batches(unchecked_shapes, x, mask, message):
+    stack = Stack(config(norm_position="post"), causal=False)
+    for one in (stack, with_padding(stack)):
+        with pytest.raises((ValueError, TypeError), match=message):
+            one(x, mask)
+
+
+# --- one row for all
+
+
+def test_tokens_go_out_and_come_back():
+    rows = Rows(torch.tensor([[-1, 0, 0], [-1, -1, -1], [3, 4, 4]]))
+    assert rows.lengths == [2, 1, 2]
+    assert not rows.has_holes
+    x = torch.arange(18.0).view(3, 3, 2).requires_grad_()
+    row = rows.drop(x)
+    assert row[0].tolist() == [[2, 3], [4, 5], [12, 13], [14, 15], [16, 17]]
+    back = rows.put_back(row)
+    real = torch.tensor([[0, 1, 1], [0, 0, 0], [1, 1, 1]])[:, :, None]
+    assert torch.equal(back, x * real)
+    back.sum().backward()
+    assert torch.equal(x.grad, real.expand(3, 3, 2).float())
+    assert Rows(torch.tensor([[0, -1, 0]])).has_holes
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+def test_one_kernel_for_all_sequences(n_kv_heads):
+    """What runs on a GPU only, here by PyTorch's slow way, which cannot be causal."""
+    rows = Rows(torch.where(real_places(RIGHT), torch.arange(5)[:, None], -1))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, n, 18, 8, generator=generator) for n in (4, n_kv_heads, n_kv_heads))
+    found = ragged._attend_at_once(q, k, v, rows, False, 0.3)
+    wanted = attend_by_row(q, k, v, rows, scale=0.3)
+    assert_close(found, wanted)
+    first = fused_attention(
+        q[:, :, :7], k[:, :, :7], v[:, :, :7], scale=0.3, enable_gqa=n_kv_heads < 4
+    )
+    assert_close(wanted[:, :, :7], first)
