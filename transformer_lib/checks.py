@@ -102,15 +102,20 @@ def expect_shape(name: str, tensor: Tensor, letters: str, known: dict[str, int])
 def _expect(name: str, tensor: Tensor, letters: str, known: dict[str, int], leading: bool) -> None:
     """Check the last dimensions; others may come before them only if ``leading``."""
     names, shape = letters.split(), tuple(tensor.shape)
-    wanted = f"({', '.join(['...'] * leading + names)})"
     if len(shape) < len(names) or (len(shape) > len(names) and not leading):
-        raise ValueError(f"{name} has shape {shape}; expected {wanted}")
+        raise ValueError(f"{name} has shape {shape}; expected {_wanted(names, leading)}")
     for letter, size in zip(names, shape[-len(names) :], strict=True):
         if size == 0:
-            raise ValueError(f"{name} has shape {shape}; {letter} in {wanted} may not be 0")
+            zero = f"{letter} in {_wanted(names, leading)} may not be 0"
+            raise ValueError(f"{name} has shape {shape}; {zero}")
         if known.setdefault(letter, size) != size:
-            sizes = f"{letter}={known[letter]}, got {letter}={size}"
-            raise ValueError(f"{name} has shape {shape}; expected {wanted} with {sizes}")
+            sizes = f"with {letter}={known[letter]}, got {letter}={size}"
+            expected = f"expected {_wanted(names, leading)} {sizes}"
+            raise ValueError(f"{name} has shape {shape}; {expected}")
+
+
+def _wanted(names: Sequence[str], leading: bool) -> str:
+    return f"({', '.join(['...'] * leading + list(names))})"
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:

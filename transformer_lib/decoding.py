@@ -14,6 +14,7 @@ from transformer_lib.checks import check_whole, expect_shape
 from transformer_lib.embeddings import check_ids
 from transformer_lib.encoder_decoder import EncoderDecoder
 from transformer_lib.hooks import forward_hooks, has_forward_of
+from transformer_lib.lean import LeanDecoder
 from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.moved import tell_moved_names
 
@@ -104,10 +105,13 @@ class DecodingStep:
     def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
         start = 0 if self.cache is None else self.cache.length
+        new = ids[:, start:]
         with generating(self.model):
-            return self.read(ids[:, start:], ids.shape[1])
+            return self.read(new, ids.shape[1], lean=True)
 
-    def read(self, new: Int[Tensor, "B T"], n_keys: int) -> Float[Tensor, "B V"]:
+    def read(
+        self, new: Int[Tensor, "B T"], n_keys: int, *, lean: bool = False
+    ) -> Float[Tensor, "B V"]:
         """Return the scores of the token after ``new``, ``(B, T)``, which the cache has not seen.
 
         The model stays in the mode it is in.
@@ -116,19 +120,24 @@ class DecodingStep:
             new: the tokens that come next.
             n_keys: how many places attention sees: those before, the new ones, and in a static
                 cache some that are not in use.
+            lean: whether to go around parts of the decoder where nobody can tell.
 
         Returns:
             Logits of the last position, ``(B, V)``.
         """
-        places = next_positions(new, self.cache)[0]
-        mask = None if self.real is None else self.real[:, None, None, :n_keys]
-        positions = None if self.positions is None else self.positions[:, places]
+        mask = positions = None
+        if self.real is not None and self.positions is not None:
+            mask = self.real[:, None, None, :n_keys]
+            positions = self.positions[:, next_positions(new, self.cache)[0]]
         if isinstance(self.model, CausalLM) and not _is_as_built(self.model):
             logits: Tensor = self.model(new, mask, positions=positions, cache=self.cache)
             return logits[:, -1]
-        x = self.decoder(
-            new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
-        )
+        if lean and self.cache is not None and self._lean.can_read(new, self.cache):
+            x = self._lean(new, self.cache, mask, positions)
+        else:
+            x = self.decoder(
+                new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
+            )
         last: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
         return last
 
@@ -136,6 +145,7 @@ class DecodingStep:
         """Go on reading the batch with this model, whose form is that of the last."""
         self.model, self.output = model, model.output
         self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
+        self._lean = LeanDecoder(self.decoder)
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch in this order, each with the memory of its place."""
@@ -187,7 +197,8 @@ def generating(model: nn.Module) -> Iterator[None]:
     # For every token, hence faster than model.modules() and attributes; a shared part comes twice.
     in_training, parts = [], [vars(model)]
     for attributes in parts:
-        parts += [vars(child) for child in attributes["_modules"].values() if child is not None]
+        if children := attributes["_modules"]:
+            parts += [vars(child) for child in children.values() if child is not None]
         if attributes["training"]:
             in_training.append(attributes)
     try:

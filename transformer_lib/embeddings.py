@@ -136,7 +136,7 @@ def check_ids(name: str, ids: Tensor, n: int) -> None:
         raise TypeError(f"{name} has dtype {ids.dtype}; expected whole numbers such as torch.long")
     expect_shape(name, ids, "B T", {})
     if ids.device.type == "cpu" and not torch.compiler.is_compiling():
-        low, high = int(ids.min()), int(ids.max())
+        low, high = map(int, ids.aminmax())
         if low < 0 or high >= n:
             wrong = low if low < 0 else high
             raise ValueError(f"{name} has {wrong}; each must be between 0 and {n - 1}")

@@ -4,10 +4,13 @@ What is fast goes around a module: it calls the parts, or multiplies by the weig
 allowed only where nobody can tell.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CALL = nn.Module.__call__
 
 
 def is_plain_linear(layer: nn.Module) -> bool:
@@ -107,3 +110,75 @@ def is_untouched(
     own = "forward" in vars(module) or module._compiled_call_impl is not None
     kind = type(module)
     return not (own or any(hooks)) and kind in forward and kind.forward is forward[kind]
+
+
+def methods_of(*kinds: type[nn.Module]) -> dict[type[nn.Module], dict[str, object]]:
+    """Write down which functions classes have, to see later whether they were replaced.
+
+    Args:
+        kinds: any classes.
+
+    Returns:
+        The functions of each class by their names.
+
+    Example:
+        >>> "forward" in methods_of(nn.Linear)[nn.Linear]
+        True
+    """
+    return {kind: {n: f for n, f in vars(kind).items() if callable(f)} for kind in kinds}
+
+
+class PartsWatch:
+    """Tells whether some modules still are what their classes were when they were defined.
+
+    Asked for every token, so it looks at what it has noted down.
+
+    Args:
+        parts: the modules; those inside them are not watched.
+        known: the functions of each class that is known, as they were then: :func:`methods_of`.
+
+    Example:
+        >>> watch = PartsWatch([part := nn.Tanh()], methods_of(nn.Tanh))
+        >>> watch.sees_no_change()
+        True
+        >>> part.forward = lambda x: x
+        >>> watch.sees_no_change()
+        False
+    """
+
+    def __init__(
+        self, parts: Iterable[nn.Module], known: Mapping[type[nn.Module], Mapping[str, object]]
+    ) -> None:
+        self._parts = list(parts)
+        self._kinds = [type(part) for part in self._parts]
+        self._attributes = [vars(part) for part in self._parts]
+        self._counts = [len(names) for names in self._attributes]
+        self._children = [part._modules for part in self._parts]
+        self._same_children = [dict(children) for children in self._children]
+        self._hooks = [getattr(part, name) for part in self._parts for name in _HOOKS]
+        self._hooks += [getattr(all_modules, f"_global{name}") for name in _HOOKS]
+        used = {kind: known.get(kind, {}) for kind in self._kinds}
+        self._places = [(vars(kind), name) for kind in used for name in used[kind]]
+        self._functions = [function for kind in used for function in used[kind].values()]
+        self._functions.append(_CALL)
+        own = zip(self._kinds, self._attributes, strict=True)
+        self._was_plain = all(kind in known for kind in used) and not any(
+            "_compiled_call_impl" in names or not known[kind].keys().isdisjoint(names)
+            for kind, names in own
+        )
+
+    def sees_no_change(self) -> bool:
+        """Say whether all classes are known, nobody listens, and no part or function is new.
+
+        Returns:
+            ``True`` if to call the modules is to do what their classes say.
+        """
+        return (
+            self._was_plain
+            and not any(self._hooks)
+            and list(map(type, self._parts)) == self._kinds
+            and list(map(len, self._attributes)) == self._counts  # nobody added a forward
+            and self._children == self._same_children
+            and [names.get(n) for names, n in self._places] + [nn.Module.__call__]
+            == self._functions
+        )

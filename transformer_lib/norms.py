@@ -4,7 +4,7 @@ The two functions spell the formulas out. The modules call PyTorch's fused kerne
 two equal.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -93,11 +93,13 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
-        _check_widths(x, self.weight, self.bias)
-        with _own_dtype(x, self.weight):
-            weight = self.weight.to(x.dtype)
-            bias = None if self.bias is None else self.bias.to(x.dtype)
+        weight, bias = self.weight, self.bias
+        _check_widths(x, weight, bias)
+        if x.dtype == weight.dtype:
             return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+        with _own_dtype(x):
+            bias = None if bias is None else bias.to(x.dtype)
+            return F.layer_norm(x, weight.shape, weight.to(x.dtype), bias, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -120,9 +122,12 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
-        _check_widths(x, self.weight, None)
-        with _own_dtype(x, self.weight):
-            return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+        weight = self.weight
+        _check_widths(x, weight, None)
+        if x.dtype == weight.dtype:
+            return F.rms_norm(x, weight.shape, weight, self.eps)
+        with _own_dtype(x):
+            return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.eps)
 
 
 def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
@@ -143,17 +148,18 @@ def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
     return LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
-def _own_dtype(x: Tensor, weight: Tensor) -> AbstractContextManager[object]:
+def _own_dtype(x: Tensor) -> AbstractContextManager[object]:
     """Keep autocast from turning a stream of bfloat16 into float32 and back around every norm.
 
     The kernels compute in float32 in any case; only what goes in and out is rounded.
     """
-    if x.dtype == weight.dtype:
-        return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
 
 def _check_widths(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    width = weight.shape
+    if x.shape[-1:] == width and (bias is None or bias.shape == width):
+        return  # at once, since there are many norms and they take little time
     sizes: dict[str, int] = {"D": weight.shape[-1]}
     expect_last("x", x, "D", sizes)
     if bias is not None:

@@ -138,8 +138,32 @@ def rotate(
         )
     # All in float32 at least: at position 4000, bfloat16 could not tell neighbours apart, and a
     # rounded sine would turn a query by another angle than a key.
+    return turn_pairs(x, angles.cos(), angles.sin(), pairing)
+
+
+def turn_pairs(
+    x: Float[Tensor, "*batch T K"],
+    cos: Float[Tensor, "..."],
+    sin: Float[Tensor, "..."],
+    pairing: RopePairing,
+) -> Float[Tensor, "*batch T K"]:
+    """Do what :func:`rotate` does, for angles whose cosines and sines are known.
+
+    Args:
+        x: queries or keys, ``(..., T, K)``.
+        cos: cosines of the angles, broadcastable to ``(..., T, K/2)``, in float32.
+        sin: their sines.
+        pairing: which features turn together.
+
+    Returns:
+        The rotated vectors, ``(..., T, K)``.
+
+    Example:
+        >>> turn_pairs(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 1), torch.ones(1, 1), "split")
+        tensor([[0., 1.]])
+    """
     precise = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = angles.cos().to(precise), angles.sin().to(precise)
+    cos, sin = cos.to(precise), sin.to(precise)
     pairs = (-1, 2) if pairing == "interleaved" else (2, -1)
     axis = -1 if pairing == "interleaved" else -2
     first, second = x.to(precise).unflatten(-1, pairs).unbind(dim=axis)  # (..., T, K/2) each

@@ -213,7 +213,13 @@ class ScoreWatch:
         """
         best = logits.amax(dim=-1)  # NaN if one is; minus infinity if nothing is left
         self.best.append(best if running is None else best.where(running, 0.0))
-        if best.device.type == "cpu" or len(self.best) == LOOK_EVERY:
+        if best.device.type == "cpu":
+            # One number says that all is well: a sum is not finite if one of its parts is not.
+            if math.isfinite(self.best[-1].sum()):
+                self._go_on()
+            else:
+                self.check()
+        elif len(self.best) == LOOK_EVERY:
             self.check()
 
     def check(self) -> None:
@@ -228,6 +234,9 @@ class ScoreWatch:
             when = f" at new token {self.n_checked + token + 1}"
             best = float(self.best[token][row])
             raise FloatingPointError(_no_choice(row // self.n_beams, best, when))
+        self._go_on()
+
+    def _go_on(self) -> None:
         self.n_checked, self.best = self.n_checked + len(self.best), []
 
 
