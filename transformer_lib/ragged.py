@@ -21,7 +21,7 @@ Methods = Mapping[type[nn.Module], Mapping[str, object]]
 
 # What it costs to leave padding out of one layer, in multiplications of the same time: on a CPU for
 # each sequence, which attends in a call of its own; on a GPU for all of them.
-COST_OF_A_SEQUENCE = 500_000
+COST_OF_A_SEQUENCE = 2_000_000
 COST_ON_A_GPU = 20_000_000_000
 
 _ACTIVATIONS = {None, *(function for function, _ in ACTIVATIONS.values())}
