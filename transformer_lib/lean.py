@@ -9,6 +9,7 @@ so it may do so only as long as nobody can tell.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -19,15 +20,19 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, LayerCache
 from transformer_lib.encoder_decoder import Decoder
+from transformer_lib.feedforward import FeedForward
 from transformer_lib.hooks import PartsWatch, methods_of
 from transformer_lib.positions import turn_pairs
 
+Layer = Callable[[Tensor], Tensor]
 Turn = Callable[[Tensor], Tensor]  # what RoPE does to queries and keys
 # The stream and what attention needs in, the stream out.
 BlockStep = Callable[[Tensor, LayerCache, Tensor | None, Turn | None], Tensor]
 
-# What it goes around. Embeddings, norms, linear layers and networks are called as they are.
-_PASSED_BY = methods_of(Decoder, Stack, Block, MultiHeadAttention, nn.ModuleList, nn.Dropout)
+# What it goes around. Embeddings, norms and parts of other classes are called as they are.
+_PASSED_BY = methods_of(
+    Decoder, Stack, Block, MultiHeadAttention, FeedForward, nn.Linear, nn.ModuleList, nn.Dropout
+)
 
 
 class LeanDecoder:
@@ -52,17 +57,14 @@ class LeanDecoder:
     """
 
     def __init__(self, decoder: nn.Module) -> None:
-        self.decoder = decoder
+        self._decoder = decoder
         self._watch = PartsWatch(_passed_by(decoder), _PASSED_BY)
         self._steps: list[BlockStep] = []  # none if it can never be done
         self._attentions: list[MultiHeadAttention] = []
-        if (
-            self._watch.sees_no_change()
-            and isinstance(decoder, Decoder)
-            and _sees_all_keys(decoder)
-        ):
-            self._steps = [_block_step(block) for block in decoder.stack.blocks]
-            self._attentions = [block.attention for block in decoder.stack.blocks]
+        if self._watch.sees_no_change() and _sees_all_keys(decoder):
+            blocks = [part for part in _passed_by(decoder) if isinstance(part, Block)]
+            self._steps = [_block_step(block) for block in blocks]
+            self._attentions = [_attention_of(block) for block in blocks]
 
     def can_read(self, new: Int[Tensor, "B T"], cache: KeyValueCache | None) -> bool:
         """Say whether the next tokens can be read here, so that nobody can tell.
@@ -80,7 +82,8 @@ class LeanDecoder:
             len(self._steps) > 0
             and type(cache) is KeyValueCache  # a subclass may store in another way
             and new.shape[1:] == (1,)
-            and cache.length < self.decoder.config.max_len
+            and isinstance(self._decoder, Decoder)
+            and cache.length < self._decoder.config.max_len
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled(new.device.type)
             and self._watch.sees_no_change()
@@ -105,31 +108,46 @@ class LeanDecoder:
         Returns:
             One vector for each row, ``(B, 1, D)``.
         """
+        decoder = self._decoder
+        assert isinstance(decoder, Decoder), "can_read says no"
         if positions is None:
             positions = torch.full((1, 1), cache.length, device=new.device)
-        stack, layers = self.decoder.stack, cache.for_blocks(len(self._steps), None)
-        x: Tensor = self.decoder.embedding(new, positions)
-        turn = _turn(stack, positions)
+        layers = cache.for_blocks(len(self._steps), None)
+        x: Tensor = decoder.embedding(new, positions)
+        turn = _turn(decoder.stack, positions)
         for step, (layer, _) in zip(self._steps, layers, strict=True):
             x = step(x, layer, mask, turn)
-        return x if stack.final_norm is None else stack.final_norm(x)
+        norm = decoder.stack.final_norm
+        return x if norm is None else norm(x)
 
 
 def _passed_by(decoder: nn.Module) -> list[nn.Module]:
     """The parts that a lean step does not call, as far as they are of a known kind."""
     parts = [decoder]
-    if isinstance(decoder, Decoder):
-        parts += [decoder.stack, *decoder.stack.blocks]
     for part in parts:
-        if isinstance(part, Block):
+        if isinstance(part, Decoder):
+            parts += [part.stack]
+        elif isinstance(part, Stack):
+            parts += [part.blocks, *part.blocks]
+        elif isinstance(part, Block):
             parts += [part.attention, part.dropout]
+            parts += [part.feed_forward] if type(part.feed_forward) is FeedForward else []
+        elif isinstance(part, MultiHeadAttention | FeedForward):
+            parts += [layer for layer in part.children() if type(layer) is nn.Linear]
     return parts
 
 
-def _sees_all_keys(decoder: Decoder) -> bool:
+def _sees_all_keys(decoder: nn.Module) -> bool:
     """Whether there is nothing but self-attention, without a window or a bias on its scores."""
+    if not isinstance(decoder, Decoder) or decoder.config.window is not None:
+        return False
     has_memory = any(block.cross_attention is not None for block in decoder.stack.blocks)
-    return not has_memory and decoder.config.window is None and decoder.stack.bias is None
+    return not has_memory and decoder.stack.bias is None
+
+
+def _attention_of(block: Block) -> MultiHeadAttention:
+    assert isinstance(block.attention, MultiHeadAttention), "it was looked at before"
+    return block.attention
 
 
 def _turn(stack: Stack, positions: Int[Tensor, "#B 1"]) -> Turn | None:
@@ -143,8 +161,9 @@ def _turn(stack: Stack, positions: Int[Tensor, "#B 1"]) -> Turn | None:
 
 def _block_step(block: Block) -> BlockStep:
     """What a block does with one vector of each row."""
-    pre, attend, network = block.norm_position == "pre", _attention_step(block), block.feed_forward
-    first, second = block.attention_norm, block.feed_forward_norm
+    pre, attend, network = block.norm_position == "pre", _attention_step(block), _network(block)
+    first: Layer = block.attention_norm
+    second: Layer = block.feed_forward_norm
 
     def step(x: Tensor, cache: LayerCache, mask: Tensor | None, turn: Turn | None) -> Tensor:
         if pre:
@@ -158,19 +177,44 @@ def _block_step(block: Block) -> BlockStep:
 
 def _attention_step(block: Block) -> BlockStep:
     """What the attention of a block does with one query of each row and head."""
-    attention = block.attention
-    query, key, value, output = attention.query, attention.key, attention.value, attention.output
+    attention = _attention_of(block)
+    query, key, value = map(_product, (attention.query, attention.key, attention.value))
+    output = _product(attention.output)
     n_groups, d_head = attention.n_kv_heads, attention.d_head
 
     def step(x: Tensor, cache: LayerCache, mask: Tensor | None, turn: Turn | None) -> Tensor:
         size = x.shape[0]
         # The queries of heads that share keys become rows of one head: no key is copied.
-        q = query(x).view(size, n_groups, -1, d_head)  # (B, G, H/G, K)
-        k = key(x).view(size, n_groups, 1, d_head)
+        q = query(x).reshape(size, n_groups, -1, d_head)  # (B, G, H/G, K)
+        k = key(x).reshape(size, n_groups, 1, d_head)
         if turn is not None:
             q, k = turn(q), turn(k)
-        k, v = cache.append(k, value(x).view(size, n_groups, 1, d_head))  # (B, G, S, K)
+        k, v = cache.append(k, value(x).reshape(size, n_groups, 1, d_head))  # (B, G, S, K)
         found = F.scaled_dot_product_attention(q, k, v, mask, scale=attention.scale)
         return output(found.reshape(size, 1, -1))
 
     return step
+
+
+def _network(block: Block) -> Layer:
+    """The feed-forward network of a block; as a whole if it is of another class."""
+    network = block.feed_forward
+    if type(network) is not FeedForward:
+        return network
+    up, down = _product(network.up), _product(network.down)
+    gate = None if network.gate is None else _product(network.gate)
+
+    def step(x: Tensor) -> Tensor:
+        if gate is None:
+            return down(network.activation(up(x)))
+        return down(network.activation(gate(x)) * up(x))
+
+    return step
+
+
+def _product(layer: nn.Module) -> Layer:
+    """What a linear layer does; the layer as a whole if it is of another class."""
+    if type(layer) is not nn.Linear:
+        return layer
+    weights: dict[str, Any] = layer._parameters  # looked up in every step: there may be others
+    return lambda x: F.linear(x, weights["weight"], weights["bias"])

@@ -98,8 +98,8 @@ class LayerNorm(nn.Module):
         if x.dtype == weight.dtype:
             return F.layer_norm(x, weight.shape, weight, bias, self.eps)
         with _own_dtype(x):
-            bias = None if bias is None else bias.to(x.dtype)
-            return F.layer_norm(x, weight.shape, weight.to(x.dtype), bias, self.eps)
+            added = None if bias is None else bias.to(x.dtype)
+            return F.layer_norm(x, weight.shape, weight.to(x.dtype), added, self.eps)
 
 
 class RMSNorm(nn.Module):

@@ -46,6 +46,7 @@ FLOORS = {
     "run_log": 4,
     "learner": 4,
     "training": 4,
+    "lean": 4,
     "decoding": 4,
     "endings": 4,
     "sampling": 4,

@@ -1,0 +1,303 @@
+"""The lean step gives the answers of the decoder, and stands back where somebody could tell."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.lib.tiny_models import LLAMA, VOCAB, make, tiny, tiny_configs
+from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.cache import KeyValueCache
+from transformer_lib.decoding import DecodingStep
+from transformer_lib.generation import generate, stream
+from transformer_lib.hooks import PartsWatch, methods_of
+from transformer_lib.lean import LeanDecoder
+from transformer_lib.models import CausalLM, Seq2SeqLM
+
+GPT = {"position": "learned", "norm_position": "pre", "activation": "gelu_tanh"}
+PROMPT = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
+TOKEN = torch.tensor([[5], [3]])
+
+
+def filled(model, prompt=PROMPT, max_len=12):
+    """A cache that has seen a prompt."""
+    cache = KeyValueCache(model.config.n_layers, max_len)
+    with torch.no_grad():
+        model(prompt, cache=cache)
+    return cache
+
+
+@torch.no_grad()
+def can_read(model, new=TOKEN):
+    return LeanDecoder(model.decoder).can_read(new, filled(model))
+
+
+@settings(deadline=None)
+@given(tiny_configs())
+def test_reads_a_token_as_the_decoder_does(config):
+    decoder = make(CausalLM, config).decoder
+    model_caches = [KeyValueCache(config.n_layers, 12) for _ in range(2)]
+    lean = LeanDecoder(decoder)
+    with torch.no_grad():
+        for cache in model_caches:
+            decoder(PROMPT, cache=cache)
+        if not lean.can_read(TOKEN, model_caches[0]):
+            assert config.window is not None or config.position in ("alibi", "t5")
+            return
+        for token in (TOKEN, TOKEN.flip(0)):
+            torch.testing.assert_close(
+                lean(token, model_caches[0]), decoder(token, cache=model_caches[1])
+            )
+
+
+@pytest.mark.parametrize("choices", [GPT, LLAMA, {"position": "sinusoidal"}], ids=str)
+def test_padding_at_the_start_is_hidden_and_pushes_nobody_along(choices):
+    model = make(CausalLM, tiny(**choices))
+    padded = torch.tensor([[0, 0, 3, 1], [5, 9, 2, 6]])
+    mask = padded != 0
+    together = generate(model, padded, max_new_tokens=6, prompt_mask=mask)
+    alone = generate(model, padded[:1, 2:], max_new_tokens=6)
+    assert torch.equal(together[:1, 2:], alone)
+    step = DecodingStep(model, padded, 6, prompt_mask=mask)
+    with torch.no_grad():
+        step(padded)
+        assert step._lean.can_read(TOKEN, step.cache)
+
+
+def test_is_used_in_every_mode_and_leaves_the_mode_alone():
+    model = make(CausalLM, tiny(**GPT))
+    expected = generate(model, PROMPT, max_new_tokens=8)
+    model.train()
+    model.decoder.stack.blocks[0].eval()
+    before = [part.training for part in model.modules()]
+    assert can_read(model.eval())
+    for part, mode in zip(model.modules(), before, strict=True):
+        part.training = mode
+    assert torch.equal(generate(model, PROMPT, max_new_tokens=8), expected)
+    assert [part.training for part in model.modules()] == before
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def parts_of(model):
+    block = model.decoder.stack.blocks[1]
+    return {
+        "decoder": model.decoder,
+        "stack": model.decoder.stack,
+        "block": block,
+        "attention": block.attention,
+        "query": block.attention.query,
+        "network": block.feed_forward,
+        "down": block.feed_forward.down,
+        "dropout": block.dropout,
+    }
+
+
+@pytest.mark.parametrize("name", parts_of(make(CausalLM, tiny(**GPT))))
+def test_a_hook_on_a_part_hears_every_token(name):
+    model, heard = make(CausalLM, tiny(**GPT)), []
+    handle = parts_of(model)[name].register_forward_hook(lambda *_: heard.append(1))
+    tokens = stream(model, PROMPT, max_new_tokens=6)
+    for _ in range(3):
+        next(tokens)
+    times = 2 if name == "dropout" else 1  # a block has one for both its parts
+    assert len(heard) == 3 * times
+    handle.remove()
+    next(tokens)
+    parts_of(model)[name].register_forward_pre_hook(lambda *_: heard.append(1))  # in the middle
+    list(tokens)
+    assert len(heard) == 5 * times
+
+
+@pytest.mark.parametrize("name", parts_of(make(CausalLM, tiny(**GPT))))
+def test_a_forward_of_its_own_is_run(name):
+    model = make(CausalLM, tiny(**GPT))
+    part, runs = parts_of(model)[name], []
+    own = part.forward
+    part.forward = lambda *args, **kwargs: runs.append(1) or own(*args, **kwargs)
+    generate(model, PROMPT, max_new_tokens=4)
+    assert len(runs) == (8 if name == "dropout" else 4)
+
+
+def replace_attend(model, monkeypatch):
+    monkeypatch.setattr(MultiHeadAttention, "attend", lambda self, q, *_, **__: 0 * q)
+
+
+def replace_own_attend(model, monkeypatch):
+    attention = model.decoder.stack.blocks[0].attention
+    monkeypatch.setattr(attention, "attend", lambda q, *_, **__: 0 * q)
+
+
+def read_plainly(model, monkeypatch):
+    monkeypatch.setattr(MultiHeadAttention, "fused", False)
+
+
+def call_otherwise(model, monkeypatch):
+    own = nn.Module.__call__
+    monkeypatch.setattr(nn.Module, "__call__", lambda self, *a, **k: own(self, *a, **k))
+
+
+CHANGES = (replace_attend, replace_own_attend, read_plainly, call_otherwise)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_stands_back_after_a_change(change, monkeypatch):
+    model = make(CausalLM, tiny(**GPT))
+    lean, cache = LeanDecoder(model.decoder), filled(model)
+    with torch.no_grad():
+        assert lean.can_read(TOKEN, cache)
+        change(model, monkeypatch)
+        assert not lean.can_read(TOKEN, cache)
+        assert not LeanDecoder(model.decoder).can_read(TOKEN, cache)
+
+
+def test_another_part_or_weight_is_used_from_the_next_token_on():
+    config = tiny(**GPT)
+    for change in ("weight", "layer", "block"):
+        model, other = make(CausalLM, config), make(CausalLM, config, seed=1)
+        cache, step = filled(model), DecodingStep(model, PROMPT, 8)
+        block, theirs = model.decoder.stack.blocks[0], other.decoder.stack.blocks[0]
+        ids = torch.cat((PROMPT, TOKEN), dim=1)
+        with torch.no_grad():
+            step(PROMPT)
+            if change == "weight":
+                block.feed_forward.up.weight = theirs.feed_forward.up.weight
+            elif change == "layer":
+                block.attention.output = theirs.attention.output
+            else:
+                model.decoder.stack.blocks[0] = theirs
+            expected = model(TOKEN, cache=cache)[:, -1]
+            torch.testing.assert_close(step(ids), expected)
+
+
+def test_layers_of_other_classes_are_called():
+    model = make(CausalLM, tiny(**GPT))
+    for block in model.decoder.stack.blocks:
+        old = block.feed_forward.up
+        block.feed_forward.up = Doubled(16, 12).double()
+        block.feed_forward.up.load_state_dict(old.state_dict())
+    assert can_read(model)
+    cached = generate(model, PROMPT, max_new_tokens=8)
+    assert torch.equal(cached, generate(model, PROMPT, max_new_tokens=8, use_cache=False))
+
+
+@pytest.mark.parametrize(
+    "choices", [{"position": "alibi"}, {"position": "t5"}, {"position": "rope", "window": 3}]
+)
+def test_stands_back_where_scores_are_not_plain(choices):
+    assert not can_read(make(CausalLM, tiny(**choices)))
+
+
+def test_stands_back_from_a_memory_many_tokens_and_autocast():
+    model = make(CausalLM, tiny(**GPT))
+    assert can_read(model)
+    assert not can_read(model, PROMPT)
+    lean, cache = LeanDecoder(model.decoder), filled(model)
+    assert not lean.can_read(TOKEN, cache)  # with gradients
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert not lean.can_read(TOKEN, cache)
+    pair = make(Seq2SeqLM, tiny(**GPT))
+    with torch.no_grad():
+        cache = KeyValueCache(pair.config.n_layers, 8)
+        assert not LeanDecoder(pair.body.decoder).can_read(TOKEN, cache)
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        ([[VOCAB], [0]], "ids has 11; each must be between 0 and 10"),
+        ([[-1], [0]], "ids has -1; each must be between 0 and 10"),
+        ([[1]], "the cache was filled with a batch of 2; got 1"),
+    ],
+)
+def test_bad_tokens_are_refused_in_the_decoders_words(new, words):
+    model = make(CausalLM, tiny(**GPT))
+    step = DecodingStep(model, PROMPT, 8)
+    with torch.no_grad():
+        step(PROMPT)
+        step(torch.cat((PROMPT, TOKEN), dim=1))
+        before = torch.zeros(len(new), 5, dtype=torch.long)
+        assert step._lean.can_read(torch.tensor(new), step.cache)
+        with pytest.raises(ValueError, match=words):
+            step(torch.cat((before, torch.tensor(new)), dim=1))
+
+
+def test_more_tokens_than_the_model_or_the_cache_has_places_for_are_refused():
+    model = make(CausalLM, tiny(**GPT, max_len=5))
+    prompt = torch.cat((PROMPT, TOKEN), dim=1)
+    for cache, words in ((KeyValueCache(2, 8), "max_len=5"), (KeyValueCache(2, 5), "max_len=5")):
+        with torch.no_grad():
+            model(prompt, cache=cache)
+            step = DecodingStep(model, prompt[:, :1], 1, cache=cache)
+            with pytest.raises(ValueError, match=words):
+                step(torch.cat((prompt, TOKEN), dim=1))
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the operations that are dispatched, and notes the largest tensor that they make."""
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.largest = 0, 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **kwargs or {})
+        first = result[0] if isinstance(result, tuple | list) else result
+        if isinstance(first, torch.Tensor) and not operation.is_view:
+            self.largest = max(self.largest, first.numel())
+        self.count += 1
+        return result
+
+
+def watched_step(choices, n_layers, length=10):
+    model = make(CausalLM, tiny(**choices, n_layers=n_layers, max_len=length))
+    ids = torch.ones(1, length, dtype=torch.long)
+    step = DecodingStep(model, ids[:, :1], length)
+    with torch.no_grad():
+        step(ids[:, :-1])
+        with Kernels() as kernels:
+            step(ids)
+    return kernels
+
+
+# Of a block there are 40: 6 products with a view of the weight, the input and the output of each, 2
+# norms, 2 sums, the activation, the kernel of attention, and the cache's slices and copies. Without
+# the lean step there would be 44. Around the blocks there are 13.
+KERNELS_OF_A_BLOCK = 42
+KERNELS_AROUND = 14
+
+
+def test_a_step_dispatches_few_kernels():
+    two, four = (watched_step(GPT, n).count for n in (2, 4))
+    assert (four - two) / 2 <= KERNELS_OF_A_BLOCK
+    assert two - (four - two) <= KERNELS_AROUND
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+def test_no_key_is_copied(n_kv_heads):
+    length = 200
+    kernels = watched_step({**GPT, "n_kv_heads": n_kv_heads}, 2, length)
+    assert kernels.largest < length * 4 * n_kv_heads  # the keys of one layer
+
+
+class TestPartsWatch:
+    def test_an_unknown_class_is_never_plain(self):
+        assert not PartsWatch([nn.Linear(2, 2)], methods_of(nn.Tanh)).sees_no_change()
+
+    def test_a_compiled_part_is_not_plain(self):
+        part = nn.Tanh()
+        watch = PartsWatch([part], methods_of(nn.Tanh))
+        part._compiled_call_impl = part.forward  # what part.compile() leaves behind
+        assert not watch.sees_no_change()
+        assert not PartsWatch([part], methods_of(nn.Tanh)).sees_no_change()
+
+    def test_a_hook_for_all_modules_is_heard(self):
+        watch = PartsWatch([nn.Tanh()], methods_of(nn.Tanh))
+        handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+        assert not watch.sees_no_change()
+        handle.remove()
+        assert watch.sees_no_change()
