@@ -1,5 +1,7 @@
 """The lean step gives the answers of the decoder, and stands back where somebody could tell."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from transformer_lib.generation import generate, stream
 from transformer_lib.hooks import PartsWatch, methods_of
 from transformer_lib.lean import LeanDecoder
 from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.sampling import ScoreWatch
 
 GPT = {"position": "learned", "norm_position": "pre", "activation": "gelu_tanh"}
 PROMPT = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
@@ -301,3 +304,22 @@ class TestPartsWatch:
         assert not watch.sees_no_change()
         handle.remove()
         assert watch.sees_no_change()
+
+
+class TestScoreWatch:
+    def test_finite_scores_whose_sum_is_not_are_no_error(self):
+        ScoreWatch().look(torch.full((8, 3), 6e4, dtype=torch.float16), None)
+
+    @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+    def test_one_row_that_is_no_number_is_found_among_others(self, wrong):
+        logits = torch.zeros(8, 3)
+        logits[5] = wrong
+        watch = ScoreWatch()
+        watch.look(torch.zeros(8, 3), None)
+        with pytest.raises(FloatingPointError, match=f"row 5 at new token 2 is {wrong};"):
+            watch.look(logits, None)
+
+    def test_infinities_that_would_cancel_are_found(self):
+        logits = torch.tensor([[math.inf], [-math.inf]])
+        with pytest.raises(FloatingPointError, match="row 0 at new token 1 is inf"):
+            ScoreWatch().look(logits, None)
