@@ -243,7 +243,10 @@ class MultiHeadAttention(nn.Module):
             k, v = self.project_keys_values(source, angles)  # (B, G, S, K) each
             if cache is not None:
                 k, v = cache.append(k, v)  # behind those of earlier steps
-        heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, K)
+        if isinstance(mask, Rows):  # padding was left out: each sequence attends alone
+            heads = attend_by_row(q, k, v, mask, bias, causal=causal, scale=self.scale)
+        else:
+            heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, K)
         return self.merge(heads)
 
     def project_queries(
@@ -272,14 +275,12 @@ class MultiHeadAttention(nn.Module):
         q: Float[Tensor, "B H T K"],
         k: Float[Tensor, "B G S K"],
         v: Float[Tensor, "B G S K"],
-        mask: Bool[Tensor, "..."] | Rows | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
     ) -> Float[Tensor, "B H T K"]:
         """Let every head look its queries up; see :meth:`forward`."""
-        if isinstance(mask, Rows):  # there is no padding
-            return attend_by_row(q, k, v, mask, bias, causal=causal, scale=self.scale)
         dropout = self.dropout if self.training else 0.0
         if self.fused:
             return fused_attention(

@@ -12,12 +12,13 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward
+from transformer_lib.hooks import methods_of
 from transformer_lib.masks import additive_mask, query_key_distances
 from transformer_lib.norms import LayerNorm, RMSNorm
 from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
 from transformer_lib.precision import autocast_dtype
-from transformer_lib.ragged import Rows, methods_of, rows_without_padding
+from transformer_lib.ragged import Rows, rows_without_padding
 from transformer_lib.static_cache import StaticCache
 
 

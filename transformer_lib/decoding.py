@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -132,20 +133,33 @@ class DecodingStep:
         if isinstance(self.model, CausalLM) and not _is_as_built(self.model):
             logits: Tensor = self.model(new, mask, positions=positions, cache=self.cache)
             return logits[:, -1]
-        if lean and self.cache is not None and self._lean.can_read(new, self.cache):
-            x = self._lean(new, self.cache, mask, positions)
-        else:
+        x = self._read_leanly(new, mask, positions) if lean else None
+        if x is None:
             x = self.decoder(
                 new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
             )
         last: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
         return last
 
+    def _read_leanly(
+        self, new: Tensor, mask: Tensor | None, positions: Tensor | None
+    ) -> Float[Tensor, "B 1 D"] | None:
+        """What the decoder says of one token, if that can be had in the shorter way."""
+        if self.cache is None or new.shape[1] != 1:
+            return None
+        if not self._lean.can_read(new, self.cache):
+            return None
+        return self._lean(new, self.cache, mask, positions)
+
+    @cached_property
+    def _lean(self) -> LeanDecoder:
+        return LeanDecoder(self.decoder)
+
     def use(self, model: LanguageModel) -> None:
         """Go on reading the batch with this model, whose form is that of the last."""
         self.model, self.output = model, model.output
         self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
-        self._lean = LeanDecoder(self.decoder)
+        vars(self).pop("_lean", None)  # that of another model
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch in this order, each with the memory of its place."""

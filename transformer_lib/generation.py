@@ -20,7 +20,8 @@ from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.decoding import DecodingStep, LanguageModel, prompt_rows
 from transformer_lib.endings import Ending, Stop, end_tokens
 from transformer_lib.moved import tell_moved_names
-from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
+from transformer_lib.recorded import RecordedBatch, RecordedSteps, can_record
+from transformer_lib.sampling import GREEDY, Sampling, ScoreWatch, draw_token
 
 
 def _token_loop(
@@ -53,6 +54,18 @@ def _token_loop(
             if not running.any():
                 watch.check()
                 return
+
+
+def _best_token_loop(
+    step: RecordedBatch, prompt: Int[Tensor, "B T"], max_new_tokens: int
+) -> Iterator[Int[Tensor, " B"]]:
+    """The same where the best token is taken always, and nothing ends a row."""
+    watch = ScoreWatch()
+    for n, (tokens, best) in enumerate(step.best_tokens(prompt, max_new_tokens), start=1):
+        watch.note(best)
+        if n == max_new_tokens:
+            watch.check()
+        yield tokens
 
 
 def generate(
@@ -211,6 +224,8 @@ def stream(
     seen = None
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
+    if isinstance(step, RecordedBatch) and sampling == GREEDY and not ending.may_come:
+        return _best_token_loop(step, prompt, max_new_tokens)
     return _token_loop(step, prompt, max_new_tokens, sampling, ending, seen, generator)
 
 
@@ -234,10 +249,13 @@ def _make_step(
                 prompt, max_new_tokens, prompt_mask=prompt_mask,
                 source=source, source_mask=source_mask,
             )  # fmt: skip
-        return DecodingStep(
+        step = DecodingStep(
             model, prompt, max_new_tokens, prompt_mask=prompt_mask,
             source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
         )  # fmt: skip
+        if cache is not None or step.cache is None or not can_record(model, prompt, max_new_tokens):
+            return step
+        return RecordedBatch(RecordedSteps(model, step.cache.max_len, prompt.device), step)
 
 
 def _sampling(

@@ -164,7 +164,7 @@ def rows_without_padding(
 
     Args:
         stack: what shall read the batch.
-        known: the classes that work on each token alone: :func:`methods_of`.
+        known: the classes that work on each token alone: :func:`~transformer_lib.hooks.methods_of`.
         x: the batch, ``(B, T, D)``.
         mask: which token may attend to which, ``(B, 1, 1, T)`` or ``(B, 1, T, T)``.
         bias: added to the scores; depends on distances alone.
@@ -175,6 +175,7 @@ def rows_without_padding(
         that is being compiled, or nothing to gain.
 
     Example:
+        >>> from transformer_lib.hooks import methods_of
         >>> from transformer_lib.masks import padding_mask
         >>> x, mask = torch.zeros(2, 500, 64), padding_mask(torch.tensor([500, 20]), 500)
         >>> linear = nn.Linear(64, 64)
@@ -199,34 +200,19 @@ def rows_without_padding(
     return rows if _pays(rows, x) else None
 
 
-def methods_of(*kinds: type[nn.Module]) -> Methods:
-    """Write down which functions classes have, to see later whether they were replaced.
-
-    Args:
-        kinds: classes whose objects work on each token alone; attention alone may look around.
-
-    Returns:
-        The functions of each class by their names.
-
-    Example:
-        >>> "forward" in methods_of(nn.Linear)[nn.Linear]
-        True
-    """
-    return {kind: {n: f for n, f in vars(kind).items() if callable(f)} for kind in kinds}
-
-
 def works_token_by_token(stack: nn.Module, known: Methods) -> bool:
     """Say whether a module and all its parts would do the same for tokens in another layout.
 
     Args:
         stack: any module.
-        known: the classes for which that holds: :func:`methods_of`.
+        known: the classes for which that holds: :func:`~transformer_lib.hooks.methods_of`.
 
     Returns:
         ``False`` if a part is of another class or was changed, if somebody listens to it, and if
         it draws random numbers.
 
     Example:
+        >>> from transformer_lib.hooks import methods_of
         >>> known = methods_of(nn.Sequential, nn.Linear, nn.Dropout)
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
         >>> works_token_by_token(model, known), works_token_by_token(model.eval(), known)

@@ -212,7 +212,15 @@ class ScoreWatch:
             running: rows in which a token is wanted; ``None``: all.
         """
         best = logits.amax(dim=-1)  # NaN if one is; minus infinity if nothing is left
-        self.best.append(best if running is None else best.where(running, 0.0))
+        self.note(best if running is None else best.where(running, 0.0))
+
+    def note(self, best: Float[Tensor, " B"]) -> None:
+        """Note scores of which each is known to be the best of its row, and check as ``look`` does.
+
+        Args:
+            best: they stay as they are until they are checked.
+        """
+        self.best.append(best)
         if best.device.type == "cpu":
             # One number says that all is well: a sum is not finite if one of its parts is not.
             if math.isfinite(self.best[-1].sum()):

@@ -4,8 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_lib.cache import KeyValueCache, LayerCache, MemoryCache, check_room
-from transformer_lib.checks import check_whole
+from transformer_lib.cache import KeyValueCache, LayerCache, check_room
 
 
 class StaticLayerCache(LayerCache):
@@ -24,21 +23,26 @@ class StaticLayerCache(LayerCache):
 
     def __init__(self, max_len: int, filled: Int[Tensor, ""]) -> None:
         super().__init__(max_len)
-        self.filled, self.visible = filled, max_len
+        self.filled = filled
 
     def append(
         self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
     ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
-        """Write the keys and values of new positions to their places; return all that is seen."""
+        """Write the keys and values of new positions to their places; return those of all."""
         places = self.filled + torch.arange(k.shape[2], device=k.device)
-        for stored, new in zip(self._room_for(k, v), (k, v), strict=True):
+        for stored, new in zip(self.all_places(k, v), (k, v), strict=True):
             stored.index_copy_(2, places, new)
         return self.read()
 
     def read(self) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
-        """Return the keys and values of all places that are seen, in use or not."""
-        keys, values = self._all()
-        return keys[:, :, : self.visible], values[:, :, : self.visible]
+        """Return the keys and values of all places, in use or not."""
+        return self._all()
+
+    def all_places(
+        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Return all places for keys and values like these, without writing them."""
+        return self._room_for(k, v)
 
 
 class StaticCache(KeyValueCache):
@@ -65,8 +69,7 @@ class StaticCache(KeyValueCache):
         # A number on the device, which compiled steps count up without asking Python.
         self.filled = torch.zeros((), dtype=torch.long, device=device)
         self._counted: int | None = 0  # the same in Python, as long as Python sees every step
-        self._layers = [StaticLayerCache(max_len, self.filled) for _ in range(n_layers)]
-        self.layers = list[LayerCache](self._layers)
+        self.layers = [StaticLayerCache(max_len, self.filled) for _ in self.layers]
 
     @property
     def length(self) -> int:
@@ -93,13 +96,9 @@ class StaticCache(KeyValueCache):
             ValueError: if there is no room for them. A compiled step cannot tell: whoever drives it
                 counts.
         """
-        visible = self._layers[-1].visible
         used = 0 if torch.compiler.is_compiling() else self.length
         check_room(self.max_len, used, n_new)
-        if used + n_new > visible:
-            use = f"{used} are in use and {n_new} more were given"
-            raise ValueError(f"the cache shows {visible} places; {use}")
-        return visible
+        return self.max_len
 
     def distances(self, n_new: int, device: torch.device) -> Int[Tensor, "T S"]:
         """Count how far each place stands before the next tokens; those to come have less than 0.
@@ -109,26 +108,10 @@ class StaticCache(KeyValueCache):
             device: where to build the table.
 
         Returns:
-            A table ``(T, S)``, one column for each place that is seen.
+            A table ``(T, S)``, one column for each place.
         """
         places = self.filled + torch.arange(n_new, device=device)
         return places[:, None] - torch.arange(self.n_keys(n_new), device=device)
-
-    def show(self, n_keys: int) -> None:
-        """Let attention see the first ``n_keys`` places: those in use and more.
-
-        Args:
-            n_keys: at most ``max_len``.
-
-        Raises:
-            ValueError: if there are not so many places.
-        """
-        check_whole("n_keys", n_keys)
-        if n_keys > self.max_len:
-            holds = f"the cache holds max_len={self.max_len}"
-            raise ValueError(f"{n_keys=} places cannot be shown: {holds}")
-        for layer in self._layers:
-            layer.visible = n_keys
 
     def advance(self, n_new: int) -> None:
         """Count the new tokens, which all layers have stored by now."""
@@ -138,26 +121,49 @@ class StaticCache(KeyValueCache):
         elif self._counted is not None:
             self._counted += n_new
 
-    def count_on_device(self) -> None:
-        """Say that from now on steps are replayed, of which Python sees nothing."""
-        self._counted = None
+    def note_length(self, length: int | None) -> None:
+        """Say how many positions are in use, after steps that Python did not see.
 
-    def for_blocks(
-        self, n_layers: int, memory: Float[Tensor, "B S D"] | None
-    ) -> list[tuple[LayerCache, MemoryCache | None]]:
-        """Give every block of a decoder its part; after a reset, the memory may be a new one."""
-        if memory is not None and self.memory_layers and self.memory_layers[0].length == 0:
-            for layer in self.memory_layers:
-                layer.remember(memory)
-        return super().for_blocks(n_layers, memory)
+        Args:
+            length: as the device has it; ``None``: it has to be asked.
+        """
+        self._counted = length
+
+    def for_prompt(self) -> KeyValueCache:
+        """Make an empty ordinary cache in the same memory, to read a prompt with.
+
+        So the prompt is read as always, by the fastest kernel and without a mask.
+        """
+        cache = KeyValueCache(len(self.layers), self.max_len)
+        for its, own in zip(cache.layers, self.layers, strict=True):
+            its._stored = own._stored
+        return cache
+
+    def go_on_after(self, prompt: KeyValueCache, memory: Float[Tensor, "B S D"] | None) -> None:
+        """Hold what the prompt's cache holds, at the addresses from which recorded steps read.
+
+        Args:
+            prompt: made by :meth:`for_prompt`, and filled; not to be used any more.
+            memory: what cross-attention is going to be given, with the values that it was given.
+        """
+        for own, its in zip(self.layers, prompt.layers, strict=True):
+            own._stored = its._stored
+        if not self.memory_layers:
+            self.memory_layers = prompt.memory_layers
+        for own, its in zip(self.memory_layers, prompt.memory_layers, strict=True):
+            for old, new in zip(own.read(), its.read(), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+            if memory is not None:
+                own.remember(memory)
+        self._set_length(prompt.length)
 
     def reset(self) -> None:
         """Forget everything, but stay where it is, because recorded steps read there.
 
-        So the next batch and its memory must have the size of the last.
+        So the next batch must have the size of the last.
         """
-        for layer in self.memory_layers:
-            layer.length = 0
+        self.memory_layers = []
         self._set_length(0)
 
     def _set_length(self, length: int) -> None:

@@ -8,7 +8,18 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.nn.utils import prune
+from recording_changes import (
+    BETWEEN_CALLS,
+    BETWEEN_TOKENS,
+    PROMPT,
+    a_hook,
+    a_pruned_layer,
+    a_step_of_training,
+    another_setting,
+    lively_model,
+    new_weights_elsewhere,
+)
+from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
@@ -21,12 +32,13 @@ from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.fused import fused_attention
 from transformer_lib.generation import generate, stream
 from transformer_lib.losses import linear_cross_entropy
-from transformer_lib.masks import causal_mask, padding_mask
+from transformer_lib.masks import additive_mask, causal_mask, padding_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.packing import pack
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
-from transformer_lib.static_cache import StaticCache
+from transformer_lib.static_cache import StaticCache, StaticLayerCache
+from transformer_lib.step_kernel import append_and_attend
 from transformer_lib.training import train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
@@ -154,7 +166,7 @@ def test_cached_decoding_is_the_same_on_the_gpu(position):
 
 @pytest.mark.parametrize("position", ["learned", "rope", "alibi", "t5"])
 @pytest.mark.parametrize("kind", [CausalLM, Seq2SeqLM])
-def test_recorded_steps_give_the_tokens_of_the_model(kind, position):
+def test_compiled_steps_give_the_tokens_of_the_model(kind, position):
     torch.compiler.reset()
     model = randomise(kind(small_config(position=position, max_len=140))).cuda()
     fast = CompiledDecoder(model, max_len=138)
@@ -169,36 +181,10 @@ def test_recorded_steps_give_the_tokens_of_the_model(kind, position):
         assert torch.equal(generate(fast, max_new_tokens=14, prompt_mask=mask, **inputs), plain)
 
 
-def a_step_of_training(model):
-    model.train()
-    model(torch.arange(6, device="cuda")[None]).square().sum().backward()
-    torch.optim.SGD(model.parameters(), lr=1.0).step()
-
-
-def new_weights_elsewhere(model):
-    other = randomise(CausalLM(model.config)).cuda()
-    model.load_state_dict({k: -v for k, v in other.state_dict().items()}, assign=True)
-
-
-def a_hook(model):
-    model.decoder.stack.blocks[0].register_forward_hook(lambda _module, _inputs, out: -3 * out)
-
-
-def a_pruned_layer(model):
-    for block in model.decoder.stack.blocks:
-        prune.l1_unstructured(block.attention.value, "weight", 0.9)
-        prune.l1_unstructured(block.feed_forward.down, "weight", 0.9)
-
-
-def another_setting(model):
-    for block in model.decoder.stack.blocks:
-        block.attention.scale = -3.0
-
-
 @pytest.mark.parametrize(
     "change", [a_step_of_training, new_weights_elsewhere, a_hook, a_pruned_layer, another_setting]
 )
-def test_recorded_steps_see_what_happened_since_the_last_call(change):
+def test_compiled_steps_see_what_happened_since_the_last_call(change):
     torch.compiler.reset()
     model = randomise(CausalLM(small_config(position="rope", max_len=40))).cuda()
     rows = [[3, 5, 7], [2, 4, 6]][: 1 if change is another_setting else 2]  # one is tuned longer
@@ -214,7 +200,7 @@ def test_recorded_steps_see_what_happened_since_the_last_call(change):
     assert not any("forward" in vars(part) for part in model.modules())
 
 
-def test_recorded_steps_leave_their_arguments_alone():
+def test_compiled_steps_leave_their_arguments_alone():
     torch.compiler.reset()
     model = randomise(Seq2SeqLM(small_config(max_len=40))).cuda()
     fast = CompiledDecoder(model, max_len=32)
@@ -242,14 +228,15 @@ def test_scores_that_are_not_numbers_are_noticed_in_the_end(compiled, n_new):
     assert len(tokens) == (8 if n_new == 9 else 15)
 
 
+@pytest.mark.parametrize("options", [{}, {"top_k": 5}])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_no_token_makes_the_gpu_wait(compiled):
+def test_no_token_makes_the_gpu_wait(compiled, options):
     torch.compiler.reset()
     model = randomise(CausalLM(small_config(max_len=64))).cuda()
     decoder = CompiledDecoder(model, max_len=60) if compiled else model
-    options = {"max_new_tokens": 12, "top_k": 5}
+    options = {"max_new_tokens": 20} | options
     tokens = stream(decoder, torch.tensor([[3, 5, 7]]).cuda(), **options)
-    next(tokens), next(tokens)  # the prompt, and what has to be compiled
+    next(tokens), next(tokens), next(tokens)  # the prompt, and what has to be recorded
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(8):
@@ -420,3 +407,112 @@ def test_a_recorded_stack_reads_later_masks(monkeypatch):
         graph.replay()
         real = mask[:, 0, 0]
         assert relative_error(found[real], stack(x, mask)[real]) < 0.02
+
+
+# Generation records its steps by itself
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    """Grows with every recording."""
+    made, record = [], recorded._record
+    monkeypatch.setattr(recorded, "_record", lambda run: made.append(1) or record(run))
+    return made
+
+
+def by_the_book(model, **inputs):
+    """Greedy, without a cache: every token from the whole sequence."""
+    return generate(model, PROMPT.cuda(), max_new_tokens=24, use_cache=False, **inputs)
+
+
+@pytest.mark.parametrize("kind", [CausalLM, Seq2SeqLM])
+@pytest.mark.parametrize("position", SCHEMES)
+def test_generate_records_and_gives_the_tokens_of_the_model(position, kind, recordings):
+    model = lively_model(kind, position=position, n_kv_heads=2).cuda()
+    inputs = {"prompt_mask": torch.tensor([[False, True, True], [True] * 3]).cuda()}
+    if kind is Seq2SeqLM:
+        inputs["source"] = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]]).cuda()
+        inputs["source_mask"] = padding_mask(torch.tensor([4, 2]), 4).cuda()
+    found = generate(model, PROMPT.cuda(), max_new_tokens=24, **inputs)
+    assert torch.equal(found, by_the_book(model, **inputs))
+    assert len(recordings) == 1
+
+
+@pytest.mark.parametrize("change", BETWEEN_CALLS)
+def test_generate_sees_what_happened_since_the_last_call(change, recordings):
+    model = lively_model(position="rope", window=7).cuda()
+    before = generate(model, PROMPT.cuda(), max_new_tokens=24)
+    assert torch.equal(before, by_the_book(model))
+    change(model)
+    expected = by_the_book(model)
+    assert not torch.equal(expected, before), "the change is too small to be seen"
+    for _ in range(2):
+        assert torch.equal(generate(model, PROMPT.cuda(), max_new_tokens=24), expected)
+    assert recordings
+
+
+@pytest.mark.parametrize("change", BETWEEN_TOKENS)
+def test_a_stream_sees_what_happened_since_the_last_token(change, recordings):
+    results = []
+    for cache in (None, KeyValueCache(2, 60)):  # a cache of one's own is used plainly
+        model = lively_model(position="rope").cuda()
+        tokens = stream(model, PROMPT.cuda(), max_new_tokens=24, cache=cache)
+        found = [next(tokens) for _ in range(6)]
+        change(model)
+        results.append(torch.stack(found + list(tokens), dim=1))
+    assert len(recordings) == 1
+    assert torch.equal(*results)
+
+
+def test_what_cannot_be_recorded_is_right_all_the_same(recordings):
+    model = lively_model(n_experts=4, active_experts=2).cuda()  # who goes where is asked in Python
+    assert torch.equal(generate(model, PROMPT.cuda(), max_new_tokens=24), by_the_book(model))
+    model = lively_model().cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        assert generate(model, PROMPT.cuda(), max_new_tokens=24).shape == (2, 27)
+    assert not recordings
+
+
+def test_two_streams_at_once_do_not_disturb_each_other(recordings):
+    model, prompts = lively_model().cuda(), (PROMPT.cuda(), PROMPT.cuda() + 9)
+    alone = [generate(model, prompt, max_new_tokens=24)[:, 3:] for prompt in prompts]
+    streams = [stream(model, prompt, max_new_tokens=24) for prompt in prompts]
+    found = [torch.stack(tokens) for tokens in zip(*streams, strict=True)]
+    together = torch.stack(found).permute(1, 2, 0)
+    assert torch.equal(together[0], alone[0])
+    assert torch.equal(together[1], alone[1])
+    assert len(recordings) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("heads", "shared", "width"), [(4, 4, 64), (6, 2, 80), (8, 1, 16), (3, 3, 12)]
+)
+def test_the_kernel_for_a_step_does_what_the_others_do(heads, shared, width, dtype):
+    torch.manual_seed(0)
+    for n, places in ((1, 5), (64, 65), (130, 200)):
+        q = torch.randn(2, 1, heads, width, device="cuda").to(dtype).transpose(1, 2)
+        k, v = torch.randn(2, 2, 1, shared, width, device="cuda").to(dtype).transpose(2, 3)
+        stored = torch.randn(2, 2, shared, n, width, device="cuda").to(dtype)
+        caches = []
+        for _ in range(2):
+            caches.append(StaticLayerCache(places, torch.tensor(0, device="cuda")))
+            caches[-1].append(*stored)
+            caches[-1].filled += n
+        past = torch.arange(places, device="cuda") <= n
+        bias = additive_mask(past, torch.randn(2, heads, 1, places, device="cuda"), dtype)
+        keys, values = caches[0].append(k, v)
+        wanted = fused_attention(q, keys, values, bias=bias, enable_gqa=True)
+        found = append_and_attend(q, k, v, caches[1], bias)
+        tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+        assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+        assert torch.equal(keys, caches[1].read()[0])
+        assert torch.equal(values, caches[1].read()[1])
+
+
+def test_a_decoder_compiles_one_step_for_all_lengths():
+    torch.compiler.reset()
+    counters.clear()
+    model = lively_model(max_len=200).cuda()
+    generate(CompiledDecoder(model, max_len=200), PROMPT.cuda(), max_new_tokens=190)
+    assert counters["stats"]["unique_graphs"] == 1

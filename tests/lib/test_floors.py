@@ -50,6 +50,8 @@ FLOORS = {
     "decoding": 4,
     "endings": 4,
     "sampling": 4,
+    "step_kernel": 4,
+    "recorded": 4,
     "compiled": 4,
     "generation": 4,
     "beams": 4,

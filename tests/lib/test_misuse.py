@@ -116,10 +116,9 @@ def keys_of_no_memory():
     attend(X, X, cache=cache)
 
 
-def overfull_static_cache(n_shown=4):
+def overfull_static_cache():
     """By hand, without a compiled decoder that would count."""
     model, cache = CausalLM(small_config()).eval(), StaticCache(2, 4)
-    cache.show(n_shown)
     for _ in range(5):
         model(IDS[:, :1], cache=cache)
 
@@ -479,18 +478,6 @@ MODELS = [
     (
         overfull_static_cache,
         "the cache holds max_len=4 positions; 4 are in use and 1 more were given",
-    ),
-    (
-        lambda: overfull_static_cache(2),
-        "the cache shows 2 places; 2 are in use and 1 more were given",
-    ),
-    (
-        lambda: StaticCache(2, 4).show(5),
-        "n_keys=5 places cannot be shown: the cache holds max_len=4",
-    ),
-    (
-        lambda: StaticCache(2, 4).show(0),
-        "n_keys=0 must be a whole number of at least 1",
     ),
     (rewind(4), "length=4 is more than the cache holds, 3"),
     (rewind(5, StaticCache), "length=5 is more than the cache holds, 3"),

@@ -17,6 +17,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.encoder_decoder import Encoder
 from transformer_lib.feedforward import FeedForward
 from transformer_lib.fused import fused_attention
+from transformer_lib.hooks import methods_of
 from transformer_lib.losses import Objective
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask
 from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
@@ -210,7 +211,7 @@ def test_layers_see_real_tokens_only(monkeypatch):
         return forward(self, x)
 
     monkeypatch.setattr(FeedForward, "forward", count)
-    known = ragged.methods_of(*blocks._TOKEN_BY_TOKEN)
+    known = methods_of(*blocks._TOKEN_BY_TOKEN)
     monkeypatch.setattr(blocks, "_TOKEN_BY_TOKEN", known)  # as if it had always been so
     make(Encoder)(ids_for(RIGHT), RIGHT)
     assert widths == [(1, 18, 16)] * 2
@@ -233,7 +234,7 @@ def test_it_pays_for_much_padding_and_wide_models(lengths, width, gains, monkeyp
     stack = nn.Linear(width, width)
     mask = padding_mask(torch.tensor(lengths), 96)
     x = torch.zeros(2, 96, width)
-    rows = rows_without_padding(stack, ragged.methods_of(nn.Linear), x, mask)
+    rows = rows_without_padding(stack, methods_of(nn.Linear), x, mask)
     assert (rows is not None) == gains
 
 

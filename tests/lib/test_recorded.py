@@ -1,0 +1,247 @@
+"""Recorded steps: always the tokens of the model as it is now. Replays themselves need a GPU.
+
+Here a step runs where it would be replayed; test_cuda.py does the same with real recordings.
+"""
+
+import pytest
+import torch
+from recording_changes import BETWEEN_CALLS, BETWEEN_TOKENS, PROMPT, lively_model
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from transformer_lib import generation
+from transformer_lib.cache import KeyValueCache
+from transformer_lib.decoding import DecodingStep
+from transformer_lib.generation import generate, stream
+from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.recorded import (
+    ModelWatch,
+    RecordedBatch,
+    RecordedSteps,
+    can_record,
+    shared_copy,
+)
+
+POSITIONS = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """Let steps be recorded on a CPU too; grows with every step that would be a replay."""
+    seen, replay = [], RecordedSteps._replay
+    monkeypatch.setattr(generation, "can_record", lambda *_: True)
+    monkeypatch.setattr(RecordedSteps, "_replay", lambda self: seen.append(1) or replay(self))
+    return seen
+
+
+def by_the_book(model, prompt=PROMPT, n_new=20, **inputs):
+    """Greedy, without a cache: every token from the whole sequence."""
+    return generate(model, prompt, max_new_tokens=n_new, use_cache=False, **inputs)
+
+
+@pytest.mark.parametrize("kind", [CausalLM, Seq2SeqLM])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_tokens_are_those_of_the_model(position, kind, replays):
+    model = lively_model(kind, position=position, n_kv_heads=1, window=5)
+    inputs = {"prompt_mask": torch.tensor([[False, True, True], [True] * 3])}
+    if kind is Seq2SeqLM:
+        inputs["source"] = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
+        inputs["source_mask"] = torch.tensor([[True] * 4, [True] * 2 + [False] * 2])[:, None, None]
+    found = generate(model, PROMPT, max_new_tokens=20, **inputs)
+    assert torch.equal(found, by_the_book(model, **inputs))
+    assert len(replays) == 19
+    if kind is CausalLM:
+        assert len(set(found[:, 3:].flatten().tolist())) > 1, "too dull to tell anything"
+
+
+@pytest.mark.parametrize("change", BETWEEN_CALLS)
+def test_what_happens_between_two_calls_is_seen(change, replays):
+    model = lively_model(position="rope")
+    before = generate(model, PROMPT, max_new_tokens=20)
+    assert torch.equal(before, by_the_book(model))
+    change(model)
+    modes = [part.training for part in model.modules()]
+    expected = by_the_book(model)
+    assert not torch.equal(expected, before), "the change is too small to be seen"
+    for _ in range(2):
+        assert torch.equal(generate(model, PROMPT, max_new_tokens=20), expected)
+    assert [part.training for part in model.modules()] == modes
+
+
+@pytest.mark.parametrize("change", BETWEEN_TOKENS)
+def test_what_happens_between_two_tokens_is_seen(change, replays):
+    results = []
+    for cache in (None, KeyValueCache(2, 60)):  # a cache of one's own is used plainly
+        model = lively_model(position="rope")
+        tokens = stream(model, PROMPT, max_new_tokens=20, cache=cache)
+        found = [next(tokens) for _ in range(6)]
+        change(model)
+        results.append(torch.stack(found + list(tokens), dim=1))
+    assert len(replays) >= 5
+    assert torch.equal(*results)
+    assert not torch.equal(results[0], by_the_book(lively_model(position="rope"))[:, 3:])
+
+
+def test_a_hook_that_is_gone_is_not_missed(replays):
+    model, seen = lively_model(), []
+    tokens = stream(model, PROMPT, max_new_tokens=12)
+    found = [next(tokens), next(tokens)]
+    with model.output.register_forward_hook(lambda *_: seen.append(1)):
+        found += [next(tokens), next(tokens)]
+    found += list(tokens)
+    assert len(seen) == 2
+    assert len(replays) == 9
+    assert torch.equal(torch.stack(found, dim=1), by_the_book(model, n_new=12)[:, 3:])
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_k": 5}, {"eos_id": 9}, {"repetition_penalty": 1.5}, {"temperature": 0.7}]
+)
+def test_whatever_chooses_the_tokens_gets_the_same_scores(options, replays):
+    model, results = lively_model(), []
+    for cache in (None, KeyValueCache(2, 60)):
+        torch.manual_seed(0)
+        results.append(generate(model, PROMPT, max_new_tokens=20, cache=cache, **options))
+    assert torch.equal(*results)
+    assert replays
+
+
+def test_scores_and_tokens_that_a_caller_keeps_stay_as_they_were():
+    model = lively_model().eval()
+    steps = RecordedSteps(model, 12, torch.device("cpu"))
+    kept = []
+    for prompt in (PROMPT, PROMPT + 1):  # one batch after the other, in the same memory
+        with torch.no_grad():
+            batch = RecordedBatch(
+                steps, DecodingStep(model, prompt, 4, cache=steps.cache.for_prompt())
+            )
+            ids = prompt
+            for _ in range(4):
+                kept.append((ids, batch(ids)))
+                ids = torch.cat((ids, ids[:, :1]), dim=1)
+            for ids, scores in kept:
+                assert_close(scores, model(ids)[:, -1], rtol=1e-3, atol=1e-3)
+    tokens = list(stream(model, PROMPT, max_new_tokens=6))
+    copies = [x.clone() for x in tokens]
+    generate(model, PROMPT + 1, max_new_tokens=6)
+    assert all(torch.equal(*pair) for pair in zip(tokens, copies, strict=True))
+
+
+def test_a_batch_that_was_left_behind_says_so():
+    model = lively_model().eval()
+    steps = RecordedSteps(model, 12, torch.device("cpu"))
+    with torch.no_grad():
+        first, second = (
+            RecordedBatch(steps, DecodingStep(model, PROMPT, 4, cache=steps.cache.for_prompt()))
+            for _ in range(2)
+        )
+        second(PROMPT)
+        with pytest.raises(RuntimeError, match="another batch was begun before this one had ended"):
+            first(PROMPT)
+        with pytest.raises(RuntimeError, match="another batch was begun before this one had ended"):
+            next(first.best_tokens(PROMPT, 3))
+
+
+def test_a_copy_that_fails_is_not_used(replays, monkeypatch):
+    """Such as one whose kernel cannot be compiled here."""
+    tried = []
+
+    def broken(model):
+        tried.append(1)
+        for block in model.decoder.stack.blocks:
+            block.feed_forward = nn.Linear(1, 1)
+        return model
+
+    monkeypatch.setattr(
+        "transformer_lib.recorded.shared_copy", lambda model: broken(shared_copy(model))
+    )
+    model = lively_model()
+    assert torch.equal(generate(model, PROMPT, max_new_tokens=20), by_the_book(model))
+    assert len(tried) == 2
+    assert len(replays) == 1, "it has given up after the first"
+
+
+def test_scores_that_are_not_numbers_are_noticed(replays):
+    model, tokens = lively_model(position="learned"), []
+    with torch.no_grad():
+        model.decoder.embedding.positions.table.weight[6] = torch.nan
+    with pytest.raises(FloatingPointError, match="of row 0 at new token 5 is nan"):
+        generate(model, PROMPT, max_new_tokens=20, on_token=tokens.append)
+    assert len(tokens) == 4
+
+
+class TestSharedCopy:
+    def test_has_the_weights_of_the_model_and_nothing_else_of_it(self):
+        model = lively_model(Seq2SeqLM, dropout=0.5)
+        twin = shared_copy(model)
+        assert {id(x) for x in twin.parameters()} == {id(x) for x in model.parameters()}
+        assert not {id(x) for x in twin.modules()} & {id(x) for x in model.modules()}
+        assert model.training
+        assert not any(part.training for part in twin.modules())
+        twin.output = nn.Identity()
+        assert not isinstance(model.output, nn.Identity)
+
+    def test_a_part_that_comes_twice_is_one_part(self):
+        body = shared_copy(lively_model(Seq2SeqLM, tie_embeddings=True)).body
+        assert body.encoder.embedding.tokens is body.decoder.embedding.tokens
+
+
+class TestWatch:
+    @pytest.mark.parametrize("change", BETWEEN_CALLS)
+    def test_sees_what_a_recording_would_not(self, change):
+        model = lively_model(position="rope")
+        watch = ModelWatch(model)
+        assert watch.sees_no_change()
+        change(model)
+        harmless = ("a_step_of_training", "new_weights", "another_setting")
+        assert watch.sees_no_change() == (change.__name__ in harmless)
+
+
+class OnAGpu(torch.Tensor):
+    """A prompt that says it is on a GPU."""
+
+    is_cuda, device = True, torch.device("cuda:0")
+
+
+ON_A_GPU = PROMPT.as_subclass(OnAGpu)
+
+
+class TestCanRecord:
+    @pytest.fixture(autouse=True)
+    def _as_if_there_were_a_gpu(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+    def test_a_model_of_this_library(self):
+        assert can_record(lively_model(), ON_A_GPU, 16)
+        assert can_record(lively_model(Seq2SeqLM, position="t5"), ON_A_GPU, 16)
+
+    def test_too_few_tokens_and_a_cpu(self):
+        assert not can_record(lively_model(), ON_A_GPU, 15)
+        assert not can_record(lively_model(), PROMPT, 100)
+
+    def test_a_class_that_nobody_knows(self):
+        model = lively_model()
+
+        class Counted(nn.Linear):
+            def forward(self, x):
+                self.calls = getattr(self, "calls", 0) + 1
+                return super().forward(x)
+
+        model.decoder.stack.blocks[0].feed_forward.down = Counted(128, 32)
+        assert not can_record(model, ON_A_GPU, 16)
+
+    def test_another_gpu_a_recording_and_a_mode_for_all_calls(self, monkeypatch):
+        with FlopCounterMode(display=False):
+            assert not can_record(lively_model(), ON_A_GPU, 16)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert not can_record(lively_model(), ON_A_GPU, 16)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+        assert not can_record(lively_model(), ON_A_GPU, 16)
+
+    @pytest.mark.parametrize("name", ["a_hook", "a_pruned_layer", "a_replaced_forward"])
+    def test_somebody_who_wants_to_be_asked(self, name):
+        model = lively_model()
+        {change.__name__: change for change in BETWEEN_CALLS}[name](model)
+        assert not can_record(model, ON_A_GPU, 16)
