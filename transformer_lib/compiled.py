@@ -13,7 +13,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.decoding import DecodingStep, LanguageModel
 from transformer_lib.hooks import is_plain_linear
 from transformer_lib.recorded import RecordedBatch, RecordedSteps, Run
-from transformer_lib.step_kernel import StepAttention
+from transformer_lib.step_kernel import join_projections
 
 _CompilerOptions = dict[str, str | int | bool | Callable[..., object]]
 
@@ -101,9 +101,8 @@ def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Run:
         # writes them itself, together with all that happens to the row before and after.
         options = {"coordinate_descent_tuning": True}
         _set_biases_apart(step.model)
-    for part in step.model.modules():
-        if isinstance(part, StepAttention):
-            part.joins = len(token) > 1
+    else:
+        join_projections(step.model)
     # Blocks are alike: one is compiled, and all use it. What Python does between them is not
     # recorded.
     for block in step.decoder.stack.blocks:

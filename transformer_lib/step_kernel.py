@@ -113,8 +113,9 @@ def append_and_attend(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     # Measured on an H200: few programs want long blocks of keys and many threads; many do not.
     block, warps, stages = (128, 8, 2) if batch * n_shared <= 256 else (32, 2, 3)
+    scale = d_head**-0.5 if scale is None else float(scale)  # an int would be compiled in
     _append_and_attend[(batch * n_shared,)](
-        q, k, v, keys, values, cache.filled, bias, out, d_head**-0.5 if scale is None else scale,
+        q, k, v, keys, values, cache.filled, bias, out, scale,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
         *keys.stride()[:3], bias.stride(0), bias.stride(1), n_shared, group, d_head,
         width=max(16, triton.next_power_of_2(d_head)),
@@ -124,20 +125,10 @@ def append_and_attend(
     return out.transpose(1, 2)
 
 
-class StepAttention(MultiHeadAttention):
-    """Multi-head attention of a copied model that only decodes, one token at a time.
+class _StepAttention(MultiHeadAttention):
+    """Multi-head attention of a copied model that only decodes, one token at a time."""
 
-    Attributes:
-        joins: whether one product makes queries, keys and values. The three weights are laid
-            together in every step, so that none of them can be an old one; for several rows and
-            with a compiler that is faster than three products.
-
-    Example:
-        >>> StepAttention(d_model=8, n_heads=2)(torch.zeros(1, 3, 8)).shape  # as always
-        torch.Size([1, 3, 8])
-    """
-
-    joins = False
+    joins = False  # whether one product makes queries, keys and values
 
     def forward(
         self,
@@ -160,6 +151,7 @@ class StepAttention(MultiHeadAttention):
 
     def _project(self, x: Tensor, angles: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         layers = (self.query, self.key, self.value)
+        # Laid together in every step, so that none of the weights can be an old one.
         with_bias = [layer.bias for layer in layers if layer.bias is not None]
         if not (self.joins and all(map(is_plain_linear, layers)) and len(with_bias) in (0, 3)):
             return self.project_queries(x, angles), *self.project_keys_values(x, angles)
@@ -181,11 +173,30 @@ def use_step_kernel(model: nn.Module) -> None:
     Example:
         >>> use_step_kernel(model := nn.Sequential(MultiHeadAttention(d_model=8, n_heads=2)))
         >>> type(model[0]).__name__
-        'StepAttention'
+        '_StepAttention'
     """
     for part in model.modules():
         if type(part) is MultiHeadAttention and part.fused and part.d_head <= WIDEST:
-            part.__class__ = StepAttention
+            part.__class__ = _StepAttention
+
+
+def join_projections(model: nn.Module) -> None:
+    """Let one product make queries, keys and values wherever the kernel is used.
+
+    For several rows and with a compiler that is faster than three products.
+
+    Args:
+        model: a copy, changed in place.
+
+    Example:
+        >>> use_step_kernel(model := nn.Sequential(MultiHeadAttention(d_model=8, n_heads=2)))
+        >>> join_projections(model)
+        >>> model[0].joins
+        True
+    """
+    for part in model.modules():
+        if isinstance(part, _StepAttention):
+            part.joins = True
 
 
 def has_step_kernel(dtype: torch.dtype) -> bool:
