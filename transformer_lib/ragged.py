@@ -5,24 +5,20 @@ about it. :class:`Rows` takes the padding out before the layers and puts it back
 """
 
 from collections.abc import Mapping
-from itertools import accumulate
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
 from transformer_lib.feedforward import ACTIVATIONS
-from transformer_lib.fused import fused_attention, repeat_heads
-from transformer_lib.precision import autocast_dtype
+from transformer_lib.fused import fused_attention
 
 Methods = Mapping[type[nn.Module], Mapping[str, object]]
 
-# What it costs to leave padding out of one layer, in multiplications of the same time: on a CPU for
-# each sequence, which attends in a call of its own; on a GPU for all of them.
+# What it costs to leave padding out of one layer, in multiplications of the same time: so many for
+# each sequence, which attends in a call of its own.
 COST_OF_A_SEQUENCE = 2_000_000
-COST_ON_A_GPU = 20_000_000_000
 
 _ACTIVATIONS = {None, *(function for function, _ in ACTIVATIONS.values())}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -37,7 +33,6 @@ class Rows:
     Args:
         owners: to which sequence each token belongs, ``(B, T)``: numbers that never fall, with
             -1 for padding, wherever it stands.
-        device: where the batch is.
 
     Attributes:
         lengths: the number of real tokens of each sequence that has any.
@@ -55,15 +50,13 @@ class Rows:
                 [7, 0, 0]])
     """
 
-    def __init__(self, owners: Int[Tensor, "B T"], device: torch.device | None = None) -> None:
+    def __init__(self, owners: Int[Tensor, "B T"]) -> None:
         self.shape = tuple(owners.shape)
         real = (owners >= 0).flatten()
-        index = real.nonzero().squeeze(1)  # (N,)
-        own = owners.flatten()[index]
+        self.index = real.nonzero().squeeze(1)  # (N,)
+        own = owners.flatten()[self.index]
         self.lengths: list[int] = own.unique_consecutive(return_counts=True)[1].tolist()
-        self.has_holes = bool(((index.diff() > 1) & (own.diff() == 0)).any())
-        ends = torch.tensor([0, *accumulate(self.lengths)])
-        self.index, self.ends = index.to(device), ends.to(device)
+        self.has_holes = bool(((self.index.diff() > 1) & (own.diff() == 0)).any())
 
     def drop(self, x: Shaped[Tensor, "b T *rest"]) -> Shaped[Tensor, "1 N *rest"]:
         """Leave the padding of a batch out: ``(B, T, ...)``, or ``(1, T, ...)`` for all rows."""
@@ -107,8 +100,6 @@ def attend_by_row(
         >>> attend_by_row(q, q, v, Rows(torch.tensor([[0, 0, -1], [1, -1, -1]])))[0, 0, :, 0]
         tensor([2., 2., 9.])
     """
-    if bias is None and _has_kernel_for_all(q, causal):
-        return _attend_at_once(q, k, v, rows, causal, scale)
     found = []
     pieces = (x.split(rows.lengths, dim=2) for x in (q, k, v))
     for n, (own_q, own_k, own_v) in zip(rows.lengths, zip(*pieces, strict=True), strict=True):
@@ -119,35 +110,6 @@ def attend_by_row(
         )  # fmt: skip
         found.append(heads.transpose(1, 2))  # as the kernel has stored it, and as it is read next
     return torch.cat(found, dim=1).transpose(1, 2)
-
-
-def _has_kernel_for_all(q: Tensor, causal: bool) -> bool:
-    """Whether this GPU has a kernel for sequences of all lengths, and nobody switched it off."""
-    if not q.is_cuda:
-        return False
-    params = torch.backends.cuda.SDPAParams(q, q, q, None, 0.0, causal, False)
-    return torch.backends.cuda.can_use_flash_attention(params)
-
-
-def _attend_at_once(
-    q: Tensor, k: Tensor, v: Tensor, rows: Rows, causal: bool, scale: float | None
-) -> Tensor:
-    """Hand all sequences to one kernel."""
-    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-    shortest, longest = min(rows.lengths), max(rows.lengths)  # PyTorch would ask the device
-
-    def jagged(x: Tensor) -> Tensor:
-        tokens = x[0].transpose(0, 1).contiguous()  # (N, H, K)
-        batch = torch.nested.nested_tensor_from_jagged(
-            tokens, rows.ends, min_seqlen=shortest, max_seqlen=longest
-        )
-        return batch.transpose(1, 2)
-
-    heads = F.scaled_dot_product_attention(
-        jagged(q), jagged(k), jagged(v), is_causal=causal, scale=scale
-    )
-    tokens: Tensor = heads.transpose(1, 2).values()  # (N, H, K)
-    return tokens.transpose(0, 1)[None]
 
 
 def rows_without_padding(
@@ -172,7 +134,7 @@ def rows_without_padding(
     Returns:
         Where the real tokens are, or ``None`` if padding has to stay: a mask of another kind, a
         part that is not known, hooked or changed, dropout (it would draw other numbers), a model
-        that is being compiled, or nothing to gain.
+        that is being compiled or on a GPU, or nothing to gain.
 
     Example:
         >>> from transformer_lib.hooks import methods_of
@@ -186,15 +148,12 @@ def rows_without_padding(
     """
     if mask is None or not _can_be_read(x, mask) or not works_token_by_token(stack, known):
         return None
-    if x.is_cuda and (bias is not None or _element_size(x) > 2):
-        return None  # no kernel for all sequences at once
     owners = _owners(mask, *x.shape[:2])
     if owners is None:
         return None
-    owners = owners.cpu()  # the only time that a device is waited for
     if (owners[owners >= 0].diff() < 0).any():
         return None  # sequences that do not follow each other
-    rows = Rows(owners, x.device)
+    rows = Rows(owners)
     if bias is not None and rows.has_holes:
         return None  # distances would be others
     return rows if _pays(rows, x) else None
@@ -258,9 +217,9 @@ def _can_be_read(x: Tensor, mask: Tensor) -> bool:
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     if any(type(tensor) is not Tensor or wrapped(tensor) for tensor in (x, mask)):
         return False
-    if x.device != mask.device or x.device.type not in ("cpu", "cuda"):
-        return False
-    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+    # On a GPU a call for each sequence takes longer than the padding: 64 rows of BERT-base, half to
+    # wholly full, took three times as long with PyTorch's nested tensors.
+    if x.device.type != "cpu" or mask.device.type != "cpu":
         return False
     return mask.dtype == torch.bool and mask.shape[0] in (1, x.shape[0])
 
@@ -280,15 +239,11 @@ def _owners(
     return torch.where(real & (together == sees).all(), first_of_row + start, -1)
 
 
-def _element_size(x: Tensor) -> int:
-    return (autocast_dtype(x.device) or x.dtype).itemsize
-
-
 def _pays(rows: Rows, x: Float[Tensor, "B T D"]) -> bool:
     """Whether the multiplications saved in a layer are worth the trouble."""
     size, length, width = x.shape
     tokens = size * length - sum(rows.lengths)
     pairs = size * length**2 - sum(n**2 for n in rows.lengths)
-    cost = COST_ON_A_GPU if x.is_cuda else COST_OF_A_SEQUENCE * len(rows.lengths)
+    cost = COST_OF_A_SEQUENCE * len(rows.lengths)
     # A block has about 12 D^2 weights, and a score costs 2 D.
     return sum(rows.lengths) > 0 and 12 * width**2 * tokens + 2 * width * pairs > cost

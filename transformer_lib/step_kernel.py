@@ -108,7 +108,7 @@ def append_and_attend(
     keys, values = cache.all_places(k, v)
     batch, n_heads, _, d_head = q.shape
     n_shared, group = k.shape[1], n_heads // k.shape[1]
-    bias = bias.expand(batch, n_heads, 1, keys.shape[2])
+    bias = (bias if bias.stride(-1) == 1 else bias.contiguous()).expand(batch, n_heads, 1, -1)
     out = q.new_empty(batch, 1, n_heads, d_head)  # as merge() wants it
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     # Measured on an H200: few programs want long blocks of keys and many threads; many do not.

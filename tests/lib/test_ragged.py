@@ -16,14 +16,13 @@ from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
 from transformer_lib.encoder_decoder import Encoder
 from transformer_lib.feedforward import FeedForward
-from transformer_lib.fused import fused_attention
 from transformer_lib.hooks import methods_of
 from transformer_lib.losses import Objective
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask
 from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
 from transformer_lib.packing import pack
 from transformer_lib.parts import Parts
-from transformer_lib.ragged import Rows, attend_by_row, rows_without_padding
+from transformer_lib.ragged import Rows, rows_without_padding
 
 SCHEMES = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 SIZES = {"vocab_size": 20, "d_model": 16, "n_heads": 4, "d_ff": 24, "n_layers": 2, "max_len": 12}
@@ -462,19 +461,3 @@ def test_tokens_go_out_and_come_back():
     back.sum().backward()
     assert torch.equal(x.grad, real.expand(3, 3, 2).float())
     assert Rows(torch.tensor([[0, -1, 0]])).has_holes
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("n_kv_heads", [4, 2])
-def test_one_kernel_for_all_sequences(n_kv_heads):
-    """What runs on a GPU only, here by PyTorch's slow way, which cannot be causal."""
-    rows = Rows(torch.where(real_places(RIGHT), torch.arange(5)[:, None], -1))
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, n, 18, 8, generator=generator) for n in (4, n_kv_heads, n_kv_heads))
-    found = ragged._attend_at_once(q, k, v, rows, False, 0.3)
-    wanted = attend_by_row(q, k, v, rows, scale=0.3)
-    assert_close(found, wanted)
-    first = fused_attention(
-        q[:, :, :7], k[:, :, :7], v[:, :, :7], scale=0.3, enable_gqa=n_kv_heads < 4
-    )
-    assert_close(wanted[:, :, :7], first)
