@@ -6,9 +6,7 @@ its cache is static. It knows nothing of what happens in Python: whoever replays
 whether the model is still the one that was recorded.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from itertools import chain, repeat
@@ -19,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.decoding import DecodingStep, LanguageModel, generating
+from transformer_lib.feedforward import MixtureOfExperts
 from transformer_lib.hooks import forward_hooks
 from transformer_lib.precision import autocast_dtype
 from transformer_lib.static_cache import StaticCache
@@ -58,6 +57,7 @@ def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens:
         and torch._C._len_torch_dispatch_stack() == 0
         and all(map(_is_known, parts := list(model.modules())))
         and not any(forward_hooks(*parts))
+        and _may_be_recorded(model)
     )
 
 
@@ -66,6 +66,11 @@ def _is_known(part: nn.Module) -> bool:
     return type(part).__module__.startswith(("transformer_lib.", "torch.")) and (
         "forward" not in vars(part)
     )
+
+
+def _may_be_recorded(model: nn.Module) -> bool:
+    """Whether no part has to ask the GPU what comes next: which expert gets a token, say."""
+    return not any(isinstance(part, MixtureOfExperts) for part in model.modules())
 
 
 class RecordedSteps:
@@ -79,7 +84,7 @@ class RecordedSteps:
         max_len: the longest sequence, prompt included.
         device: where the model is.
         make_run: given a step with a copy of the model and the token that it reads, returns what
-            runs it; see ``CompiledDecoder``. Its errors are the caller's.
+            runs it; see ``CompiledDecoder``.
 
     Attributes:
         cache: the same for all batches, at fixed addresses.
@@ -103,13 +108,14 @@ class RecordedSteps:
         device: torch.device,
         make_run: Callable[[DecodingStep, Tensor], Run] | None = None,
     ) -> None:
-        self.model, self._device, self._make_run = model, device, make_run
+        self.model, self._device, self._make_run = model, device, make_run or _run_plainly
+        self._was_asked_for = make_run is not None  # so its errors are the caller's
         self.cache = StaticCache(model.config.n_layers, max_len, device)
         self.batch: object = None
         self._watch = ModelWatch(model)
         self._step: DecodingStep | None = None  # of the first batch; others are copied to its place
         self._run: Run | None = None  # runs a step; later, a recording
-        self._is_recorded, self._gave_up = False, False
+        self._is_recorded, self._gave_up = False, not _may_be_recorded(model)
 
     def start(self, step: DecodingStep, logits: Float[Tensor, "B V"]) -> None:
         """Put what the prompt left behind to where recorded steps read.
@@ -164,36 +170,46 @@ class RecordedSteps:
                 self._gave_up = True
                 return self._choose(self._ask_model())
             self._is_recorded = True
-        self.cache.note_length(None)  # so that no compiled step depends on it
+        self._hide_length()
         return self._run()
 
     def _first_run(self) -> Tensor:
         """Run a step as it will be recorded, with the fastest copy of the model that works."""
-        if self._make_run is not None:
-            made = self._make_run(self._copied_step(kernel=True), self.token)
-            self._run = lambda: self._choose(made())
-            self.cache.note_length(None)
-            return self._run()
-        for kernel in (True, False):
-            read = partial(self._copied_step(kernel=kernel).read, self.token, self.cache.max_len)
+        has_kernel = self._device.type == "cuda" and has_step_kernel(self.best.dtype)
+        for kernel in (True, False) if has_kernel else (False,):
+            step = self._copied_step(kernel=kernel)
             try:
-                with _no_waiting(self._device):
-                    logits = read()
-            except Exception:  # whatever it is: the model itself tells, or does it
+                read = self._make_run(step, self.token)
+                self._hide_length()
+                logits = read()
+            except Exception:  # a kernel that does not fit this GPU; or the model itself will tell
+                if self._was_asked_for and not kernel:
+                    raise
                 continue
             self._run = lambda read=read: self._choose(read())
             return self._choose(logits)
         self._gave_up = True
         return self._choose(self._ask_model())
 
+    def _hide_length(self) -> None:
+        """Keep the number of tokens from Python: a compiled step must not depend on it."""
+        if self._device.type == "cpu":  # on a GPU only blocks are compiled, which do not ask
+            self.cache.note_length(None)
+
     def _copied_step(self, *, kernel: bool) -> DecodingStep:
         """The same step with a copy of the model, that may be changed for speed."""
         assert self._step is not None, "a prompt comes first"
         step, twin = copy(self._step), shared_copy(self.model)
-        if kernel and self._device.type == "cuda" and has_step_kernel(self.best.dtype):
-            use_step_kernel(twin)
+        if kernel:
+            use_step_kernel(twin, self._device)
         step.use(twin)
         return step
+
+
+def _run_plainly(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Run:
+    """What reads a token with a step, as it is."""
+    assert step.cache is not None, "a recorded step has one"
+    return partial(step.read, token, step.cache.max_len)
 
 
 class RecordedBatch:
@@ -346,22 +362,6 @@ def shared_copy(model: LanguageModel) -> LanguageModel:
 def _state(step: DecodingStep) -> list[Tensor | None]:
     """What a step reads of its batch, beside the tokens and the cache."""
     return [step.memory, step.memory_mask, step.real, step.positions]
-
-
-@contextmanager
-def _no_waiting(device: torch.device) -> Iterator[None]:
-    """Let everything fail that waits for the GPU: it could not be recorded."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch says that it does not notice everything
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def _record(run: Run) -> Run:

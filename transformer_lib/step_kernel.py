@@ -82,6 +82,8 @@ def append_and_attend(
     cache: StaticLayerCache,
     bias: Float[Tensor, "..."],
     scale: float | None = None,
+    *,
+    tile: int = 8_192,
 ) -> Float[Tensor, "B H 1 K"]:
     """Store the key and value of one new token, and attend from its query to all so far.
 
@@ -96,6 +98,7 @@ def append_and_attend(
         bias: added to the scores, broadcastable to ``(B, H, 1, S)`` with all S places of the
             cache; what hides the future may be in it, but need not.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        tile: how many bytes of keys a program looks at together, at most.
 
     Returns:
         What each head found.
@@ -111,16 +114,18 @@ def append_and_attend(
     bias = (bias if bias.stride(-1) == 1 else bias.contiguous()).expand(batch, n_heads, 1, -1)
     out = q.new_empty(batch, 1, n_heads, d_head)  # as merge() wants it
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    width = max(16, triton.next_power_of_2(d_head))
     # Measured on an H200: few programs want long blocks of keys and many threads; many do not.
     block, warps, stages = (128, 8, 2) if batch * n_shared <= 256 else (32, 2, 3)
+    at_most = triton.next_power_of_2(tile // (width * q.element_size()) + 1) // 2
+    block = max(16, min(block, at_most))
     scale = d_head**-0.5 if scale is None else float(scale)  # an int would be compiled in
     _append_and_attend[(batch * n_shared,)](
         q, k, v, keys, values, cache.filled, bias, out, scale,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
         *keys.stride()[:3], bias.stride(0), bias.stride(1), n_shared, group, d_head,
-        width=max(16, triton.next_power_of_2(d_head)),
-        queries=max(16, triton.next_power_of_2(group)),
-        block=block, num_warps=warps, num_stages=stages,
+        width=width, queries=max(16, triton.next_power_of_2(group)), block=block,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out.transpose(1, 2)
 
@@ -129,6 +134,7 @@ class _StepAttention(MultiHeadAttention):
     """Multi-head attention of a copied model that only decodes, one token at a time."""
 
     joins = False  # whether one product makes queries, keys and values
+    tile = 8_192  # bytes of keys at once
 
     def forward(
         self,
@@ -147,7 +153,7 @@ class _StepAttention(MultiHeadAttention):
                 x, memory, mask, bias=bias, angles=angles, causal=causal, cache=cache
             )
         q, k, v = self._project(x, angles)
-        return self.merge(append_and_attend(q, k, v, cache, bias, self.scale))
+        return self.merge(append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile))
 
     def _project(self, x: Tensor, angles: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         layers = (self.query, self.key, self.value)
@@ -164,20 +170,27 @@ class _StepAttention(MultiHeadAttention):
         return q, k, v
 
 
-def use_step_kernel(model: nn.Module) -> None:
+def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> None:
     """Let a copy of a model attend by the kernel wherever it attends as this library does.
 
     Args:
         model: changed in place: its parts get another class.
+        device: the GPU, which has more or less memory for each program; a small one if left out.
 
     Example:
         >>> use_step_kernel(model := nn.Sequential(MultiHeadAttention(d_model=8, n_heads=2)))
         >>> type(model[0]).__name__
         '_StepAttention'
     """
+    tile = _StepAttention.tile
+    if device is not None and device.type == "cuda":
+        # Keys and values, three of each on their way, and something for the rest.
+        found = torch.cuda.get_device_properties(device)
+        tile = getattr(found, "shared_memory_per_block_optin", 7 * tile) // 7
     for part in model.modules():
         if type(part) is MultiHeadAttention and part.fused and part.d_head <= WIDEST:
             part.__class__ = _StepAttention
+            vars(part)["tile"] = tile
 
 
 def join_projections(model: nn.Module) -> None:
