@@ -21,7 +21,7 @@ from transformer_lib.decoding import DecodingStep, LanguageModel, prompt_rows
 from transformer_lib.endings import Ending, Stop, end_tokens
 from transformer_lib.moved import tell_moved_names
 from transformer_lib.recorded import RecordedBatch, RecordedSteps, can_record
-from transformer_lib.sampling import GREEDY, Sampling, ScoreWatch, draw_token
+from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
 
 
 def _token_loop(
@@ -224,7 +224,11 @@ def stream(
     seen = None
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
-    if isinstance(step, RecordedBatch) and sampling == GREEDY and not ending.may_come:
+    if (
+        isinstance(step, RecordedBatch)
+        and sampling == Sampling(temperature=0.0)
+        and not ending.may_come
+    ):
         return _best_token_loop(step, prompt, max_new_tokens)
     return _token_loop(step, prompt, max_new_tokens, sampling, ending, seen, generator)
 
