@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CALL = nn.Module.__call__
 
 
@@ -155,8 +155,8 @@ class PartsWatch:
         self._counts = [len(names) for names in self._attributes]
         self._children = [part._modules for part in self._parts]
         self._same_children = [dict(children) for children in self._children]
-        self._hooks = [getattr(part, name) for part in self._parts for name in _HOOKS]
-        self._hooks += [getattr(all_modules, f"_global{name}") for name in _HOOKS]
+        self._hooks = [getattr(part, name) for part in self._parts for name in HOOKS]
+        self._hooks += [getattr(all_modules, f"_global{name}") for name in HOOKS]
         used = {kind: known.get(kind, {}) for kind in self._kinds}
         self._places = [(vars(kind), name) for kind in used for name in used[kind]]
         self._functions = [function for kind in used for function in used[kind].values()]

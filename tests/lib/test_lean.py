@@ -280,7 +280,7 @@ def test_a_step_dispatches_few_kernels():
     assert two - (four - two) <= KERNELS_AROUND
 
 
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("n_kv_heads", [1, 2])  # with as many as queries nothing could be repeated
 def test_no_key_is_copied(n_kv_heads):
     length = 200
     kernels = watched_step({**GPT, "n_kv_heads": n_kv_heads}, 2, length)
