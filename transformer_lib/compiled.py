@@ -12,8 +12,7 @@ from transformer_lib.checks import check_whole
 from transformer_lib.config import TransformerConfig
 from transformer_lib.decoding import DecodingStep, LanguageModel
 from transformer_lib.hooks import is_plain_linear
-from transformer_lib.recorded import RecordedBatch, RecordedSteps, Run
-from transformer_lib.step_kernel import join_projections
+from transformer_lib.recorded import RecordedBatch, RecordedSteps, Runs, run_joined
 
 _CompilerOptions = dict[str, str | int | bool | Callable[..., object]]
 
@@ -90,24 +89,29 @@ class CompiledDecoder(nn.Module):
         return RecordedBatch(steps, step)
 
 
-def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Run:
+def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     """Compile a step that reads one token of each row; the model of the step is a copy."""
     assert step.cache is not None, "recorded steps have one"
     if not token.is_cuda:
-        return partial(torch.compile(step.read), token, step.cache.max_len)
-    options: _CompilerOptions | None = None
-    if len(token) == 1:
-        # For a single row, products are sums over one pass of the weights. Told so, the compiler
-        # writes them itself, together with all that happens to the row before and after.
-        options = {"coordinate_descent_tuning": True}
-        _set_biases_apart(step.model)
-    else:
-        join_projections(step.model)
-    # Blocks are alike: one is compiled, and all use it. What Python does between them is not
-    # recorded.
+        return _nothing, partial(torch.compile(step.read), token, step.cache.max_len)
+    if len(token) > 1:
+        _compile_blocks(step)
+        return run_joined(step, token)
+    # For a single row, products are sums over one pass of the weights. Told so, the compiler writes
+    # them itself, together with all that happens to the row before and after.
+    _set_biases_apart(step.model)
+    _compile_blocks(step, {"coordinate_descent_tuning": True})
+    return _nothing, partial(step.read, token, step.cache.max_len)
+
+
+def _nothing() -> None:
+    """What comes before steps that read the weights where they are."""
+
+
+def _compile_blocks(step: DecodingStep, options: _CompilerOptions | None = None) -> None:
+    """Compile one block, which all use: they are alike. Python between them is not recorded."""
     for block in step.decoder.stack.blocks:
         block.compile(options=options)
-    return partial(step.read, token, step.cache.max_len)
 
 
 def _looks(model: nn.Module) -> list[object]:

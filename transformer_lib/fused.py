@@ -6,8 +6,11 @@ What is hard about it is not the formula but the kernel: what it may be told, an
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
+import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -59,17 +62,19 @@ def fused_attention(
         tensor([[13.3024]])
     """
     check_attention(q, *(_first_head(k, v) if enable_gqa else (k, v)), mask, bias)
-    if q.shape[-2] == 1:  # a single query stands at the last key and sees them all
-        causal = False
+    is_single = q.shape[-2] == 1  # stands at the last key and sees them all
+    causal = causal and not is_single
     if not enable_gqa:
-        return _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
+        with kernels_for(is_single, q.device):
+            return _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
     n_heads, n_groups = q.shape[-3], k.shape[-3]
     check_divides("the heads of k", n_groups, "the heads of q", n_heads)
-    if q.shape[-2] == 1:
+    if is_single:
         # The queries of a group become the rows of one head: nothing is copied.
         q = q.squeeze(-2).unflatten(-2, (n_groups, -1))  # (..., G, H/G, K)
         mask, bias = _group_rows(mask, n_heads, n_groups), _group_rows(bias, n_heads, n_groups)
-        rows = _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
+        with kernels_for(is_single, q.device):
+            rows = _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
         return rows.flatten(-3, -2).unsqueeze(-2)
     # On a GPU only the kernel for short numbers and no mask knows groups. The others would store
     # all the scores, and beside so many of them copies of the keys are small.
@@ -99,6 +104,38 @@ def repeat_heads(
     """
     group = n_heads // x.shape[-3]
     return x if group == 1 else x.repeat_interleave(group, dim=-3)
+
+
+def kernels_for(is_single: bool, device: torch.device) -> AbstractContextManager[None]:
+    """Leave out cuDNN for single queries: it makes a plan for every number of keys.
+
+    Decoding has them all, and the plans for 256 tokens took 12 seconds.
+
+    Args:
+        is_single: whether there is one query of each row and head.
+        device: where it is.
+
+    Returns:
+        A context in which PyTorch chooses among its kernels.
+
+    Example:
+        >>> with kernels_for(True, torch.device("cpu")):
+        ...     torch.backends.cuda.cudnn_sdp_enabled()
+        True
+    """
+    if is_single and device.type == "cuda" and not torch.compiler.is_compiling():
+        return _without_cudnn()
+    return nullcontext()
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def _run_kernel(

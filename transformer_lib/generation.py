@@ -21,7 +21,7 @@ from transformer_lib.decoding import DecodingStep, LanguageModel, prompt_rows
 from transformer_lib.endings import Ending, Stop, end_tokens
 from transformer_lib.moved import tell_moved_names
 from transformer_lib.recorded import RecordedBatch, RecordedSteps, can_record
-from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
+from transformer_lib.sampling import LOOK_EVERY, Sampling, ScoreWatch, draw_token
 
 
 def _token_loop(
@@ -56,16 +56,42 @@ def _token_loop(
                 return
 
 
-def _best_token_loop(
-    step: RecordedBatch, prompt: Int[Tensor, "B T"], max_new_tokens: int
-) -> Iterator[Int[Tensor, " B"]]:
-    """The same where the best token is taken always, and nothing ends a row."""
-    watch = ScoreWatch()
-    for n, (tokens, best) in enumerate(step.best_tokens(prompt, max_new_tokens), start=1):
-        watch.note(best)
-        if n == max_new_tokens:
-            watch.check()
-        yield tokens
+class _BestTokens(Iterator[Tensor]):
+    """The best token of each row of a batch, one after the other, or all that are left at once.
+
+    Args:
+        batch: where nothing ends a row.
+        prompt: what it starts with.
+        n_new: how many tokens follow.
+    """
+
+    def __init__(self, batch: RecordedBatch, prompt: Int[Tensor, "B T"], n_new: int) -> None:
+        self._batch, self._prompt, self._watch = batch, prompt, ScoreWatch()  # for NaN
+        self._next, self._end = prompt.shape[1], prompt.shape[1] + n_new
+
+    def __next__(self) -> Int[Tensor, " B"]:
+        """Return the next token of each row; the model is looked at first."""
+        if self._next == self._end:
+            raise StopIteration
+        return self._take(1)[0]
+
+    def rest(self) -> Int[Tensor, "B n"]:
+        """Return all that are left; nobody can change the model meanwhile."""
+        found = [self._prompt.new_zeros(0, len(self._prompt))]
+        while self._next < self._end:
+            found.append(self._take(min(LOOK_EVERY, self._end - self._next)))
+        return torch.cat(found).T
+
+    @torch.no_grad()
+    def _take(self, n: int) -> Int[Tensor, "n B"]:
+        new = slice(self._next, self._next + n)
+        self._batch.read_best(self._prompt, self._next, n)
+        for best in self._batch.steps.best[new]:
+            self._watch.note(best)
+        self._next += n
+        if self._next == self._end:
+            self._watch.check()
+        return self._batch.steps.chosen[new].clone()  # another batch is written to its place
 
 
 def generate(
@@ -141,6 +167,8 @@ def generate(
         prompt_mask=prompt_mask, source=source, source_mask=source_mask,
         use_cache=use_cache, cache=cache,
     )  # fmt: skip
+    if isinstance(tokens, _BestTokens) and on_token is None:  # so nobody looks on
+        return torch.cat((prompt, tokens.rest()), dim=1)
     ids = [prompt]
     for newest in tokens:
         ids.append(newest[:, None])
@@ -229,7 +257,7 @@ def stream(
         and sampling == Sampling(temperature=0.0)
         and not ending.may_come
     ):
-        return _best_token_loop(step, prompt, max_new_tokens)
+        return _BestTokens(step, prompt, max_new_tokens)
     return _token_loop(step, prompt, max_new_tokens, sampling, ending, seen, generator)
 
 

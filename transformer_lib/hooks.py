@@ -5,12 +5,15 @@ allowed only where nobody can tell.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, repeat
+from operator import contains, methodcaller
 
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CALL = nn.Module.__call__
+_values = methodcaller("values")
 
 
 def is_plain_linear(layer: nn.Module) -> bool:
@@ -182,3 +185,46 @@ class PartsWatch:
             and [names.get(n) for names, n in self._places] + [nn.Module.__call__]
             == self._functions
         )
+
+
+class ModelWatch:
+    """Tells whether a model is still the one that was recorded, but for the values of its weights.
+
+    Asked for every token, so it looks at what it has noted down instead of walking the model.
+
+    Args:
+        model: any model.
+
+    Example:
+        >>> watch = ModelWatch(model := nn.Sequential(nn.Linear(2, 2)))
+        >>> watch.sees_no_change()
+        True
+        >>> model[0].weight = nn.Linear(2, 2).weight
+        >>> watch.sees_no_change()
+        False
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        parts = list(model.modules())
+        self._hooks = list(forward_hooks(*parts))
+        self._attributes = [vars(part) for part in parts]
+        tensors = [x for part in parts for x in (part._parameters, part._buffers) if x]
+        self._owners = [part._modules for part in parts if part._modules] + tensors
+        self._tensors = [x for owned in tensors for x in owned.values() if x is not None]
+        # As long as these are held, nothing else can come to stand at their addresses.
+        self._held = [x.detach() for x in self._tensors]
+        self._before = self._look()
+
+    def sees_no_change(self) -> bool:
+        """Say whether nobody listens or has replaced a ``forward``, and all are where they were."""
+        return (
+            not any(self._hooks)
+            and not any(map(contains, self._attributes, repeat("forward")))
+            and self._look() == self._before
+        )
+
+    def _look(self) -> list[int]:
+        """Which parts and weights there are, and where the weights lie."""
+        found = list(map(id, chain.from_iterable(map(_values, self._owners))))
+        found += map(Tensor.data_ptr, self._tensors)
+        return found

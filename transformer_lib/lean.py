@@ -21,6 +21,7 @@ from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, LayerCache
 from transformer_lib.encoder_decoder import Decoder
 from transformer_lib.feedforward import FeedForward
+from transformer_lib.fused import kernels_for
 from transformer_lib.hooks import PartsWatch, methods_of
 from transformer_lib.positions import turn_pairs
 
@@ -115,8 +116,9 @@ class LeanDecoder:
         layers = cache.for_blocks(len(self._steps), None)
         x: Tensor = decoder.embedding(new, positions)
         turn = _turn(decoder.stack, positions)
-        for step, (layer, _) in zip(self._steps, layers, strict=True):
-            x = step(x, layer, mask, turn)
+        with kernels_for(True, new.device):
+            for step, (layer, _) in zip(self._steps, layers, strict=True):
+                x = step(x, layer, mask, turn)
         norm = decoder.stack.final_norm
         return x if norm is None else norm(x)
 

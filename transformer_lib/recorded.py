@@ -7,10 +7,9 @@ whether the model is still the one that was recorded.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from itertools import chain, repeat
-from operator import contains, methodcaller
 
 import torch
 from jaxtyping import Float, Int
@@ -18,15 +17,15 @@ from torch import Tensor, nn
 
 from transformer_lib.decoding import DecodingStep, LanguageModel, generating
 from transformer_lib.feedforward import MixtureOfExperts
-from transformer_lib.hooks import forward_hooks
+from transformer_lib.hooks import ModelWatch, forward_hooks
 from transformer_lib.precision import autocast_dtype
 from transformer_lib.static_cache import StaticCache
-from transformer_lib.step_kernel import has_step_kernel, use_step_kernel
+from transformer_lib.step_kernel import has_step_kernel, join_projections, use_step_kernel
 
 WORTH_RECORDING = 16  # new tokens; to record takes about as long as five plain steps
 
 Run = Callable[[], Tensor]
-_values = methodcaller("values")
+Runs = tuple[Callable[[], None], Run]  # what comes before one step or several, and what runs one
 
 
 def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens: int) -> bool:
@@ -84,13 +83,14 @@ class RecordedSteps:
         max_len: the longest sequence, prompt included.
         device: where the model is.
         make_run: given a step with a copy of the model and the token that it reads, returns what
-            runs it; see ``CompiledDecoder``.
+            runs it, and what comes before; :func:`run_joined` if left out.
 
     Attributes:
         cache: the same for all batches, at fixed addresses.
         token: the newest token of each row, ``(B, 1)``, which a step reads and replaces by the one
             with the best score; a fixed address too.
-        best: the best score of each row after so many tokens, ``(max_len + 1, B)``.
+        chosen: the best token of each row after so many tokens, ``(max_len + 1, B)``.
+        best: its score, ``(max_len + 1, B)``.
         batch: the one that is decoded now.
 
     Example:
@@ -106,15 +106,16 @@ class RecordedSteps:
         model: LanguageModel,
         max_len: int,
         device: torch.device,
-        make_run: Callable[[DecodingStep, Tensor], Run] | None = None,
+        make_run: Callable[[DecodingStep, Tensor], Runs] | None = None,
     ) -> None:
-        self.model, self._device, self._make_run = model, device, make_run or _run_plainly
+        self.model, self._device, self._make_run = model, device, make_run or run_joined
         self._was_asked_for = make_run is not None  # so its errors are the caller's
         self.cache = StaticCache(model.config.n_layers, max_len, device)
         self.batch: object = None
         self._watch = ModelWatch(model)
         self._step: DecodingStep | None = None  # of the first batch; others are copied to its place
         self._run: Run | None = None  # runs a step; later, a recording
+        self._before: Callable[[], None] = lambda: None
         self._is_recorded, self._gave_up = False, not _may_be_recorded(model)
 
     def start(self, step: DecodingStep, logits: Float[Tensor, "B V"]) -> None:
@@ -129,6 +130,7 @@ class RecordedSteps:
             self._step.cache = self.cache
             self.token = logits.argmax(dim=-1, keepdim=True)
             self.best = logits.new_zeros(self.cache.max_len + 1, len(logits))
+            self.chosen = self.token.new_zeros(self.best.shape)
         for old, new in zip(_state(self._step), _state(step), strict=True):
             if old is not None and new is not None and old is not new:
                 old.copy_(new)
@@ -136,21 +138,28 @@ class RecordedSteps:
             self.cache.go_on_after(step.cache, self._step.memory)
         self._choose(logits)
 
-    def advance(self, length: int) -> Float[Tensor, "B V"]:
+    def advance(self, length: int, n_steps: int = 1) -> Float[Tensor, "B V"]:
         """Read one token of each row; return the scores of the next, at a fixed address.
 
         Args:
             length: how many tokens each row has, this one included.
+            n_steps: how many are read one after the other, each the best after those before it.
         """
-        replay = self._watch.sees_no_change() and not self._gave_up
-        logits = self._replay() if replay else self._choose(self._ask_model())
-        self.cache.note_length(length)  # replays are not seen by Python
+        is_same = self._watch.sees_no_change()
+        if is_same:
+            self._before()  # the values of weights may have changed since the last call
+        for last in range(length, length + n_steps):
+            replay = is_same and not self._gave_up
+            logits = self._replay() if replay else self._choose(self._ask_model())
+            self.cache.note_length(last)  # replays are not seen by Python
         return logits
 
     def _choose(self, logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
         """Note the best token and its score: a part of each recording, so that none waits."""
-        self.token.copy_(logits.argmax(dim=-1, keepdim=True))
-        self.best.index_copy_(0, self.cache.filled[None], logits.amax(dim=-1)[None])
+        best, chosen = logits.max(dim=-1)
+        self.token.copy_(chosen[:, None])
+        for kept, new in ((self.chosen, chosen), (self.best, best)):
+            kept.index_copy_(0, self.cache.filled[None], new[None])
         return logits
 
     def _ask_model(self) -> Tensor:
@@ -179,14 +188,14 @@ class RecordedSteps:
         for kernel in (True, False) if has_kernel else (False,):
             step = self._copied_step(kernel=kernel)
             try:
-                read = self._make_run(step, self.token)
+                before, read = self._make_run(step, self.token)
                 self._hide_length()
                 logits = read()
             except Exception:  # a kernel that does not fit this GPU; or the model itself will tell
                 if self._was_asked_for and not kernel:
                     raise
                 continue
-            self._run = lambda read=read: self._choose(read())
+            self._before, self._run = before, lambda read=read: self._choose(read())
             return self._choose(logits)
         self._gave_up = True
         return self._choose(self._ask_model())
@@ -206,10 +215,28 @@ class RecordedSteps:
         return step
 
 
-def _run_plainly(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Run:
-    """What reads a token with a step, as it is."""
+def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
+    """Return what reads a token with a step, by fewer and larger products.
+
+    Args:
+        step: with a copy of the model.
+        token: the newest token of each row.
+
+    Returns:
+        What lays weights together, for whenever they may have changed; and what runs a step with
+        them and returns the scores of the next token.
+
+    Example:
+        >>> from transformer_lib.config import TransformerConfig
+        >>> from transformer_lib.models import CausalLM
+        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
+        >>> step = DecodingStep(model, prompt := torch.tensor([[5]]), max_new_tokens=6)
+        >>> _, run = run_joined(step, prompt)
+        >>> run().shape
+        torch.Size([1, 100])
+    """
     assert step.cache is not None, "a recorded step has one"
-    return partial(step.read, token, step.cache.max_len)
+    return join_projections(step.model), partial(step.read, token, step.cache.max_len)
 
 
 class RecordedBatch:
@@ -230,12 +257,13 @@ class RecordedBatch:
         >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
         >>> prompt, steps = torch.tensor([[5, 7, 9]]), RecordedSteps(model, 8, torch.device("cpu"))
         >>> batch = RecordedBatch(steps, DecodingStep(model, prompt, max_new_tokens=6))
-        >>> [tuple(tokens.shape) for tokens, _ in batch.best_tokens(prompt, n_new=2)]
-        [(1,), (1,)]
+        >>> with torch.no_grad():
+        ...     batch(prompt).shape
+        torch.Size([1, 100])
     """
 
     def __init__(self, steps: RecordedSteps, step: DecodingStep) -> None:
-        self._steps, self._step, self._has_read_prompt = steps, step, False
+        self.steps, self._step, self._has_read_prompt = steps, step, False
         steps.batch = self
 
     def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
@@ -243,84 +271,34 @@ class RecordedBatch:
         if not self._has_read_prompt:
             return self._read_prompt(ids)
         self._check()
-        self._steps.token.copy_(ids[:, -1:])
-        return self._steps.advance(ids.shape[1]).clone()  # the next one is written to its place
+        self.steps.token.copy_(ids[:, -1:])
+        return self.steps.advance(ids.shape[1]).clone()  # the next one is written to its place
 
-    def best_tokens(
-        self, prompt: Int[Tensor, "B T"], n_new: int
-    ) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
-        """Take the best token always: then recorded steps can go on by themselves.
+    def read_best(self, prompt: Int[Tensor, "B T"], first: int, n: int) -> None:
+        """Choose the best token, again and again: recorded steps can do so by themselves.
 
         Args:
             prompt: what the batch starts with.
-            n_new: how many tokens follow.
-
-        Yields:
-            The newest token of each row, and its score.
+            first: the number of tokens that the first choice follows.
+            n: how many tokens are chosen.
         """
-        for length in range(prompt.shape[1], prompt.shape[1] + n_new):
-            with torch.no_grad():  # not across the yield, where the caller's own code runs
-                if self._has_read_prompt:
-                    self._check()
-                    self._steps.advance(length)
-                else:
-                    self._read_prompt(prompt)
-                newest = self._steps.token[:, 0].clone()
-            yield newest, self._steps.best[length]
+        self._check()
+        if not self._has_read_prompt:
+            self._read_prompt(prompt)
+            first, n = first + 1, n - 1
+        if n:
+            self.steps.advance(first, n)
 
     def _read_prompt(self, prompt: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         self._check()
         logits = self._step(prompt)
-        self._steps.start(self._step, logits)
+        self.steps.start(self._step, logits)
         self._has_read_prompt = True
         return logits
 
     def _check(self) -> None:
-        if self._steps.batch is not self:  # they would write into the same cache
+        if self.steps.batch is not self:  # they would write into the same cache
             raise RuntimeError("another batch was begun before this one had ended")
-
-
-class ModelWatch:
-    """Tells whether a model is still the one that was recorded, but for the values of its weights.
-
-    Asked for every token, so it looks at what it has noted down instead of walking the model.
-
-    Args:
-        model: any model.
-
-    Example:
-        >>> watch = ModelWatch(model := nn.Sequential(nn.Linear(2, 2)))
-        >>> watch.sees_no_change()
-        True
-        >>> model[0].weight = nn.Parameter(torch.zeros(2, 2))
-        >>> watch.sees_no_change()
-        False
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        parts = list(model.modules())
-        self._hooks = list(forward_hooks(*parts))
-        self._attributes = [vars(part) for part in parts]
-        tensors = [x for part in parts for x in (part._parameters, part._buffers) if x]
-        self._owners = [part._modules for part in parts if part._modules] + tensors
-        self._tensors = [x for owned in tensors for x in owned.values() if x is not None]
-        # As long as these are held, nothing else can come to stand at their addresses.
-        self._held = [x.detach() for x in self._tensors]
-        self._before = self._look()
-
-    def sees_no_change(self) -> bool:
-        """Say whether nobody listens or has replaced a ``forward``, and all are where they were."""
-        return (
-            not any(self._hooks)
-            and not any(map(contains, self._attributes, repeat("forward")))
-            and self._look() == self._before
-        )
-
-    def _look(self) -> list[int]:
-        """Which parts and weights there are, and where the weights lie."""
-        found = list(map(id, chain.from_iterable(map(_values, self._owners))))
-        found += map(Tensor.data_ptr, self._tensors)
-        return found
 
 
 def shared_copy(model: LanguageModel) -> LanguageModel:
@@ -367,7 +345,7 @@ def _state(step: DecodingStep) -> list[Tensor | None]:
 def _record(run: Run) -> Run:
     """Record what a function does on the GPU; return what does it again."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with _own_workspace(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         logits = run()
 
     def replay() -> Tensor:
@@ -375,3 +353,18 @@ def _record(run: Run) -> Run:
         return logits
 
     return replay
+
+
+@contextmanager
+def _own_workspace() -> Iterator[None]:
+    """Let products in a recording have their scratch memory in the recording's own pool.
+
+    PyTorch keeps one for each stream. A recording that found one there would go on writing to it
+    after somebody else's recording has given it back
+    (https://github.com/pytorch/pytorch/issues/193402).
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()

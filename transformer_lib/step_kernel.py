@@ -6,6 +6,8 @@ in use or not. The kernel here does it in one, and reads only the places that ar
 number is on the device, so that a recorded step can count it up.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
@@ -25,6 +27,7 @@ except ImportError:
     triton = None
 
 WIDEST = 256  # of the heads; wider ones have no room in the registers
+WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves next to nothing
 
 
 if triton is not None:
@@ -133,7 +136,7 @@ def append_and_attend(
 class _StepAttention(MultiHeadAttention):
     """Multi-head attention of a copied model that only decodes, one token at a time."""
 
-    joins = False  # whether one product makes queries, keys and values
+    joined: tuple[Tensor, Tensor | None] | None = None  # weights and biases of one product
     tile = 8_192  # bytes of keys at once
 
     def forward(
@@ -156,18 +159,32 @@ class _StepAttention(MultiHeadAttention):
         return self.merge(append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile))
 
     def _project(self, x: Tensor, angles: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        layers = (self.query, self.key, self.value)
-        # Laid together in every step, so that none of the weights can be an old one.
-        with_bias = [layer.bias for layer in layers if layer.bias is not None]
-        if not (self.joins and all(map(is_plain_linear, layers)) and len(with_bias) in (0, 3)):
+        """Queries, keys and values, by one product if weights are laid together for it."""
+        if self.joined is None:
             return self.project_queries(x, angles), *self.project_keys_values(x, angles)
-        weight = torch.cat(tuple(layer.weight for layer in layers))
-        features = F.linear(x, weight, torch.cat(tuple(with_bias)) if with_bias else None)
-        q, k, v = features.split([layer.out_features for layer in layers], dim=-1)
+        sizes = [layer.out_features for layer in (self.query, self.key, self.value)]
+        q, k, v = F.linear(x, *self.joined).split(sizes, dim=-1)
         q, k, v = self._split(q), self._split(k), self._split(v)
         if angles is not None:
             q, k = rotate(q, angles, self.pairing), rotate(k, angles, self.pairing)
         return q, k, v
+
+    def join(self) -> list[tuple[Tensor, Tensor]]:
+        """Prepare for one product; return where weights are to be copied to, and from where."""
+        layers = (self.query, self.key, self.value)
+        weights = [layer.weight.detach() for layer in layers]
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        if not all(map(is_plain_linear, layers)) or len(biases) not in (0, 3):
+            return []
+        if self.query.in_features > WIDEST_JOINED:
+            return []
+        weight, bias = torch.cat(tuple(weights)), torch.cat(tuple(biases)) if biases else None
+        vars(self)["joined"] = weight, bias
+        sizes = [len(x) for x in weights]
+        copies = list(zip(weight.split(sizes), weights, strict=True))
+        if bias is not None:
+            copies += zip(bias.split(sizes), biases, strict=True)
+        return copies
 
 
 def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> None:
@@ -193,23 +210,33 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
             vars(part)["tile"] = tile
 
 
-def join_projections(model: nn.Module) -> None:
+def join_projections(model: nn.Module) -> Callable[[], None]:
     """Let one product make queries, keys and values wherever the kernel is used.
 
-    For several rows and with a compiler that is faster than three products.
+    That is faster than three as long as they are so small that their launches count. All weights of
+    a model are laid together by one copy.
 
     Args:
         model: a copy, changed in place.
 
+    Returns:
+        What lays the weights together anew: to be called whenever they may have changed.
+
     Example:
         >>> use_step_kernel(model := nn.Sequential(MultiHeadAttention(d_model=8, n_heads=2)))
-        >>> join_projections(model)
-        >>> model[0].joins
-        True
+        >>> lay_together = join_projections(model)
+        >>> model[0].joined[0].shape
+        torch.Size([24, 8])
     """
-    for part in model.modules():
-        if isinstance(part, _StepAttention):
-            part.joins = True
+    copies = [
+        pair for part in model.modules() if isinstance(part, _StepAttention) for pair in part.join()
+    ]
+
+    def lay_together() -> None:
+        if copies:
+            torch._foreach_copy_([to for to, _ in copies], [weight for _, weight in copies])
+
+    return lay_together
 
 
 def has_step_kernel(dtype: torch.dtype) -> bool:

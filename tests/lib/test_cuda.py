@@ -199,6 +199,26 @@ def test_compiled_steps_see_what_happened_since_the_last_call(change):
     assert not any("forward" in vars(part) for part in model.modules())
 
 
+def test_a_recording_does_not_need_the_memory_of_others():
+    """They come and go, PyTorch's own among them, and what they leave is given back."""
+    torch.manual_seed(0)
+    config = small_config(vocab_size=512, d_model=768, n_heads=12, max_len=64, n_layers=2)
+    model = CausalLM(config).to("cuda", torch.bfloat16).eval()
+    prompt = torch.randint(0, 512, (64, 8), device="cuda")
+    fast = CompiledDecoder(model, max_len=64)
+    before = generate(fast, prompt, max_new_tokens=40)
+    graphed = torch.compile(torch.nn.Linear(768, 768, device="cuda"), mode="reduce-overhead")
+    for size in (32, 64, 96):
+        generate(model, prompt, max_new_tokens=20)  # its recording ends with the call
+        for _ in range(3):
+            graphed(torch.randn(size, 768, device="cuda"))
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        others = [torch.full((2**20,), -1, device="cuda") for _ in range(64)]
+        assert torch.equal(generate(fast, prompt, max_new_tokens=40), before)
+        assert all((x == -1).all() for x in others)
+
+
 def test_compiled_steps_leave_their_arguments_alone():
     torch.compiler.reset()
     model = randomise(Seq2SeqLM(small_config(max_len=40))).cuda()

@@ -11,17 +11,15 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_lib import generation
+from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.decoding import DecodingStep
+from transformer_lib.fused import kernels_for
 from transformer_lib.generation import generate, stream
+from transformer_lib.hooks import ModelWatch
 from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.recorded import (
-    ModelWatch,
-    RecordedBatch,
-    RecordedSteps,
-    can_record,
-    shared_copy,
-)
+from transformer_lib.recorded import RecordedBatch, RecordedSteps, can_record, shared_copy
+from transformer_lib.step_kernel import join_projections, use_step_kernel
 
 POSITIONS = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 
@@ -140,7 +138,7 @@ def test_a_batch_that_was_left_behind_says_so():
         with pytest.raises(RuntimeError, match="another batch was begun before this one had ended"):
             first(PROMPT)
         with pytest.raises(RuntimeError, match="another batch was begun before this one had ended"):
-            next(first.best_tokens(PROMPT, 3))
+            first.read_best(PROMPT, first=4, n=3)
 
 
 def test_a_copy_that_fails_is_not_used(replays, monkeypatch):
@@ -245,3 +243,80 @@ class TestCanRecord:
         model = lively_model()
         {change.__name__: change for change in BETWEEN_CALLS}[name](model)
         assert not can_record(model, ON_A_GPU, 16)
+
+
+def joined_attention(**options):
+    """An attention as steps on a GPU use it, and what lays its weights together."""
+    model = nn.Sequential(MultiHeadAttention(d_model=8, n_heads=4, **options))
+    use_step_kernel(model)
+    return model[0], join_projections(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"n_kv_heads": 2}])
+def test_one_product_makes_what_three_made(options):
+    attention, lay_together = joined_attention(**options)
+    x, angles = torch.randn(2, 1, 8), torch.randn(1, 1)
+    joined = attention._project(x, angles)
+    expected = attention.project_queries(x, angles), *attention.project_keys_values(x, angles)
+    for one, other in zip(joined, expected, strict=True):
+        assert_close(one, other)
+    with torch.no_grad():
+        for weight in attention.parameters():
+            weight.add_(1)
+    lay_together()
+    for one, old, other in zip(
+        attention._project(x, None),
+        joined,
+        (attention.project_queries(x), *attention.project_keys_values(x)),
+        strict=True,
+    ):
+        assert_close(one, other)
+        assert (one - old).abs().max() > 0.1
+
+
+def test_weights_that_cannot_be_laid_together_are_used_as_they_are(monkeypatch):
+    attention, _ = joined_attention()
+    assert attention.joined is not None
+    monkeypatch.setattr("transformer_lib.step_kernel.WIDEST_JOINED", 4)
+    assert joined_attention()[0].joined is None
+    monkeypatch.undo()
+    model = nn.Sequential(MultiHeadAttention(d_model=8, n_heads=4))
+    model[0].query.bias = None
+    use_step_kernel(model)
+    join_projections(model)()
+    assert model[0].joined is None
+    assert model[0]._project(torch.randn(2, 1, 8), None)[0].shape == (2, 4, 1, 2)
+
+
+def test_best_tokens_come_one_by_one_or_all_at_once(replays):
+    model = lively_model()
+    expected = by_the_book(model)[:, PROMPT.shape[1] :]
+    tokens = stream(model, PROMPT, max_new_tokens=20)
+    first = [next(tokens) for _ in range(3)]
+    assert torch.equal(torch.cat((torch.stack(first, 1), tokens.rest()), 1), expected)
+    assert tokens.rest().shape == (len(PROMPT), 0)
+    with pytest.raises(StopIteration):
+        next(tokens)
+
+
+@pytest.mark.parametrize("looks_on", [False, True])
+def test_whoever_looks_on_may_change_the_model(replays, looks_on):
+    """If nobody does, the model is looked at once for many tokens."""
+    model, looked, look = lively_model(), [], ModelWatch.sees_no_change
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelWatch, "sees_no_change", lambda self: looked.append(1) or look(self))
+        on_token = (lambda _: None) if looks_on else None
+        ids = generate(model, PROMPT, max_new_tokens=20, on_token=on_token)
+    assert torch.equal(ids, by_the_book(model))
+    assert len(looked) == (19 if looks_on else 2)
+
+
+def test_single_queries_do_without_plans_and_leave_the_choice_as_it_was():
+    gpu = torch.device("cuda")  # none is needed to ask
+    for is_single, chosen in ((True, False), (False, True)):
+        with kernels_for(is_single, gpu):
+            assert torch.backends.cuda.cudnn_sdp_enabled() is chosen
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+    with pytest.raises(KeyError), kernels_for(True, gpu):
+        raise KeyError
+    assert torch.backends.cuda.cudnn_sdp_enabled()
