@@ -220,7 +220,7 @@ def join_projections(model: nn.Module) -> Callable[[], None]:
         model: a copy, changed in place.
 
     Returns:
-        What lays the weights together anew: to be called whenever they may have changed.
+        A function that lays the weights together anew, for whenever they may have changed.
 
     Example:
         >>> use_step_kernel(model := nn.Sequential(MultiHeadAttention(d_model=8, n_heads=2)))
