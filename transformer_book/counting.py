@@ -132,7 +132,7 @@ def forward_flops(
     pairs = length**2  # of a query and a key
     if kind == "encoder-decoder":
         pairs += source_length**2 + length * source_length
-    product = config.n_layers * 2 * batch * pairs * config.d_model  # H heads of width K make D
+    product = config.n_layers * 2 * batch * pairs * config.n_heads * config.d_head
     sizes = (batch, batch * length, batch * source_length)
     matrices = _matrices(config, kind, n_classes, patch_numbers, *sizes)
     flops = [(m.part, 2 * m.vectors * m.used * m.inputs * m.outputs) for m in matrices]
@@ -266,20 +266,25 @@ def _matrices(
     check_whole("patch_numbers", patch_numbers)
     batch, target, source = sizes or (0, 0, 0)
     d, f, kv = config.d_model, config.ffn_width, config.kv_heads * config.d_head
+    q, qkv_bias = config.n_heads * config.d_head, config.bias
+    if config.qkv_bias is not None:
+        qkv_bias = config.qkv_bias
     bias, layers, cross = config.bias, config.n_layers, kind == "encoder-decoder"
     wide = 2 if ACTIVATIONS[config.activation][1] else 1  # a gate is one more matrix of D × F
     experts, active = (layers * n for n in _experts(config))
     found = []
     for vectors in (source, target) if cross else (target,):
         found += [
-            _Matrix("attention", d, 2 * (d + kv), bias, vectors, layers, layers),
+            _Matrix("attention", d, q + 2 * kv, qkv_bias, vectors, layers, layers),
+            _Matrix("attention", q, d, bias, vectors, layers, layers),
             _Matrix("router", d, config.n_experts or 0, False, vectors, layers, layers),
             _Matrix("feed-forward", d, wide * f, bias, vectors, experts, active),
             _Matrix("feed-forward", f, d, bias, vectors, experts, active),
         ]
     if cross:  # queries and outputs for the target, keys and values for the source
-        found.append(_Matrix("cross-attention", d, 2 * d, bias, target, layers, layers))
-        found.append(_Matrix("cross-attention", d, 2 * kv, bias, source, layers, layers))
+        found.append(_Matrix("cross-attention", d, q, qkv_bias, target, layers, layers))
+        found.append(_Matrix("cross-attention", d, 2 * kv, qkv_bias, source, layers, layers))
+        found.append(_Matrix("cross-attention", q, d, bias, target, layers, layers))
     if kind == "vision":  # one vector of each sequence is the class token, not a patch
         found.append(_Matrix("patches", patch_numbers, d, True, target - batch))
     if kind == "classifier":
@@ -299,8 +304,10 @@ def _tables(config: TransformerConfig, kind: Kind) -> list[tuple[str, int]]:
     d, vision, masked = config.d_model, kind == "vision", kind == "masked-lm"
     decoders = config.n_layers if kind == "encoder-decoder" else 0  # blocks with cross-attention
     stacks = 2 if decoders else 1
-    norms = 2 * stacks * config.n_layers + decoders + masked
-    norms += stacks * ((config.norm_position == "pre") + (config.norm_embeddings and not vision))
+    sublayers = 2 * stacks * config.n_layers + decoders
+    norms = sublayers * (1 + (config.norm_position == "both")) + masked
+    norms += stacks * ((config.norm_position != "post") + (config.norm_embeddings and not vision))
+    gains = norms * d + (stacks * config.n_layers + decoders) * _query_key_gains(config)
     n_tables = 0 if vision else 1 if config.tie_embeddings else stacks
     return [
         ("tokens", config.vocab_size * d * n_tables),
@@ -308,9 +315,15 @@ def _tables(config: TransformerConfig, kind: Kind) -> list[tuple[str, int]]:
         ("positions", stacks * config.max_len * d * (config.position == "learned")),
         ("segments", stacks * config.n_segments * d * (not vision)),
         ("relative bias", stacks * T5_BUCKETS * config.n_heads * (config.position == "t5")),
-        ("norms", norms * d * (1 + (config.norm == "layer" and config.bias))),
+        ("norms", gains * (1 + (config.norm == "layer" and config.bias))),
         ("output bias", config.vocab_size * masked),
     ]
+
+
+def _query_key_gains(config: TransformerConfig) -> int:
+    """How many weights the norms of queries and keys have in one attention."""
+    heads = {"none": 0, "head": 2, "all": config.n_heads + config.kv_heads}
+    return heads[config.qk_norm] * config.d_head
 
 
 def _experts(config: TransformerConfig) -> tuple[int, int]:

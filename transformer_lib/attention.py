@@ -7,13 +7,14 @@ gives the same answer as the formula and never stores the weights.
 
 import math
 
+import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformer_lib.cache import LayerCache, MemoryCache
 from transformer_lib.checks import check_attention, check_divides, check_probability, check_streams
-from transformer_lib.config import RopePairing, TransformerConfig
+from transformer_lib.config import RopePairing
 from transformer_lib.fused import fused_attention, repeat_heads
 from transformer_lib.masks import with_causal
 from transformer_lib.positions import rotate
@@ -29,6 +30,7 @@ def attention(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
     scale: float | None = None,
+    cap: float | None = None,
     dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "*out T Dv"], Float[Tensor, "*weights T S"]]:
     r"""Look up each query among the keys and return the weighted mean of the values.
@@ -44,6 +46,7 @@ def attention(
         bias: added to the scaled scores, broadcastable to ``(..., T, S)`` (ALiBi, T5).
         causal: whether to hide the future too. The queries are the last T of the S positions.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        cap: scores are bent so that none is larger than this (Gemma 2).
         dropout: the probability with which a weight is dropped; the others grow to make up for it.
 
     Returns:
@@ -69,6 +72,7 @@ def attention(
     mask = with_causal(mask, q.shape[-2], k.shape[-2], device=q.device) if causal else mask
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = scale * (q @ k.mT)  # (..., T, S)
+    scores = scores if cap is None else cap * torch.tanh(scores / cap)
     scores = scores if bias is None else scores + bias.to(scores.dtype)
     weights = scores.softmax(dim=-1) if mask is None else _masked_softmax(scores, mask)
     # Dropout thins out what mixes the values; the weights that are returned stay whole. Whoever
@@ -156,10 +160,12 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         d_model: D, the width of the residual stream.
-        n_heads: H, the number of query heads; must divide ``d_model``.
+        n_heads: H, the number of query heads; must divide ``d_model``, unless ``d_head`` is given.
         n_kv_heads: the number of heads with keys and values of their own; must divide ``n_heads``;
             all of them if left out. Shapes call their number G.
+        d_head: K, the width of a head; ``d_model / n_heads`` if left out.
         bias: whether the projections add a learned constant.
+        qkv_bias: the same for queries, keys and values alone; as ``bias`` says if left out.
         scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
         dropout: the probability with which an attention weight is dropped in training.
         pairing: how RoPE pairs the features of a head.
@@ -186,23 +192,28 @@ class MultiHeadAttention(nn.Module):
         n_heads: int,
         n_kv_heads: int | None = None,
         *,
+        d_head: int | None = None,
         bias: bool = True,
+        qkv_bias: bool | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         pairing: RopePairing = "interleaved",
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        check_divides("n_heads", n_heads, "d_model", d_model)
+        qkv_bias = bias if qkv_bias is None else qkv_bias
+        if d_head is None:
+            check_divides("n_heads", n_heads, "d_model", d_model)
+            d_head = d_model // n_heads
         check_divides("n_kv_heads", n_kv_heads, "n_heads", n_heads)
         check_probability("dropout", dropout)
         self.d_model, self.n_heads, self.n_kv_heads = d_model, n_heads, n_kv_heads
-        self.d_head = d_model // n_heads
+        self.d_head = d_head
         self.scale, self.dropout, self.pairing = scale, dropout, pairing
-        self.query = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
-        self.key = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.value = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.output = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
+        self.query = nn.Linear(d_model, n_heads * d_head, bias=qkv_bias)
+        self.key = nn.Linear(d_model, n_kv_heads * d_head, bias=qkv_bias)
+        self.value = nn.Linear(d_model, n_kv_heads * d_head, bias=qkv_bias)
+        self.output = nn.Linear(n_heads * d_head, d_model, bias=bias)
 
     def forward(
         self,
@@ -287,10 +298,22 @@ class MultiHeadAttention(nn.Module):
                 q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout,
                 enable_gqa=self.n_kv_heads < self.n_heads,
             )  # fmt: skip
+        return self.look_up(q, k, v, mask, bias, causal=causal, dropout=dropout)[0]
+
+    def look_up(
+        self,
+        q: Float[Tensor, "B H T K"],
+        k: Float[Tensor, "B G S K"],
+        v: Float[Tensor, "B G S K"],
+        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H T S"]]:
+        """Do so by the readable formula; return what was found and the weights."""
         k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)  # (B, H, S, K)
-        return attention(
-            q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout
-        )[0]
+        return attention(q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout)
 
     def merge(self, heads: Float[Tensor, "B H T K"]) -> Float[Tensor, "B T D"]:
         """Lay the heads side by side again, ``(B, T, H * K)``, and mix them."""
@@ -323,8 +346,7 @@ class MultiHeadAttention(nn.Module):
         self._check(x, memory, angles, None)
         q = self.project_queries(x, angles)
         k, v = self.project_keys_values(x if memory is None else memory, angles)
-        k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)
-        heads, weights = attention(q, k, v, mask, bias=bias, causal=causal, scale=self.scale)
+        heads, weights = self.look_up(q, k, v, mask, bias, causal=causal)
         return self.merge(heads), weights
 
     def _check(
@@ -336,28 +358,3 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and isinstance(cache, MemoryCache) != (memory is not None):
             wanted = "LayerCache, for self-attention" if memory is None else "MemoryCache"
             raise ValueError(f"cache is a {type(cache).__name__}; expected a {wanted}")
-
-
-def make_attention(config: TransformerConfig) -> MultiHeadAttention:
-    """Build the attention that a configuration asks for.
-
-    Args:
-        config: its sizes, ``bias``, ``attention_scale``, ``attention_dropout`` and ``rope_pairing``
-            are read.
-
-    Returns:
-        A new multi-head attention.
-
-    Example:
-        >>> make_attention(TransformerConfig(d_model=8, n_heads=4)).d_head
-        2
-    """
-    return MultiHeadAttention(
-        config.d_model,
-        config.n_heads,
-        config.n_kv_heads,
-        bias=config.bias,
-        scale=config.attention_scale,
-        dropout=config.attention_dropout,
-        pairing=config.rope_pairing,
-    )

@@ -21,6 +21,9 @@ from transformer_lib.precision import autocast_dtype
 from transformer_lib.ragged import Rows, rows_without_padding
 from transformer_lib.static_cache import StaticCache
 
+# What self-attention is told: a mask, a bias, and whether to hide the future.
+Seen = tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None, bool]
+
 
 class Block(nn.Module):
     """Attention, optional cross-attention, feed-forward: each read from and added to the stream.
@@ -45,12 +48,16 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.norm_position = config.norm_position
+        twice = config.norm_position == "both"
         self.attention = parts.attention(config)
         self.attention_norm = parts.norm(config)
+        self.attention_update_norm = parts.norm(config) if twice else None
         self.cross_attention = parts.attention(config) if cross_attention else None
         self.cross_attention_norm = parts.norm(config) if cross_attention else None
+        self.cross_attention_update_norm = parts.norm(config) if cross_attention and twice else None
         self.feed_forward = parts.feed_forward(config)
         self.feed_forward_norm = parts.norm(config)
+        self.feed_forward_update_norm = parts.norm(config) if twice else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -87,25 +94,33 @@ class Block(nn.Module):
             ValueError: if there is a memory and no cross-attention, or the other way round.
         """
         self._check_memory(memory)
-        pre = self.norm_position == "pre"  # each norm stands before its sublayer, or after the sum
+        before = self.norm_position in ("pre", "both")  # else norms stand behind their sublayers
 
-        read = self.attention_norm(x) if pre else x
+        read = self.attention_norm(x) if before else x
         update = self.attention(
             read, mask=mask, bias=bias, angles=angles, causal=causal, cache=cache
         )
-        x = x + self.dropout(update)
-        x = x if pre else self.attention_norm(x)
+        x = self._add(x, update, self.attention_norm, self.attention_update_norm)
 
         if self.cross_attention is not None and self.cross_attention_norm is not None:
-            read = self.cross_attention_norm(x) if pre else x
+            read = self.cross_attention_norm(x) if before else x
             update = self.cross_attention(read, memory=memory, mask=memory_mask, cache=memory_cache)
-            x = x + self.dropout(update)
-            x = x if pre else self.cross_attention_norm(x)
+            x = self._add(x, update, self.cross_attention_norm, self.cross_attention_update_norm)
 
-        read = self.feed_forward_norm(x) if pre else x
+        read = self.feed_forward_norm(x) if before else x
         update = self.feed_forward(read)
+        return self._add(x, update, self.feed_forward_norm, self.feed_forward_update_norm)
+
+    def _add(
+        self, x: Tensor, update: Tensor, norm: nn.Module, update_norm: nn.Module | None
+    ) -> Float[Tensor, "B T D"]:
+        """Add what a sublayer says to the stream; norms behind the sublayer come in here."""
+        if self.norm_position == "update":
+            update = norm(update)
+        elif update_norm is not None:
+            update = update_norm(update)
         x = x + self.dropout(update)
-        return x if pre else self.feed_forward_norm(x)
+        return norm(x) if self.norm_position == "post" else x
 
     def _check_memory(self, memory: Tensor | None) -> None:
         if (memory is None) != (self.cross_attention is None):
@@ -156,8 +171,8 @@ class Stack(nn.Module):
             self.bias = AlibiBias(config.n_heads)
         elif config.position == "t5":
             self.bias = T5Bias(config.n_heads, bidirectional=not causal)
-        # After post-norm the stream is normalised already. Pre-norm leaves a bare sum.
-        self.final_norm = parts.norm(config) if config.norm_position == "pre" else None
+        # After post-norm the stream is normalised already. All others leave a bare sum.
+        self.final_norm = None if config.norm_position == "post" else parts.norm(config)
 
     def forward(
         self,
@@ -202,19 +217,20 @@ class Stack(nn.Module):
             # PyTorch alone would keep the stream in float32: twice the bytes to move. Not so in
             # float16, where a long sum could overflow.
             x = x.to(torch.bfloat16)
-        mask, bias = self._mask_and_bias(x, mask, cache)
-        causal = self.causal
-        if isinstance(cache, StaticCache):
-            mask, bias, causal = None, _as_numbers(x, mask, bias, cache), False
-        rows = self._without_padding(x, mask, bias, memory, cache)
+        # Two kinds of layers at most: with a window and without.
+        seen = {local: self._seen(x, mask, cache, local) for local in set(self.config.is_local)}
+        rows = self._without_padding(x, mask, seen, memory, cache)
         if rows is not None:
             x, positions = rows.drop(x), rows.drop(positions)
-        angles = self._angles(positions)
+        angles = {local: self._angles(positions, local) for local in seen}
         caches = self._caches(cache, memory)
-        for block, (own_cache, memory_cache) in zip(self.blocks, caches, strict=True):
+        for block, local, caches_of_block in zip(
+            self.blocks, self.config.is_local, caches, strict=True
+        ):
+            block_mask, bias, causal = seen[local]
             x = self._maybe_checkpointed(block)(
-                x, rows or mask, memory, memory_mask, bias=bias, angles=angles, causal=causal,
-                cache=own_cache, memory_cache=memory_cache,
+                x, rows or block_mask, memory, memory_mask, bias=bias, angles=angles[local],
+                causal=causal, cache=caches_of_block[0], memory_cache=caches_of_block[1],
             )  # fmt: skip
         if cache is not None:
             cache.advance(x.shape[1])
@@ -225,14 +241,16 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         mask: Tensor | None,
-        bias: Tensor | None,
+        seen: dict[bool, Seen],
         memory: Tensor | None,
         cache: KeyValueCache | None,
     ) -> Rows | None:
         """Where the real tokens are, if the others may be left out."""
         if memory is not None or cache is not None or x.shape[2:] != (self.config.d_model,):
             return None
-        return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, bias)
+        if self.config.window is not None:
+            return None
+        return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, seen[False][1])
 
     def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block itself, or one that computes its activations again in the backward pass."""
@@ -247,17 +265,33 @@ class Stack(nn.Module):
             return [(None, None)] * len(self.blocks)
         return cache.for_blocks(len(self.blocks), memory)
 
-    def _angles(self, positions: Int[Tensor, "#B T"]) -> Float[Tensor, "#B 1 T half"] | None:
-        if self.config.position != "rope":
+    def _angles(
+        self, positions: Int[Tensor, "#B T"], local: bool = False
+    ) -> Float[Tensor, "#B 1 T half"] | None:
+        """RoPE's angles; layers with a window may have their own."""
+        config = self.config
+        if config.position != "rope":
             return None
-        angles = rope_angles(positions, self.config.d_head, self.config.rope_theta)
+        if local and config.local_rope_theta is not None:
+            angles = rope_angles(positions, config.rope_width, config.local_rope_theta)
+        else:
+            scaling = config.rope_scaling
+            angles = rope_angles(positions, config.rope_width, config.rope_theta, scaling=scaling)
         return angles[:, None]  # the same for all heads
 
+    def _seen(
+        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, local: bool
+    ) -> Seen:
+        """Say what layers of one kind see: a mask, a bias, and whether the future is hidden."""
+        mask, bias = self._mask_and_bias(x, mask, cache, self.config.window if local else None)
+        if isinstance(cache, StaticCache):
+            return None, _as_numbers(x, mask, bias, cache), False
+        return mask, bias, self.causal
+
     def _mask_and_bias(
-        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None
+        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, window: int | None
     ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
         """Hide what is outside the window, and make the bias for positions, if there are such."""
-        window = self.config.window
         if window is None and self.bias is None:
             return mask, None
         if cache is None:

@@ -140,8 +140,13 @@ def _passed_by(decoder: nn.Module) -> list[nn.Module]:
 
 
 def _sees_all_keys(decoder: nn.Module) -> bool:
-    """Whether there is nothing but self-attention, without a window or a bias on its scores."""
+    """Whether blocks are plain: self-attention without a window or a bias on its scores.
+
+    Norms stand in one place, and RoPE turns whole heads.
+    """
     if not isinstance(decoder, Decoder) or decoder.config.window is not None:
+        return False
+    if decoder.config.norm_position not in ("pre", "post") or decoder.config.rope_fraction != 1:
         return False
     has_memory = any(block.cross_attention is not None for block in decoder.stack.blocks)
     return not has_memory and decoder.stack.bias is None

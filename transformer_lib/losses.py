@@ -235,7 +235,8 @@ def _body_and_output(model: nn.Module) -> tuple[nn.Module, OutputLayer] | None:
     output = model.output
     if not (isinstance(output, OutputLayer) and is_untouched(output, _FORWARD)):
         return None
-    if not is_plain_linear(output.projection) or output.projection.bias is not None:
+    plain = is_plain_linear(output.projection) and output.projection.bias is None
+    if not plain or output.cap is not None:
         return None
     return model.decoder if isinstance(model, CausalLM) else model.body, output
 

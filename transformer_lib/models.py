@@ -310,7 +310,7 @@ class OutputLayer(nn.Module):
         self, config: TransformerConfig, tokens: nn.Embedding, *, bias: bool = False
     ) -> None:
         super().__init__()
-        self.scale = config.logit_scale
+        self.scale, self.cap = config.logit_scale, config.logit_cap
         self.projection = nn.Linear(config.d_model, config.vocab_size, bias=bias)
         initialise(self, config)
         if config.tie_embeddings:
@@ -319,7 +319,7 @@ class OutputLayer(nn.Module):
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """Return the logits ``(..., V)`` of vectors ``(..., D)``."""
         logits: Tensor = self.projection(x if self.scale == 1 else x * self.scale)
-        return logits
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
 
 def mean_over_tokens(

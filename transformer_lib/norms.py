@@ -108,21 +108,23 @@ class RMSNorm(nn.Module):
     Args:
         width: D, the width of the vectors.
         eps: added to the mean square, inside the root.
+        offset: added to the weight, which starts at ``1 - offset`` (Gemma: 1, so that weight decay
+            pulls the gain towards 1).
 
     Example:
         >>> RMSNorm(2)(torch.tensor([3.0, 4.0])).detach()
         tensor([0.8485, 1.1314])
     """
 
-    def __init__(self, width: int, eps: float = 1e-5) -> None:
+    def __init__(self, width: int, eps: float = 1e-5, *, offset: float = 0.0) -> None:
         super().__init__()
         check_whole("width", width)
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(width))
+        self.eps, self.offset = eps, offset
+        self.weight = nn.Parameter(torch.full((width,), 1.0 - offset))
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
-        weight = self.weight
+        weight = self.weight + self.offset if self.offset else self.weight
         _check_widths(x, weight, None)
         if x.dtype == weight.dtype:
             return F.rms_norm(x, weight.shape, weight, self.eps)
@@ -130,22 +132,24 @@ class RMSNorm(nn.Module):
             return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.eps)
 
 
-def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
+def make_norm(config: TransformerConfig, width: int | None = None) -> LayerNorm | RMSNorm:
     """Build the norm that a configuration asks for.
 
     Args:
-        config: ``norm``, ``d_model``, ``norm_eps`` and ``bias`` are read.
+        config: ``norm``, ``d_model``, ``norm_eps``, ``norm_offset`` and ``bias`` are read.
+        width: over how many features; ``d_model`` if left out.
 
     Returns:
-        A new norm over ``d_model`` features.
+        A new norm.
 
     Example:
         >>> make_norm(TransformerConfig(norm="rms"))
         RMSNorm()
     """
+    width = config.d_model if width is None else width
     if config.norm == "rms":
-        return RMSNorm(config.d_model, config.norm_eps)
-    return LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+        return RMSNorm(width, config.norm_eps, offset=config.norm_offset)
+    return LayerNorm(width, config.norm_eps, bias=config.bias)
 
 
 def _own_dtype(x: Tensor) -> AbstractContextManager[object]:

@@ -2,15 +2,46 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
-from transformer_lib.attention import make_attention
+from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.bounded import BoundedAttention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import make_feed_forward
 from transformer_lib.norms import make_norm
 
 MakePart = Callable[[TransformerConfig], nn.Module]
+
+
+def make_attention(config: TransformerConfig) -> MultiHeadAttention:
+    """Build the attention that a configuration asks for.
+
+    Args:
+        config: all that it says of heads, projections and scores is read.
+
+    Returns:
+        A new multi-head attention.
+
+    Example:
+        >>> make_attention(TransformerConfig(d_model=8, n_heads=4)).d_head
+        2
+    """
+    choices: dict[str, Any] = {
+        "d_model": config.d_model,
+        "n_heads": config.n_heads,
+        "n_kv_heads": config.n_kv_heads,
+        "d_head": config.d_head,
+        "bias": config.bias,
+        "qkv_bias": config.qkv_bias,
+        "scale": config.score_scale,
+        "dropout": config.attention_dropout,
+        "pairing": config.rope_pairing,
+    }
+    if config.qk_norm == "none" and config.score_cap is None:
+        return MultiHeadAttention(**choices)
+    return BoundedAttention(config, **choices)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.checks import check_choice, check_whole
-from transformer_lib.config import RopePairing, TransformerConfig
+from transformer_lib.config import RopePairing, RopeScaling, TransformerConfig
+from transformer_lib.rope_scaling import scale_frequencies
 
 PAIRINGS = ("interleaved", "split")
 
@@ -77,14 +78,16 @@ def rope_angles(
     d_head: int,
     theta: float = 10_000.0,
     *,
+    scaling: RopeScaling | None = None,
     name: str = "d_head",
 ) -> Float[Tensor, "*batch T half"]:
     """Return the angle by which each pair of features turns at each position.
 
     Args:
         positions: whole numbers, ``(..., T)``.
-        d_head: K, the width of a head; must be even.
+        d_head: K, the width of a head, or of the part of it that turns; must be even.
         theta: the base of the wavelengths; pair ``i`` turns by ``theta ** (-2i / K)`` a step.
+        scaling: how that is stretched for longer texts.
         name: what the caller calls the width, for the error message.
 
     Returns:
@@ -104,6 +107,8 @@ def rope_angles(
         raise ValueError(f"{name}={d_head} must be even: features are taken in pairs")
     pairs = torch.arange(0, d_head, 2, device=positions.device)
     frequencies = theta ** -(pairs.float() / d_head)  # (K/2,)
+    if scaling is not None:
+        frequencies = scale_frequencies(frequencies, theta, scaling, positions)
     return positions[..., None].float() * frequencies
 
 
@@ -116,7 +121,8 @@ def rotate(
 
     Args:
         x: queries or keys, ``(..., T, K)``.
-        angles: from :func:`rope_angles`, broadcastable to ``(..., T, K/2)``.
+        angles: from :func:`rope_angles`, broadcastable to ``(..., T, K/2)``; if there are fewer,
+            only the first features turn, two for each angle.
         pairing: features that turn together: ``"interleaved"`` (0 with 1, 2 with 3, ...) or
             ``"split"`` (0 with K/2, 1 with K/2 + 1, ...).
 
@@ -132,13 +138,19 @@ def rotate(
         tensor([[0., 1.]])
     """
     check_choice("pairing", pairing, PAIRINGS)
-    if 2 * angles.shape[-1] != x.shape[-1]:
+    turning = 2 * angles.shape[-1]
+    if turning > x.shape[-1]:
         raise ValueError(
-            f"angles has {angles.shape[-1]} pairs; expected half the width of x, {x.shape[-1]} / 2"
+            f"angles has {angles.shape[-1]} pairs; expected at most half the width of x, "
+            f"{x.shape[-1]} / 2"
         )
     # All in float32 at least: at position 4000, bfloat16 could not tell neighbours apart, and a
     # rounded sine would turn a query by another angle than a key.
-    return turn_pairs(x, angles.cos(), angles.sin(), pairing)
+    cos, sin = angles.cos(), angles.sin()
+    if turning == x.shape[-1]:
+        return turn_pairs(x, cos, sin, pairing)
+    turned = turn_pairs(x[..., :turning], cos, sin, pairing)
+    return torch.cat((turned, x[..., turning:]), dim=-1)
 
 
 def turn_pairs(

@@ -64,6 +64,31 @@ GPT2 = {
 T5 = {"vocab_size": 50, "d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 3, "num_heads": 4}
 VIT = {k: v for k, v in SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}
 
+MODERN = {**SIZES, "num_key_value_heads": 2, "pad_token_id": None}
+GEMMA_3 = {
+    **MODERN,
+    "head_dim": 8,
+    "sliding_window": 5,
+    "query_pre_attn_scalar": 11,
+    "sliding_window_pattern": 3,
+}
+GEMMA = {**GEMMA_3, "attn_implementation": "eager"}  # the fused kernels know no cap
+del GEMMA["sliding_window_pattern"]
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 3.0,
+    "original_max_position_embeddings": 12,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+
 # name: class of transformers, its configuration, our class
 MODELS = {
     "bert": ("BertModel", SIZES, SequenceClassifier),
@@ -91,6 +116,47 @@ MODELS = {
         CausalLM,
     ),
     "llama, tied": ("LlamaForCausalLM", {**SIZES, "tie_word_embeddings": True}, CausalLM),
+    "llama, wide heads": ("LlamaForCausalLM", {**SIZES, "head_dim": 10}, CausalLM),
+    "llama 3.1": ("LlamaForCausalLM", {**SIZES, "rope_parameters": LLAMA_3}, CausalLM),
+    "mistral": (
+        "MistralForCausalLM",
+        {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5},
+        CausalLM,
+    ),
+    "mistral, no window": ("MistralForCausalLM", {**MODERN, "sliding_window": None}, CausalLM),
+    "qwen2": ("Qwen2ForCausalLM", {**SIZES, "num_key_value_heads": 2}, CausalLM),
+    "qwen2, window, yarn": (
+        "Qwen2ForCausalLM",
+        {
+            **MODERN,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 1,
+            "rope_parameters": YARN,
+        },
+        CausalLM,
+    ),
+    "qwen3": ("Qwen3ForCausalLM", {**MODERN, "head_dim": 10}, CausalLM),
+    "gemma2": ("Gemma2ForCausalLM", GEMMA, CausalLM),
+    "gemma2, other caps": (
+        "Gemma2ForCausalLM",
+        {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+        CausalLM,
+    ),
+    "gemma3": ("Gemma3ForCausalLM", GEMMA_3, CausalLM),
+    "gemma3, scaled": (
+        "Gemma3ForCausalLM",
+        {
+            **GEMMA_3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+        CausalLM,
+    ),
+    "olmo2": ("Olmo2ForCausalLM", MODERN, CausalLM),
     "t5": ("T5ForConditionalGeneration", T5, Seq2SeqLM),
     "t5, gated, untied": (
         "T5ForConditionalGeneration",
@@ -123,7 +189,8 @@ def build(name):
         for parameter in model.parameters():
             parameter.normal_(std=0.2)
         for path, module in model.named_modules():
-            if ("norm" in path.lower() or "ln_" in path) and hasattr(module, "weight"):
+            is_norm = ("norm" in path.lower() or "ln_" in path) and hasattr(module, "weight")
+            if is_norm and not name.startswith("gemma"):  # which adds the 1 itself
                 module.weight.add_(1.0)
     return model
 
@@ -274,7 +341,8 @@ def test_all_gradients_equal_transformers(name, saved, tmp_path):
 def test_what_we_write_transformers_reads(name, saved, tmp_path):
     theirs, folder = saved(name)
     save_pretrained(load_pretrained(folder), tmp_path)
-    again, report = type(theirs).from_pretrained(tmp_path, output_loading_info=True)
+    same = {"attn_implementation": theirs.config._attn_implementation}
+    again, report = type(theirs).from_pretrained(tmp_path, output_loading_info=True, **same)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     batch = inputs(name)
     with torch.no_grad():
@@ -682,7 +750,6 @@ BAD_SETTINGS = [  # name, change, the message
             ("gpt2", "embd_pdrop", 0.5, "0.1"),
             ("llama", "attention_bias", True, "False"),
             ("llama", "mlp_bias", True, "False"),
-            ("llama", "head_dim", 8, "6"),
             ("t5", "d_kv", 8, "6"),
             ("t5", "num_decoder_layers", 2, "3"),
             ("t5", "relative_attention_num_buckets", 16, "32"),
@@ -694,14 +761,34 @@ BAD_SETTINGS = [  # name, change, the message
         ]
     ),
     *(
-        ("llama", {key: rope}, f"config.json has rope_scaling={rope!r}; our models need None here")
+        ("llama", {key: rope}, f"config.json has {message}")
         for key in ("rope_parameters", "rope_scaling")
-        for rope in (
-            {"rope_type": "llama3", "factor": 8.0},
-            {"type": "linear", "factor": 2.0},
-            {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        for rope, message in (
+            ({"rope_type": "llama3", "factor": 8.0}, "rope_type='llama3' without high_freq_factor"),
+            ({"type": "linear"}, "rope_type='linear' without factor"),
+            ({"rope_type": "linear", "factor": 2.0, "mscale": 1.0}, "mscale=1.0, which is not"),
+            (
+                {"rope_type": "longrope", "factor": 8.0},
+                "rope_type='longrope'; our models know 'default', 'linear', 'dynamic', 'yarn', ",
+            ),
+            (
+                {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                "partial_rotary_factor=0.5; our models need 1.0 here",
+            ),
+            ({"rope_type": "default", "factor": 2.0}, "factor=2.0, which is not known for "),
         )
     ),
+    ("llama", {"rope_parameters": "yarn"}, "config.json has rope_parameters='yarn'; expected an"),
+    ("llama", {"head_dim": 7}, "position='rope' rotates pairs of features: "),
+    ("gemma2", {"layer_types": ["chunked_attention"] * 3}, "config.json has layer_types=['chunked"),
+    ("gemma3", {"use_bidirectional_attention": True}, "config.json has use_bidirectional_att"),
+    (
+        "gemma3",
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}}},
+        "config.json has rope_type='yarn'; our models need 'default' here",
+    ),
+    ("qwen3", {"attention_bias": True}, "config.json has attention_bias=True; our models need F"),
+    ("mistral", {"sliding_window": 0}, "window=0 must be a whole number of at least 1"),
 ]
 
 
@@ -1027,7 +1114,7 @@ CANNOT_BE_WRITTEN = [
             (Encoder, "BertModel", BERT_CONFIG, "window", 3, None),
             (Encoder, "BertModel", BERT_CONFIG, "n_experts", 4, None),
             (MaskedLM, "BertForMaskedLM", BERT_CONFIG, "logit_scale", 2.0, 1.0),
-            (CausalLM, "GPT2LMHeadModel", GPT2_CONFIG, "attention_scale", 1.0, None),
+            (CausalLM, "GPT2LMHeadModel", GPT2_CONFIG, "attention_scale", 1.0, 6**-0.5),
             (CausalLM, "GPT2LMHeadModel", GPT2_CONFIG, "norm", "rms", "layer"),
             (CausalLM, "LlamaForCausalLM", LLAMA, "norm", "layer", "rms"),
             (CausalLM, "LlamaForCausalLM", LLAMA, "bias", True, False),

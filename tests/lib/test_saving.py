@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
-from transformer_lib.attention import make_attention
 from transformer_lib.files import write_file
 from transformer_lib.models import (
     CausalLM,
@@ -19,7 +18,7 @@ from transformer_lib.models import (
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.parts import Parts
+from transformer_lib.parts import Parts, make_attention
 from transformer_lib.run_checkpoints import read_checkpoint, write_checkpoint
 from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer

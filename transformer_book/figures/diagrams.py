@@ -409,9 +409,13 @@ def _sublayers(config: TransformerConfig, decoder: bool) -> list[tuple[str, str,
 def _steps(config: TransformerConfig, sublayer: str) -> list[str]:
     """Norm, sublayer and sum in the configured order."""
     norm = "LayerNorm" if config.norm == "layer" else "RMSNorm"
-    if config.norm_position == "pre":
-        return [norm, sublayer, ADD]
-    return [sublayer, ADD, norm]
+    orders = {
+        "pre": [norm, sublayer, ADD],
+        "post": [sublayer, ADD, norm],
+        "update": [sublayer, norm, ADD],
+        "both": [norm, sublayer, norm, ADD],
+    }
+    return orders[config.norm_position]
 
 
 def _draw_sublayer(

@@ -36,6 +36,10 @@ def _nothing_more(model: Model) -> Settings:
     return {}
 
 
+def _no_fields(settings: Settings) -> Settings:
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One family of checkpoints: its names for our settings and tensors, and its peculiarities.
@@ -60,6 +64,7 @@ class Family:
         copies: tensors that some files have and that only repeat another one.
         ignored: tensors that some files have and no model needs, as regular expressions.
         one_spelling: brings the settings of all versions to one spelling.
+        more_fields: values of our fields that no single key says as it is.
         finish: completes a configuration with what no single key says.
         more_settings: what is written to ``config.json`` beside the configuration of a model.
 
@@ -85,6 +90,7 @@ class Family:
     copies: dict[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
     one_spelling: Callable[[Settings], Settings] = _as_they_are
+    more_fields: Callable[[Settings], Settings] = _no_fields
     finish: Callable[[TransformerConfig, Settings], TransformerConfig] = _as_it_is
     more_settings: Callable[[Model], Settings] = _nothing_more
 

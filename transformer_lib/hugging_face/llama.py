@@ -1,10 +1,12 @@
-"""LLaMA: a decoder with RoPE, RMSNorm, a gate, and shared keys and values."""
+"""LLaMA, Mistral and SmolLM: RoPE, RMSNorm, a gate, shared keys."""
 
 from dataclasses import replace
+from typing import Any
 
 from transformer_lib.config import TransformerConfig
-from transformer_lib.hugging_face.family import Family, Settings, Tensors
-from transformer_lib.hugging_face.layouts import ROTATED
+from transformer_lib.hugging_face.family import Family, Settings, Tensors, whole_setting
+from transformer_lib.hugging_face.layouts import ROTATED, Model
+from transformer_lib.hugging_face.rope import one_rope_spelling, rope_scaling, rope_settings
 from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
 
@@ -13,15 +15,39 @@ def _build(config: TransformerConfig, settings: Settings, tensors: Tensors) -> C
     return CausalLM(config)
 
 
-def _one_spelling(settings: Settings) -> Settings:
-    """Say in ``rope_theta`` and ``rope_scaling`` what newer files say in ``rope_parameters``."""
-    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    theta = settings.get("rope_theta")
-    if isinstance(rope, dict) and rope.keys() <= {"rope_type", "type", "rope_theta"}:
-        theta = rope.get("rope_theta", theta)
-        if rope.get("rope_type", rope.get("type", "default")) == "default":
-            rope = None  # nothing is scaled
-    return settings | {"rope_theta": theta, "rope_scaling": rope}
+def more_fields(settings: Settings) -> Settings:
+    """Read the width of heads that do not share the stream's among them, and how RoPE is scaled.
+
+    Args:
+        settings: the content of ``config.json``, in one spelling.
+
+    Returns:
+        Values of our fields.
+
+    Example:
+        >>> more_fields({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32})
+        {'rope_scaling': None, 'head_width': 32}
+    """
+    fields: Settings = {"rope_scaling": rope_scaling(settings)}
+    if settings.get("head_dim") is not None:
+        sizes: Settings = {"hidden_size": 4096, "num_attention_heads": 32} | settings
+        width, heads, own = (
+            whole_setting(sizes, key) for key in ("hidden_size", "num_attention_heads", "head_dim")
+        )
+        fields["head_width"] = None if own * heads == width else own  # it follows from the others
+    return fields
+
+
+def more_settings(model: Model) -> Settings:
+    """Say what else is to be written: how RoPE is scaled.
+
+    Args:
+        model: the model.
+
+    Returns:
+        What comes on top in ``config.json``.
+    """
+    return rope_settings(model.config)
 
 
 LLAMA = Family(
@@ -51,7 +77,7 @@ LLAMA = Family(
         "mlp_bias": False,
         "partial_rotary_factor": 1.0,
     },
-    known=("rope_parameters", "pretraining_tp", "max_sequence_length"),
+    known=("rope_parameters", "rope_scaling", "pretraining_tp", "max_sequence_length"),
     tensors={
         "embedding.tokens": "embed_tokens",
         "stack.blocks.N.attention.query": "layers.N.self_attn.q_proj",
@@ -66,9 +92,69 @@ LLAMA = Family(
         "stack.final_norm": "norm",
         "output.projection": "lm_head",
     },
-    layouts={"q_proj": ROTATED, "k_proj": ROTATED},
+    layouts={"q_proj": ROTATED, "k_proj": ROTATED, "q_norm": ROTATED, "k_norm": ROTATED},
     prefix="model.",
     copies={"lm_head.weight": "embed_tokens.weight"},
     ignored=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),  # a constant
-    one_spelling=_one_spelling,
+    one_spelling=one_rope_spelling,
+    more_fields=more_fields,
+    more_settings=more_settings,
+)
+
+# Norms on queries and keys, where a family has them.
+QUERY_KEY_NORMS = {
+    "stack.blocks.N.attention.query_norm": "layers.N.self_attn.q_norm",
+    "stack.blocks.N.attention.key_norm": "layers.N.self_attn.k_norm",
+}
+
+
+def like_llama(
+    name: str, model_type: str, architecture: str, base: TransformerConfig, **differences: Any
+) -> Family:
+    """Make a family of decoders whose files differ from LLaMA's in a few places.
+
+    Args:
+        name: what people call it.
+        model_type: what its ``config.json`` calls it.
+        architecture: its class of ``transformers``.
+        base: what a file means that leaves all keys out.
+        differences: fields of a :class:`~transformer_lib.hugging_face.family.Family`; of
+            ``settings``, ``tensors``, ``must_be`` and ``known`` only what comes on top.
+
+    Returns:
+        The family.
+
+    Example:
+        >>> like_llama("Ours", "ours", "OursForCausalLM", LLAMA.base).architectures.keys()
+        dict_keys(['OursForCausalLM'])
+    """
+    for key in ("settings", "tensors", "must_be"):
+        differences[key] = {**getattr(LLAMA, key), **differences.get(key, {})}
+    differences["known"] = (*LLAMA.known, *differences.get("known", ()))
+    return replace(
+        LLAMA,
+        name=name,
+        model_type=model_type,
+        architectures={architecture: _build},
+        base=base,
+        **differences,
+    )
+
+
+def _mistral_fields(settings: Settings) -> Settings:
+    return more_fields(settings) | {"window": settings.get("sliding_window", 4096)}
+
+
+def _mistral_settings(model: Model) -> Settings:
+    return more_settings(model) | {"sliding_window": model.config.window}
+
+
+MISTRAL = like_llama(
+    "Mistral",
+    "mistral",
+    "MistralForCausalLM",
+    replace(LLAMA.base, max_len=131_072, n_kv_heads=8, d_ff=14_336),
+    known=("sliding_window",),
+    more_fields=_mistral_fields,
+    more_settings=_mistral_settings,
 )

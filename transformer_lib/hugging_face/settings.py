@@ -9,6 +9,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.hugging_face.families import FAMILIES
 from transformer_lib.hugging_face.family import Family, Settings, check_setting
 from transformer_lib.hugging_face.layouts import Model
+from transformer_lib.hugging_face.llama import LLAMA
 from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer
 from transformer_lib.parts import STANDARD_PARTS
 
@@ -18,7 +19,6 @@ _MUST_BE: Settings = {
     "is_decoder": False,
     "pruned_heads": {},
     "quantization_config": None,
-    "rope_scaling": None,
 }
 
 # The keys that change nothing of what a model computes. Any other key that is not in its family is
@@ -28,7 +28,7 @@ _SAYS_NOTHING: tuple[object, ...] = (False, 0, {}, [], "")
 _HARMLESS = frozenset({
     # what it is called, and who wrote it
     "model_type", "architectures", "transformers_version", "_name_or_path", "_commit_hash",
-    "tokenizer_class", "unsloth_fixed", "unsloth_version",
+    "tokenizer_class", "unsloth_fixed", "unsloth_version", "cache_implementation",
     # how it is computed, and what else is returned
     "_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "dtype",
     "torch_dtype", "use_cache", "output_past", "gradient_checkpointing", "chunk_size_feed_forward",
@@ -54,7 +54,7 @@ _WRITTEN_AS = {  # the kind of checkpoint that a model of ours becomes
     "SequenceClassifier": "BertForSequenceClassification",
     "SequenceClassifier without classes": "BertModel",
     "CausalLM with position='learned'": "GPT2LMHeadModel",
-    "CausalLM with position='rope'": "LlamaForCausalLM",
+    "CausalLM with position='rope'": "LlamaForCausalLM",  # or another that can say what it is
     "Seq2SeqLM": "T5ForConditionalGeneration",
     "VisionTransformer": "ViTForImageClassification",
 }
@@ -120,6 +120,7 @@ def read_config(family: Family, settings: Settings) -> TransformerConfig:
         given.append((key, ours, value))
     values = asdict(family.base)
     values.update((ours, value) for _, ours, value in reversed(given) if ours in values)
+    values.update(family.more_fields(settings))
     config = family.finish(TransformerConfig(**values), settings)
     for key, ours, value in given:  # two keys for one field, or one for what follows from others
         check_setting(key, value, getattr(config, ours))
@@ -189,7 +190,22 @@ def write_settings(model: Model) -> Settings:
     """
     architecture = architecture_of(model)
     _check_parts(model)
-    family = next(f for f in FAMILIES.values() if architecture in f.architectures)
+    first = next(f for f in FAMILIES.values() if architecture in f.architectures)
+    candidates = {first.model_type: architecture}
+    if first is LLAMA:  # others have the same parts, and can say more
+        alike = [f for f in FAMILIES.values() if f.tensors.keys() >= LLAMA.tensors.keys()]
+        candidates |= {f.model_type: next(iter(f.architectures)) for f in alike}
+    why_not = []
+    for model_type, candidate in candidates.items():
+        try:
+            return _write_settings(model, FAMILIES[model_type], candidate)
+        except ValueError as error:
+            why_not.append(error)
+    raise why_not[0]
+
+
+def _write_settings(model: Model, family: Family, architecture: str) -> Settings:
+    """Turn our configuration into the settings of a family, if it can say all that matters."""
     config = _spelled_out(model.config)
     names = {ours: name for name, ours in reversed(family.activations.items())}
     check_choice("activation", config.activation, tuple(names))
@@ -228,4 +244,13 @@ def _fields_that_matter(model: Model) -> list[str]:
 
 
 def _spelled_out(config: TransformerConfig) -> TransformerConfig:
-    return replace(config, d_ff=config.ffn_width, n_kv_heads=config.kv_heads)
+    bias = config.bias if config.qkv_bias is None else config.qkv_bias
+    return replace(
+        config,
+        d_ff=config.ffn_width,
+        n_kv_heads=config.kv_heads,
+        head_width=config.d_head,
+        qkv_bias=bias,
+        attention_scale=config.attention_scale or config.d_head**-0.5,
+        window_pattern="".join("L" if local else "G" for local in config.is_local),
+    )

@@ -1,0 +1,325 @@
+"""Today's families of decoders against transformers: cached, padded, written, and beyond."""
+
+import os
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+
+import transformers
+
+from transformer_lib.bounded import BoundedAttention
+from transformer_lib.cache import KeyValueCache
+from transformer_lib.compiled import CompiledDecoder
+from transformer_lib.config import RopeScaling, TransformerConfig
+from transformer_lib.generation import generate
+from transformer_lib.losses import Objective
+from transformer_lib.models import CausalLM
+from transformer_lib.positions import rope_angles, rotate
+from transformer_lib.pretrained import load_pretrained, save_pretrained
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+    "bos_token_id": None,
+    "attn_implementation": "eager",
+}
+WINDOW = {"sliding_window": 5}
+GEMMA = {**SIZES, **WINDOW, "head_dim": 10, "query_pre_attn_scalar": 11}
+FAMILIES = {  # all that differs from LLaMA is there, in sizes that all differ
+    "llama 3.1": ("Llama", {**SIZES, "rope_parameters": None}),
+    "mistral": ("Mistral", {**SIZES, **WINDOW, "head_dim": 10}),
+    "qwen2": ("Qwen2", SIZES),
+    "qwen2, window": (
+        "Qwen2",
+        {**SIZES, **WINDOW, "use_sliding_window": True, "max_window_layers": 2},
+    ),
+    "qwen3": ("Qwen3", {**SIZES, "head_dim": 10}),
+    "gemma2": (
+        "Gemma2",
+        {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma3": ("Gemma3", {**GEMMA, "sliding_window_pattern": 2}),
+    "olmo2": ("Olmo2", SIZES),
+}
+SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "yarn, other ramp": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 2.0,
+        "beta_slow": 0.5,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.3,
+        "truncate": False,
+    },
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 4.0,
+        "low_freq_factor": 0.5,
+        "high_freq_factor": 2.0,
+        "original_max_position_embeddings": 16,
+    },
+}
+SCALINGS["llama 3.1"] = SCALINGS["llama3"]
+FAMILIES["llama 3.1"][1]["rope_parameters"] = SCALINGS["llama3"] | {"rope_theta": 100.0}
+
+
+def their_model(kind, settings):
+    """A model of transformers whose weights hide nothing."""
+    torch.manual_seed(0)
+    config = "Gemma3Text" if kind == "Gemma3" else kind
+    config = getattr(transformers, f"{config}Config")(**settings)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            gain = "norm" in name and not kind.startswith("Gemma")
+            weight.normal_(std=0.3).add_(1.0 if gain else 0.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A model of transformers, and ours that was read from its files."""
+    made = {}
+
+    def get(name, kind=None, settings=None):
+        if name not in made:
+            default = FAMILIES.get(name, (kind, settings))
+            theirs, folder = their_model(*default), tmp_path_factory.mktemp("family")
+            theirs.save_pretrained(folder)
+            made[name] = theirs, load_pretrained(folder)
+        return made[name]
+
+    return get
+
+
+def check_close(actual, expected):
+    """Equal up to the rounding of float32 in sums of numbers as large as these."""
+    assert_close(actual, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+def ids(*shape, seed=1):
+    return torch.randint(1, 60, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_cached_steps_say_what_transformers_says(name, both):
+    theirs, ours = both(name)
+    text = ids(2, 24)
+    expected = theirs(text).logits
+    cache, logits = KeyValueCache(4, 64), []
+    for first, last in ((0, 7), (7, 8), (8, 9), (9, 20), (20, 24)):
+        logits.append(ours(text[:, first:last], cache=cache))
+    check_close(torch.cat(logits, dim=1), expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_text_with_padding_equals_transformers(name, both):
+    theirs, ours = both(name)
+    prompt, real = ids(3, 9), torch.ones(3, 9, dtype=torch.long)
+    real[0, :4], real[2, :7] = 0, 0
+    expected = theirs.generate(
+        prompt, attention_mask=real, max_new_tokens=14, do_sample=False, eos_token_id=None
+    )
+    options = {"max_new_tokens": 14, "prompt_mask": real.bool()}
+    assert torch.equal(generate(ours, prompt, **options), expected)
+    assert torch.equal(generate(ours, prompt, use_cache=False, **options), expected)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "qwen2, window"])
+def test_compiled_steps_know_both_kinds_of_layers(name, both, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    _, ours = both(name)
+    prompt, fast = ids(2, 9), CompiledDecoder(ours, max_len=40)
+    expected = generate(ours, prompt, max_new_tokens=14, use_cache=False)
+    assert torch.equal(generate(fast, prompt, max_new_tokens=14), expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_the_readable_formula_says_the_same(name, both):
+    _, ours = both(name)
+    text = ids(2, 20)
+    expected = ours(text)
+    for part in ours.modules():
+        if hasattr(part, "fused"):
+            part.fused = False
+    logits = ours(text)
+    for part in ours.modules():
+        vars(part).pop("fused", None)
+    check_close(logits, expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_models_of_ours_with_the_other_pairing_are_written_right(name, both, tmp_path):
+    _, ours = both(name)
+    mine = CausalLM(replace(ours.config, rope_pairing="interleaved")).eval()
+    for weight in mine.parameters():
+        weight.normal_(std=0.3, generator=torch.Generator().manual_seed(weight.numel()))
+    save_pretrained(mine, tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="eager"
+    ).eval()
+    text = ids(2, 20)
+    check_close(theirs(text).logits, mine(text))
+    assert load_pretrained(tmp_path).config == ours.config
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+@torch.no_grad()
+def test_scaled_rope_equals_transformers_beyond_the_trained_length(kind, both):
+    rope = SCALINGS[kind] | {"rope_theta": 100.0}
+    longest = 16 if kind == "dynamic" else 64
+    settings = {**SIZES, "max_position_embeddings": longest, "rope_parameters": rope}
+    theirs, ours = both(f"scaled, {kind}", "Llama", settings)
+    assert ours.config.max_len == 64
+    for length in (12, 17, 60):
+        text = ids(2, length)
+        check_close(ours(text), theirs(text).logits)
+
+
+@torch.no_grad()
+def test_a_longer_text_moves_only_what_dynamic_scaling_moves(both):
+    """With a cache its keys stay turned as they were: transformers does the same."""
+    rope = SCALINGS["dynamic"] | {"rope_theta": 100.0}
+    settings = {**SIZES, "max_position_embeddings": 16, "rope_parameters": rope}
+    theirs, ours = both("scaled, dynamic", "Llama", settings)
+    prompt = ids(2, 10)
+    expected = theirs.generate(prompt, max_new_tokens=30, do_sample=False, eos_token_id=None)
+    assert torch.equal(generate(ours, prompt, max_new_tokens=30), expected)
+
+
+def test_only_the_first_features_of_a_head_turn():
+    x, positions = torch.randn(2, 3, 5, 8), torch.arange(5)
+    angles = rope_angles(positions, 4)
+    for pairing in ("interleaved", "split"):
+        turned = rotate(x, angles, pairing)
+        assert torch.equal(turned[..., 4:], x[..., 4:])
+        assert_close(turned[..., :4], rotate(x[..., :4], angles, pairing))
+    config = TransformerConfig(
+        vocab_size=60, d_model=24, n_heads=2, n_layers=2, position="rope", rope_fraction=1 / 3
+    )
+    assert config.rope_width == 4
+    model = CausalLM(config).eval()
+    text, cache = ids(2, 12), KeyValueCache(2, 12)
+    with torch.no_grad():
+        parts = [model(text[:, :5], cache=cache), model(text[:, 5:], cache=cache)]
+        check_close(torch.cat(parts, 1), model(text))
+    expected = generate(model, text, max_new_tokens=20, use_cache=False)
+    assert torch.equal(generate(model, text, max_new_tokens=20), expected)
+
+
+def test_norms_on_queries_bound_the_scores():
+    """However large the projections grow, a score stays within the square root of K."""
+    config = TransformerConfig(d_model=32, n_heads=4, norm="rms", qk_norm="head")
+    attention = BoundedAttention(config, d_model=32, n_heads=4)
+    with torch.no_grad():
+        attention.query.weight.mul_(1000)
+        q = attention.project_queries(torch.randn(1, 50, 32))
+        k, _ = attention.project_keys_values(torch.randn(1, 50, 32))
+    scores = (q @ k.mT) / 8**0.5
+    assert scores.abs().max() <= 8**0.5 + 1e-4
+
+
+def test_a_cap_bends_scores_also_for_whoever_asks_for_weights():
+    torch.manual_seed(0)
+    config = TransformerConfig(d_model=32, n_heads=4, score_cap=0.5)
+    attention = BoundedAttention(config, d_model=32, n_heads=4).eval()
+    with torch.no_grad():
+        attention.query.weight.mul_(50)
+    x = torch.randn(2, 6, 32)
+    output, weights = attention.with_weights(x, causal=True)
+    assert_close(attention(x, causal=True), output)
+    # e^0.5 / e^-0.5 at most
+    assert (weights[..., -1, :].amax(-1) / weights[..., -1, :].amin(-1)).max() <= 2.7183
+
+
+def test_capped_logits_are_trained_as_they_are_asked_for():
+    """The loss in parts multiplies by the weights itself, and would forget the cap."""
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=60, d_model=16, n_heads=2, n_layers=1, logit_cap=0.3)
+    model, text = CausalLM(config).eval(), ids(2, 9)
+    with torch.no_grad():
+        model.output.projection.weight.mul_(30)
+    logits = model(text[:, :-1])
+    assert logits.abs().max() <= 0.3
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), text[:, 1:].flatten(), reduction="sum"
+    )
+    total, _ = Objective(model)({"ids": text[:, :-1], "targets": text[:, 1:]})
+    assert_close(total, expected)
+
+
+BAD = [
+    ({"head_width": 0}, r"^head_width=0 must be a whole number of at least 1$"),
+    ({"head_width": 5, "position": "rope"}, r"rotates pairs of features: "),
+    ({"window_pattern": ""}, r"^window_pattern='' must be made of 'L'"),
+    ({"window_pattern": "LX"}, r"^window_pattern='LX' must be made of 'L'"),
+    ({"norm_offset": 1.0}, r"^norm_offset=1.0 needs norm='rms', not 'layer'$"),
+    ({"norm_offset": float("nan"), "norm": "rms"}, r"^norm_offset=nan must be a number finite$"),
+    ({"qk_norm": "heads"}, r"^qk_norm='heads' must be one of 'none', 'head', 'all'$"),
+    ({"norm_position": "sandwich"}, r"^norm_position='sandwich' must be one of 'pre', 'post', "),
+    ({"score_cap": 0.0}, r"^score_cap=0.0 must be a number greater than 0$"),
+    ({"logit_cap": -1.0}, r"^logit_cap=-1.0 must be a number greater than 0$"),
+    ({"local_rope_theta": 0.0}, r"^local_rope_theta=0.0 must be a number greater than 0$"),
+    ({"rope_fraction": 1.5, "position": "rope"}, r"^rope_fraction=1.5 must be a number above 0"),
+    ({"rope_fraction": 0.01, "position": "rope"}, r"0.01 of d_head=64 must be even"),
+]
+BAD_SCALINGS = [
+    ({"kind": "dynamic", "factor": 2.0}, r"^kind='dynamic' must be one of 'linear', 'ntk', "),
+    ({"kind": "linear", "factor": 0.5}, r"^factor=0.5 must be a number at least 1$"),
+    ({"kind": "yarn", "factor": 2.0}, r"^trained_len=None; kind='yarn' needs a number of tokens$"),
+    ({"kind": "llama3", "factor": 2.0, "trained_len": 0}, r"^trained_len=0 must be a whole"),
+    (
+        {"kind": "llama3", "factor": 2.0, "trained_len": 8, "fast_turns": 1.0},
+        r"^fast_turns=1.0 must be greater than slow_turns=1.0$",
+    ),
+    (
+        {"kind": "yarn", "factor": 2.0, "trained_len": 8, "sharpness": 0.0},
+        r"^sharpness=0.0 must be a number greater than 0$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("choice", "message"), BAD)
+def test_choices_that_mean_nothing_are_refused(choice, message, unchecked_shapes):
+    with pytest.raises(ValueError, match=message):
+        TransformerConfig(**choice)
+
+
+@pytest.mark.parametrize(("choice", "message"), BAD_SCALINGS)
+def test_scalings_that_mean_nothing_are_refused(choice, message, unchecked_shapes):
+    with pytest.raises(ValueError, match=message):
+        RopeScaling(**choice)
+
+
+def test_yarn_needs_whole_heads():
+    scaling = RopeScaling(kind="yarn", factor=4.0, trained_len=16)
+    with pytest.raises(ValueError, match=r"of kind 'yarn' multiplies whole heads; rope_fraction="):
+        TransformerConfig(position="rope", rope_scaling=scaling, rope_fraction=0.5)
+
+
+def test_angles_of_more_pairs_than_a_head_has_are_refused():
+    with pytest.raises(ValueError, match=r"^angles has 4 pairs; expected at most half the width"):
+        rotate(torch.zeros(1, 2, 6), rope_angles(torch.arange(2), 8))

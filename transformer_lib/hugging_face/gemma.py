@@ -1,0 +1,140 @@
+"""Gemma 2 and 3: norms on both sides, local and global layers."""
+
+from dataclasses import replace
+
+from transformer_lib.hugging_face.family import Settings, check_setting, whole_setting
+from transformer_lib.hugging_face.layouts import Model
+from transformer_lib.hugging_face.llama import (
+    LLAMA,
+    QUERY_KEY_NORMS,
+    like_llama,
+    more_fields,
+    more_settings,
+)
+from transformer_lib.hugging_face.rope import one_rope_spelling, rope_settings
+from transformer_lib.hugging_face.windows import layer_types, read_pattern
+
+_NORMS = {
+    "stack.blocks.N.attention_norm": "layers.N.input_layernorm",
+    "stack.blocks.N.attention_update_norm": "layers.N.post_attention_layernorm",
+    "stack.blocks.N.feed_forward_norm": "layers.N.pre_feedforward_layernorm",
+    "stack.blocks.N.feed_forward_update_norm": "layers.N.post_feedforward_layernorm",
+}
+_GEMMA2 = replace(
+    LLAMA.base,
+    vocab_size=256_000,
+    max_len=8192,
+    d_model=2304,
+    n_heads=8,
+    n_kv_heads=4,
+    head_width=256,
+    d_ff=9216,
+    n_layers=26,
+    norm_position="both",
+    norm_offset=1.0,
+    activation="geglu_tanh",
+    scale_embeddings=True,
+    tie_embeddings=True,
+    attention_scale=256**-0.5,
+    window=4096,
+    window_pattern="LG",
+)
+_KNOWN = (
+    "query_pre_attn_scalar", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
+    "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "rope_local_base_freq",
+)  # fmt: skip
+
+
+def _fields(settings: Settings, period: int, caps: tuple[float | None, float | None]) -> Settings:
+    """Read scale, caps and windows; a key with null says no, one that is missing the default."""
+    scalar = settings.get("query_pre_attn_scalar")
+    period_key = "_sliding_window_pattern"
+    every = settings.get("sliding_window_pattern", settings.get(period_key)) or period
+    pattern = "L" * (whole_setting({period_key: every}, period_key) - 1) + "G"
+    if settings.get("layer_types") is not None:
+        pattern = read_pattern(settings)
+    return more_fields(settings) | {
+        "attention_scale": (256 if scalar is None else float(str(scalar))) ** -0.5,
+        "score_cap": settings.get("attn_logit_softcapping", caps[0]),
+        "logit_cap": settings.get("final_logit_softcapping", caps[1]),
+        "window": settings.get("sliding_window", 4096),
+        "window_pattern": pattern,
+    }
+
+
+def _settings(model: Model) -> Settings:
+    config = model.config
+    scalar = (config.attention_scale or config.d_head**-0.5) ** -2
+    if round(scalar) ** -0.5 == config.attention_scale:
+        scalar = round(scalar)
+    return more_settings(model) | {
+        "query_pre_attn_scalar": scalar,
+        "attn_logit_softcapping": config.score_cap,
+        "final_logit_softcapping": config.logit_cap,
+        "sliding_window": config.window,
+        "layer_types": layer_types(config),
+    }
+
+
+def _gemma2_fields(settings: Settings) -> Settings:
+    return _fields(settings, period=2, caps=(50.0, 30.0))
+
+
+GEMMA2 = like_llama(
+    "Gemma 2",
+    "gemma2",
+    "Gemma2ForCausalLM",
+    replace(_GEMMA2, score_cap=50.0, logit_cap=30.0),
+    settings={"hidden_activation": "activation"},
+    must_be={"use_bidirectional_attention": False},
+    tensors=_NORMS,
+    known=_KNOWN,
+    more_fields=_gemma2_fields,
+    more_settings=_settings,
+)
+
+
+def _two_bases(settings: Settings) -> Settings:
+    """Say in ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq`` what newer files say."""
+    rope = settings.get("rope_parameters")
+    if isinstance(rope, dict) and "full_attention" in rope:
+        local = rope.get("sliding_attention") or {}
+        check_setting("rope_type", local.get("rope_type", "default"), "default")
+        settings = settings | {
+            "rope_parameters": rope["full_attention"],
+            "rope_local_base_freq": local.get("rope_theta"),
+        }
+    settings = {"rope_theta": 1_000_000.0} | settings
+    return one_rope_spelling(settings) | {"rope_parameters": None}
+
+
+def _gemma3_fields(settings: Settings) -> Settings:
+    theta = settings.get("rope_local_base_freq")
+    return _fields(settings, period=6, caps=(None, None)) | {
+        "local_rope_theta": 10_000.0 if theta is None else theta
+    }
+
+
+def _gemma3_settings(model: Model) -> Settings:
+    config = model.config
+    scaling = rope_settings(config)["rope_scaling"]
+    everywhere = {"rope_type": "default", "rope_theta": config.rope_theta}
+    rope = everywhere | scaling if isinstance(scaling, dict) else everywhere
+    local = everywhere | {"rope_theta": config.local_rope_theta or config.rope_theta}
+    both = {"full_attention": rope, "sliding_attention": local}
+    return _settings(model) | {"rope_parameters": both, "rope_scaling": None, "rope_theta": None}
+
+
+GEMMA3 = like_llama(
+    "Gemma 3",
+    "gemma3_text",
+    "Gemma3ForCausalLM",
+    replace(_GEMMA2, vocab_size=262_208, max_len=131_072, qk_norm="head", rope_theta=1_000_000.0),
+    settings={"hidden_activation": "activation"},
+    must_be={"use_bidirectional_attention": False},
+    tensors={**_NORMS, **QUERY_KEY_NORMS},
+    known=_KNOWN,
+    one_spelling=_two_bases,
+    more_fields=_gemma3_fields,
+    more_settings=_gemma3_settings,
+)

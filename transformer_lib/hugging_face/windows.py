@@ -1,0 +1,51 @@
+"""Which layers have a window, as ``config.json`` says it."""
+
+from transformer_lib.config import TransformerConfig
+from transformer_lib.hugging_face.family import Settings
+
+_LETTERS = {"sliding_attention": "L", "full_attention": "G"}
+
+
+def read_pattern(settings: Settings) -> str:
+    """Read ``layer_types``.
+
+    Args:
+        settings: the content of ``config.json``.
+
+    Returns:
+        The shortest pattern that, over and over, says the same.
+
+    Raises:
+        ValueError: if there is another kind of layer.
+
+    Example:
+        >>> read_pattern({"layer_types": ["sliding_attention", "full_attention"] * 13})
+        'LG'
+    """
+    types = settings.get("layer_types")
+    if not isinstance(types, list) or not types or not set(types) <= _LETTERS.keys():
+        raise ValueError(
+            f"config.json has layer_types={types!r}; expected a list of {list(_LETTERS)}"
+        )
+    letters = "".join(_LETTERS[kind] for kind in types)
+    for length in range(1, len(letters) + 1):
+        pattern = letters[:length]
+        if (pattern * len(letters))[: len(letters)] == letters:
+            return pattern
+    return letters
+
+
+def layer_types(config: TransformerConfig) -> list[str]:
+    """Name the kind of each layer.
+
+    Args:
+        config: the configuration of a model.
+
+    Returns:
+        What ``layer_types`` must say.
+
+    Example:
+        >>> layer_types(TransformerConfig(n_layers=3, window=8, window_pattern="LG"))
+        ['sliding_attention', 'full_attention', 'sliding_attention']
+    """
+    return ["sliding_attention" if local else "full_attention" for local in config.is_local]
