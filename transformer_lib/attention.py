@@ -6,6 +6,7 @@ gives the same answer as the formula and never stores the weights.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -17,6 +18,7 @@ from transformer_lib.checks import check_attention, check_divides, check_probabi
 from transformer_lib.config import RopePairing
 from transformer_lib.fused import fused_attention, repeat_heads
 from transformer_lib.masks import with_causal
+from transformer_lib.moved import tell_moved_names
 from transformer_lib.positions import rotate
 from transformer_lib.ragged import Rows, attend_by_row
 
@@ -358,3 +360,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and isinstance(cache, MemoryCache) != (memory is not None):
             wanted = "LayerCache, for self-attention" if memory is None else "MemoryCache"
             raise ValueError(f"cache is a {type(cache).__name__}; expected a {wanted}")
+
+
+if not TYPE_CHECKING:  # who reads types still finds every typo
+    __getattr__ = tell_moved_names(__name__)

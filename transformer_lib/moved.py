@@ -16,6 +16,7 @@ MOVED = {
 
 # The same for what modules hold that are still there.
 MOVED_NAMES = {
+    "transformer_lib.attention.make_attention": "transformer_lib.parts.make_attention",
     "transformer_lib.cache.KeyValueStore": "transformer_lib.cache.LayerCache",
     "transformer_lib.data.pack": "transformer_lib.packing.pack",
     "transformer_lib.decoding.CompiledDecoder": "transformer_lib.compiled.CompiledDecoder",

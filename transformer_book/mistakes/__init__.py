@@ -6,7 +6,13 @@ and still say something; each entry tells the symptom, and the test that catches
 this library make every mistake and check that the test named notices.
 """
 
-from transformer_book.mistakes import attention, layers, masks, positions  # noqa: F401  (they enter)
+from transformer_book.mistakes import (  # noqa: F401  (they enter)
+    attention,
+    families,
+    layers,
+    masks,
+    positions,
+)
 from transformer_book.mistakes.catalogue import MISTAKES, Mistake, mistake
 
 __all__ = ["MISTAKES", "Mistake", "mistake"]

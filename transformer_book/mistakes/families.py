@@ -1,0 +1,148 @@
+"""Mistakes about what today's families of decoders have and LLaMA 2 has not."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_book.mistakes.catalogue import Maybe, instead_of
+from transformer_lib.blocks import Block, Stack
+from transformer_lib.bounded import BoundedAttention
+from transformer_lib.config import RopeScaling
+from transformer_lib.hugging_face.family import Family
+from transformer_lib.hugging_face.layouts import Layout
+from transformer_lib.models import OutputLayer
+from transformer_lib.norms import RMSNorm, rms_norm
+from transformer_lib.positions import rotate
+from transformer_lib.rope_scaling import scale_frequencies
+
+# The right versions, kept from before any mistake is made.
+_seen = Stack._seen
+_angles = Stack._angles
+_place = Family.place
+_add = Block._add
+
+
+@instead_of("hugging_face.layouts.change_pairing")
+def _rope_rows_not_permuted(weight: Tensor, n_heads: int, to: str) -> Tensor:
+    """Weights made for neighbouring pairs are stored for split halves in their old order.
+
+    Symptom: files load without a word, and the model speaks, but knows little of order.
+    Caught by: test_families.py::test_files_of_all_families_are_read_by_transformers
+    """
+    return weight
+
+
+@instead_of("hugging_face.family.Family.place")
+def _keys_and_values_exchanged(
+    self: Family, name: str, *, gated: bool = False
+) -> tuple[str, Layout] | None:
+    """Keys and values are read in the wrong order; they have the same shapes.
+
+    Symptom: nothing fails; tokens are found by what they say and say how they are found.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    exchanged = {"key": "value", "value": "key"}
+    *path, part, end = name.split(".")
+    return _place(self, ".".join((*path, exchanged.get(part, part), end)), gated=gated)
+
+
+@instead_of("bounded.BoundedAttention._split_normed")
+def _query_norm_over_all_heads(self: BoundedAttention, x: Tensor, norm: nn.Module | None) -> Tensor:
+    """Queries and keys are normalised over all heads together where each head has its own norm.
+
+    Symptom: a loud head makes the others quiet; the loss is a little worse than it could be.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    if not isinstance(norm, RMSNorm) or not self.norms_heads:
+        return self._split(x if norm is None else norm(x))
+    even = rms_norm(x, torch.ones_like(x[0, 0]), norm.eps)
+    return self._split(even) * (norm.weight + norm.offset)
+
+
+@instead_of("bounded.BoundedAttention.project_queries")
+def _query_norm_after_rotation(self: BoundedAttention, x: Tensor, angles: Maybe = None) -> Tensor:
+    """Queries are rotated first and normalised then: the learned gains meet other features.
+
+    Symptom: with gains of 1 there is no difference; the more is learned, the larger it grows.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    q = self._split(self.query(x))
+    q = q if angles is None else rotate(q, angles, self.pairing)
+    if self.query_norm is None:
+        return q
+    normed: Tensor = (
+        self.query_norm(q)
+        if self.norms_heads
+        else self._split(self.query_norm(q.transpose(1, 2).flatten(2)))
+    )
+    return normed
+
+
+@instead_of("norms.RMSNorm.forward")
+def _one_plus_weight_forgotten(self: RMSNorm, x: Tensor) -> Tensor:
+    """The norm multiplies by the weight where the file means 1 + weight.
+
+    Symptom: gains near 0 instead of 1: every layer whispers, and the text is noise.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    return rms_norm(x, self.weight, self.eps)
+
+
+@instead_of("blocks.Stack._seen")
+def _local_and_global_exchanged(
+    self: Stack, x: Tensor, mask: Maybe, cache: Any, local: bool
+) -> tuple[Any, ...]:
+    """The window is on the wrong layers: local and global ones have changed places.
+
+    Symptom: short texts are the same; in long ones most layers have lost what is far away.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    mixed = len(set(self.config.is_local)) > 1
+    return _seen(self, x, mask, cache, local != mixed)
+
+
+@instead_of("blocks.Stack._angles")
+def _one_base_for_all_layers(self: Stack, positions: Tensor, local: bool = False) -> Maybe:
+    """Layers with a window turn by the base of those without.
+
+    Symptom: no error and fluent text; order among neighbours is blurred.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    return _angles(self, positions, local=False)
+
+
+@instead_of("positions.scale_frequencies")
+def _scaled_twice(
+    frequencies: Tensor, theta: float, scaling: RopeScaling, positions: Tensor
+) -> Tensor:
+    """RoPE's frequencies are scaled when they are made, and once more when they are used.
+
+    Symptom: the text is as if all tokens stood nearer to each other than they do.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    once = scale_frequencies(frequencies, theta, scaling, positions)
+    return scale_frequencies(once, theta, scaling, positions)
+
+
+@instead_of("blocks.Block._add")
+def _update_not_normalised(
+    self: Block, x: Tensor, update: Tensor, norm: nn.Module, update_norm: nn.Module | None
+) -> Tensor:
+    """The second norm of a sublayer, behind it, is left out.
+
+    Symptom: some layers write far more into the stream than others; the rest drowns.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    return _add(self, x, update, norm, None)
+
+
+@instead_of("models.OutputLayer.forward")
+def _logits_not_capped(self: OutputLayer, x: Tensor) -> Tensor:
+    """The cap on the logits is forgotten.
+
+    Symptom: greedy text is the same; what is drawn at random is less varied than it should be.
+    Caught by: test_families.py::test_all_families_say_what_transformers_says
+    """
+    logits: Tensor = self.projection(x * self.scale)
+    return logits
