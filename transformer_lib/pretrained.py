@@ -39,7 +39,10 @@ _HEADS = ("cls.", "classifier.", "lm_head.")  # these tensors never have the fam
 def load_pretrained(
     name: str | Path, *, dtype: torch.dtype = torch.float32, revision: str | None = None
 ) -> Model:
-    """Read a Hugging Face checkpoint of the BERT, GPT-2, LLaMA, T5 or ViT family.
+    """Read a Hugging Face checkpoint of one of the families that our models can follow.
+
+    These are BERT, GPT-2, LLaMA (also SmolLM), Mistral, Qwen 2 and 3, Gemma 2 and 3 (text), OLMo 2,
+    T5 and ViT.
 
     Only safetensors files are read: a pickle can run any code when it is opened. Settings that are
     unknown or that our models cannot follow, and tensors that are missing, unknown or of another
@@ -56,7 +59,7 @@ def load_pretrained(
     Returns:
         One of our models in evaluation mode. BERT becomes a ``MaskedLM``, a ``SequenceClassifier``
         (without classes if the file is the bare model) or, if it has no pooler, an ``Encoder``;
-        GPT-2 and LLaMA a ``CausalLM``, T5 a ``Seq2SeqLM``, ViT a ``VisionTransformer``.
+        T5 a ``Seq2SeqLM``, ViT a ``VisionTransformer``, and all others a ``CausalLM``.
 
     Raises:
         ImportError: if a name on the hub is given and ``huggingface_hub`` is not installed.
