@@ -218,15 +218,14 @@ class Stack(nn.Module):
             # float16, where a long sum could overflow.
             x = x.to(torch.bfloat16)
         # Two kinds of layers at most: with a window and without.
-        seen = {local: self._seen(x, mask, cache, local) for local in set(self.config.is_local)}
-        rows = self._without_padding(x, mask, seen, memory, cache)
+        kinds = [self.config.is_local(layer) for layer in range(len(self.blocks))]
+        seen = {local: self._seen(x, mask, cache, local) for local in set(kinds)}
+        rows = self._without_padding(x, seen, memory, cache)
         if rows is not None:
             x, positions = rows.drop(x), rows.drop(positions)
         angles = {local: self._angles(positions, local) for local in seen}
         caches = self._caches(cache, memory)
-        for block, local, caches_of_block in zip(
-            self.blocks, self.config.is_local, caches, strict=True
-        ):
+        for block, local, caches_of_block in zip(self.blocks, kinds, caches, strict=True):
             block_mask, bias, causal = seen[local]
             x = self._maybe_checkpointed(block)(
                 x, rows or block_mask, memory, memory_mask, bias=bias, angles=angles[local],
@@ -240,7 +239,6 @@ class Stack(nn.Module):
     def _without_padding(
         self,
         x: Tensor,
-        mask: Tensor | None,
         seen: dict[bool, Seen],
         memory: Tensor | None,
         cache: KeyValueCache | None,
@@ -248,9 +246,10 @@ class Stack(nn.Module):
         """Where the real tokens are, if the others may be left out."""
         if memory is not None or cache is not None or x.shape[2:] != (self.config.d_model,):
             return None
-        if self.config.window is not None:
+        if not seen:
             return None
-        return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, seen[False][1])
+        mask, bias, _ = seen[max(seen)]  # a window is for nobody to leave out
+        return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, bias)
 
     def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block itself, or one that computes its activations again in the backward pass."""

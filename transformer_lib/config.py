@@ -249,13 +249,10 @@ class TransformerConfig:
         scale = self.d_head**-0.5 if self.attention_scale is None else self.attention_scale
         return scale * self.rope_scaling.stretch**2  # of the queries, and of the keys
 
-    @property
-    def is_local(self) -> tuple[bool, ...]:
-        """Whether each layer has the window."""
-        if self.window is None:
-            return (False,) * self.n_layers
-        times = -(-self.n_layers // len(self.window_pattern))
-        return tuple(kind == "L" for kind in (self.window_pattern * times)[: self.n_layers])
+    def is_local(self, layer: int) -> bool:
+        """Say whether a layer has the window; the first is number 0."""
+        pattern = self.window_pattern
+        return self.window is not None and pattern[layer % len(pattern)] == "L"
 
     @property
     def kv_heads(self) -> int:

@@ -84,7 +84,7 @@ def test_defaults_are_the_base_model_of_2017():
         ({"norm_eps": 0.0}, "norm_eps=0.0 must be a number greater than 0"),
         ({"position": "rotary"}, "position='rotary' must be one of 'sinusoidal', 'learned'"),
         ({"norm": "batch"}, "norm='batch' must be one of"),
-        ({"norm_position": "both"}, "norm_position='both' must be one of"),
+        ({"norm_position": "middle"}, "norm_position='middle' must be one of"),
         ({"activation": "tanh"}, "activation='tanh' must be one of"),
     ],
 )

@@ -35,7 +35,7 @@ from transformer_lib.positions import (
     sinusoidal,
     t5_bucket,
 )
-from transformer_lib.presets import build_preset
+from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
 from transformer_lib.static_cache import StaticCache
 from transformer_lib.tracing import influence
@@ -173,7 +173,10 @@ CONFIGURATION = [
         "position='rotary' must be one of 'sinusoidal', 'learned', 'rope', 'alibi', 't5', 'none'",
     ),
     (config(norm="batch"), "norm='batch' must be one of 'layer', 'rms'"),
-    (config(norm_position="both"), "norm_position='both' must be one of 'pre', 'post'"),
+    (
+        config(norm_position="middle"),
+        "norm_position='middle' must be one of 'pre', 'post', 'update', 'both'",
+    ),
     (config(rope_pairing="half"), "rope_pairing='half' must be one of 'interleaved', 'split'"),
     (config(init="he"), "init='he' must be one of 'xavier', 'gpt2'"),
     (
@@ -192,9 +195,7 @@ CONFIGURATION = [
     (config(n_experts=2, active_experts=3), "active_experts=3 must be at most n_experts=2"),
     (
         lambda: build_preset("gpt-5"),
-        "name='gpt-5' must be one of 'transformer-base', 'transformer-big', 'bert-base', 'gpt2', "
-        "'gpt2-medium', 'gpt2-large', 'gpt2-xl', 'gpt3-175b', 'llama-2-7b', 'llama-3-8b', "
-        "'llama-3-70b', 't5-small', 'vit-b-16'",
+        f"name='gpt-5' must be one of {', '.join(map(repr, PRESETS))}",
     ),
 ]
 
@@ -367,8 +368,8 @@ PARTS = [
         "d_head=5 must be even: features are taken in pairs",
     ),
     (
-        lambda: rotate(zeros(3, 8), zeros(3, 3)),
-        "angles has 3 pairs; expected half the width of x, 8 / 2",
+        lambda: rotate(zeros(3, 8), zeros(3, 5)),
+        "angles has 5 pairs; expected at most half the width of x, 8 / 2",
     ),
     (
         lambda: rotate(zeros(3, 8), zeros(3, 4), "halves"),

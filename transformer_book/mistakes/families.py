@@ -98,7 +98,7 @@ def _local_and_global_exchanged(
     Symptom: short texts are the same; in long ones most layers have lost what is far away.
     Caught by: test_families.py::test_all_families_say_what_transformers_says
     """
-    mixed = len(set(self.config.is_local)) > 1
+    mixed = {"L", "G"} <= set(self.config.window_pattern)
     return _seen(self, x, mask, cache, local != mixed)
 
 

@@ -46,6 +46,10 @@ def more_settings(model: Model) -> Settings:
 
     Returns:
         What comes on top in ``config.json``.
+
+    Example:
+        >>> more_settings(CausalLM(replace(LLAMA.base, d_model=8, n_heads=2, n_layers=1)))
+        {'rope_scaling': None}
     """
     return rope_settings(model.config)
 

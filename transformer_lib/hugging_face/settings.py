@@ -252,5 +252,5 @@ def _spelled_out(config: TransformerConfig) -> TransformerConfig:
         head_width=config.d_head,
         qkv_bias=bias,
         attention_scale=config.attention_scale or config.d_head**-0.5,
-        window_pattern="".join("L" if local else "G" for local in config.is_local),
+        window_pattern="".join("GL"[config.is_local(n)] for n in range(config.n_layers)),
     )

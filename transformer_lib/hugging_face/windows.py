@@ -48,4 +48,5 @@ def layer_types(config: TransformerConfig) -> list[str]:
         >>> layer_types(TransformerConfig(n_layers=3, window=8, window_pattern="LG"))
         ['sliding_attention', 'full_attention', 'sliding_attention']
     """
-    return ["sliding_attention" if local else "full_attention" for local in config.is_local]
+    kinds = ("full_attention", "sliding_attention")
+    return [kinds[config.is_local(layer)] for layer in range(config.n_layers)]
