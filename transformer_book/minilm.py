@@ -110,7 +110,7 @@ def load() -> SequenceClassifier:
             f"{path} has the SHA-256 sum {found}; "
             f"expected {WEIGHTS_SHA256}, that of {PACKAGE}: install it again"
         )
-    model = load_pretrained(folder()).to(torch.get_default_device())
+    model, _ = load_pretrained(folder(), device=torch.get_default_device())
     if not isinstance(model, SequenceClassifier):
         raise TypeError(f"{folder()} holds a {type(model).__name__}, not a bare BERT with pooler")
     return model

@@ -1,4 +1,4 @@
-"""The command line: train, generate, translate, trace.
+"""The command line: train, generate, chat, translate, trace.
 
 Begin with `train`, then `generate`: neither needs an option. Each command has its own --help, with
 examples that work as they stand in a clone of the repository.
@@ -13,33 +13,33 @@ from dataclasses import replace
 from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import torch
 
-from transformer_lib.beams import beam_search
 from transformer_lib.checks import check_whole
-from transformer_lib.compiled import CompiledDecoder
+from transformer_lib.cli_text import (
+    BOOK,
+    DEVICES,
+    Arguments,
+    chat,
+    chat_options,
+    generate,
+    generate_options,
+    translate,
+    translate_options,
+)
 from transformer_lib.data import Batches, TextWindows, translation_batch
-from transformer_lib.files import book_folder
-from transformer_lib.generation import stream
 from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import modern_recipe
-from transformer_lib.sampling import Sampling
 from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import Tokenizer
 from transformer_lib.tracing import trace
 from transformer_lib.training import train
 
-BOOK = book_folder()
 KINDS = {k.__name__.removesuffix("Tokenizer").lower(): k for k in Tokenizer.__subclasses__()}
-GPUS = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-DEVICES = [name for name, is_there in GPUS.items() if is_there] + ["cpu"]
-
-Arguments = argparse.Namespace  # what the command line says
 Data = tuple[Tokenizer, tuple[Batches, Batches], int]  # for training and validation; the length
-LanguageModel = TypeVar("LanguageModel", CausalLM, Seq2SeqLM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         given.command(given)
-    except (ValueError, OSError, ArithmeticError, torch.OutOfMemoryError) as error:
+    except (ValueError, OSError, ImportError, ArithmeticError, torch.OutOfMemoryError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         return 130
@@ -175,82 +175,6 @@ def _pairs(given: Arguments) -> Data:
     return tokenizer, (training, validation), max(given.context, longest + 1)  # <bos> is read too
 
 
-def _generate(given: Arguments) -> None:
-    """Let a trained model go on from a prompt; the text appears as it is written.
-
-        python -m transformer_lib generate --prompt "Friends, " --tokens 300
-
-    It needs what `train` has made of a text. Each token is drawn at random from the model's
-    probabilities; the options make likely tokens likelier, or leave unlikely ones out.
-
-    The text may be longer than the model's context: it then sees only the newer part.
-    """
-    check_whole("tokens", given.tokens)
-    sampling = Sampling(  # which says what is wrong before a model is looked for
-        temperature=given.temperature,
-        top_k=given.top_k,
-        top_p=given.top_p,
-        min_p=given.min_p,
-        repetition_penalty=given.repetition_penalty,
-    )
-    model, tokenizer = _load(given, CausalLM)
-    context = model.config.max_len
-    writer = CompiledDecoder(model, context) if given.compile else model
-    if given.seed is not None:
-        torch.manual_seed(given.seed)
-    ids, pending = _encode(tokenizer, given.prompt), list[int]()
-    end = len(ids) + given.tokens
-    print(given.prompt, end="", flush=True)
-    while len(ids) < end and ids[-1] != tokenizer.eos_id:
-        known = ids if len(ids) <= context else ids[-(context // 2) - 1 :]  # empty it by half
-        tokens = stream(
-            writer,
-            torch.tensor([known], device=given.device),
-            max_new_tokens=min(end - len(ids), context + 1 - len(known)),
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            eos_id=tokenizer.eos_id,
-        )
-        for token in tokens:
-            ids.append(int(token))
-            pending.append(int(token))
-            text = tokenizer.decode(pending)
-            if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # else a character is half there
-                print(text, end="", flush=True)
-                pending.clear()
-    print(tokenizer.decode(pending))
-
-
-def _translate(given: Arguments) -> None:
-    """Translate texts with a model that `train` has made of pairs.
-
-        python -m transformer_lib translate "two hundred and forty-one" seven
-        echo twelve | python -m transformer_lib translate --beams 4
-
-    One line comes out for each text; without texts, for each line of the standard input that is
-    not empty. More beams look further ahead: they follow so many translations at once and keep
-    the likeliest.
-
-    The model that comes with the book turns English number words into German ones.
-    """
-    model, tokenizer = _load(given, Seq2SeqLM)
-    for text in given.text or filter(str.strip, sys.stdin):
-        source = torch.tensor([_encode(tokenizer, text.strip())], device=given.device)
-        start = torch.full_like(source[:, :1], tokenizer.bos_id)
-        ids, _ = beam_search(
-            model,
-            start,
-            source=source,
-            n_beams=given.beams,
-            max_new_tokens=model.config.max_len,
-            eos_id=tokenizer.eos_id,
-        )
-        print(tokenizer.decode(ids[0, 0].tolist()), flush=True)
-
-
 def _trace(given: Arguments) -> None:
     """Show every step of a forward pass: shapes, parameters, operations, memory.
 
@@ -294,22 +218,6 @@ def _presets(_: Arguments) -> None:
         print(line.format(name, kind, *sizes, preset.published, preset.source))
 
 
-def _load(given: Arguments, kind: type[LanguageModel]) -> tuple[LanguageModel, Tokenizer]:
-    """Return a trained model of this kind, and its tokenizer."""
-    if not (given.model / "model.json").is_file():
-        raise ValueError(f"there is no finished model in {given.model}; `train` makes one")
-    model = load_model(given.model, given.device)
-    if not isinstance(model, kind):
-        raise ValueError(f"{given.model} has a {type(model).__name__}; expected a {kind.__name__}")
-    return model, Tokenizer.load(given.model / "tokenizer.json")
-
-
-def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    if not text:
-        raise ValueError("the text is empty; the model needs something to read")
-    return tokenizer.encode(text)
-
-
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Shows defaults, and descriptions as they were written."""
 
@@ -340,29 +248,6 @@ def _train_options(parser: ArgumentParser) -> None:
     add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
 
 
-def _generate_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--model", type=Path, default=Path("runs/shakespeare"), help="the folder `train` wrote")
-    add("--prompt", default="\n", help="what to go on from (default: %(default)r)")
-    add("--tokens", type=int, default=500, help="how many to write")
-    add("--temperature", type=float, default=0.8, help="0: the likeliest always; 1: as learned")
-    add("--top-k", type=int, help="draw only from so many of the likeliest")
-    add("--top-p", type=float, default=0.95, help="only from the likeliest with so much together")
-    add("--min-p", type=float, default=0.0, help="only from those with so much of the best one's")
-    add("--repetition-penalty", type=float, default=1.0, help="above 1: avoid what was there")
-    add("--seed", type=int, help="the same number, the same text")
-    add("--compile", action="store_true", help="translate the model into faster code first")
-    add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
-
-
-def _translate_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("text", nargs="*", help="what to translate; if left out, lines from the standard input")
-    add("--model", type=Path, default=BOOK / "results/numbers", help="the folder `train` wrote")
-    add("--beams", type=int, default=1, help="how many translations are followed at once")
-    add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
-
-
 def _trace_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", help="a preset, or the folder of a trained model")
@@ -373,8 +258,9 @@ def _trace_options(parser: ArgumentParser) -> None:
 # Each is described by its docstring.
 COMMANDS: dict[Callable[[Arguments], None], Callable[[ArgumentParser], None]] = {
     _train: _train_options,
-    _generate: _generate_options,
-    _translate: _translate_options,
+    generate: generate_options,
+    chat: chat_options,
+    translate: translate_options,
     _trace: _trace_options,
     _presets: lambda parser: None,  # there is nothing to choose
 }
@@ -384,7 +270,7 @@ def _make_parser() -> _Parser:
     parser = _Parser("python -m transformer_lib", description=__doc__, formatter_class=_Help)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for run, add_options in COMMANDS.items():
-        name, text = run.__name__.strip("_"), getdoc(run) or ""
+        name, text = run.__name__.strip("_"), (getdoc(run) or "").split("\n\nArgs:")[0]
         added = commands.add_parser(name, help=text.split("\n")[0], formatter_class=_Help)
         added.description = text
         added.set_defaults(command=run)

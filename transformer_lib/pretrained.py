@@ -5,7 +5,7 @@ import logging
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,6 +18,8 @@ from transformer_lib.hugging_face import Family, Layout, Model
 from transformer_lib.hugging_face.family import Settings, Tensors, is_copy
 from transformer_lib.hugging_face.layouts import SAME
 from transformer_lib.hugging_face.settings import find_family, read_config, write_settings
+from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
+from transformer_lib.models import CausalLM
 
 
 class _OpenFile(Protocol):
@@ -32,13 +34,40 @@ Places = dict[str, tuple[list[str], Layout]]  # our parameters that a tensor hol
 _LOGGER = logging.getLogger(__name__)
 # All that is downloaded: other files may hold the same weights in another precision.
 _DOWNLOADED = ("config.json", "model.safetensors", "model-*-of-*.safetensors")
+_TOKENIZER = "tokenizer.json"
+_WITH_TOKENIZER = (
+    _TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+    "chat_template.jinja",
+)  # fmt: skip
 _INDEX = "model.safetensors.index.json"  # which shard holds a tensor
 _HEADS = ("cls.", "classifier.", "lm_head.")  # these tensors never have the family's prefix
 
 
+class Pretrained(NamedTuple):
+    """What a checkpoint holds: ``model, tokenizer = load_pretrained(...)``.
+
+    Args:
+        model: the model, in evaluation mode.
+        tokenizer: what it was trained with; ``None`` if the files hold none, or if it is not asked
+            for. Those of BERT, T5 and ViT are not read.
+
+    Example:
+        >>> Pretrained._fields
+        ('model', 'tokenizer')
+    """
+
+    model: Model
+    tokenizer: PretrainedTokenizer | None
+
+
 def load_pretrained(
-    name: str | Path, *, dtype: torch.dtype = torch.float32, revision: str | None = None
-) -> Model:
+    name: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    revision: str | None = None,
+    with_tokenizer: bool = True,
+) -> Pretrained:
     """Read a Hugging Face checkpoint of one of the families that our models can follow.
 
     These are BERT, GPT-2, LLaMA (also SmolLM), Mistral, Qwen 2 and 3, Gemma 2 and 3 (text), OLMo 2,
@@ -53,16 +82,20 @@ def load_pretrained(
             there is no folder of that name, a name on the hub such as ``"openai-community/gpt2"``,
             which is downloaded.
         dtype: the floating-point type the weights are converted to.
+        device: where the model is put.
         revision: for a name on the hub the branch, tag or commit; the newest if left out, so what
             is read may change. The commit that was read is logged as information.
+        with_tokenizer: whether to read the tokenizer of a ``CausalLM`` too, if there is one.
 
     Returns:
-        One of our models in evaluation mode. BERT becomes a ``MaskedLM``, a ``SequenceClassifier``
-        (without classes if the file is the bare model) or, if it has no pooler, an ``Encoder``;
-        T5 a ``Seq2SeqLM``, ViT a ``VisionTransformer``, and all others a ``CausalLM``.
+        One of our models in evaluation mode, and its tokenizer. BERT becomes a ``MaskedLM``, a
+        ``SequenceClassifier`` (without classes if the file is the bare model) or, if it has no
+        pooler, an ``Encoder``; T5 a ``Seq2SeqLM``, ViT a ``VisionTransformer``, and all others a
+        ``CausalLM``.
 
     Raises:
-        ImportError: if a name on the hub is given and ``huggingface_hub`` is not installed.
+        ImportError: if a name on the hub is given and ``huggingface_hub`` is not installed, or if
+            the tokenizer needs ``regex``.
         OSError: if it cannot be downloaded.
         ValueError: if the checkpoint is damaged or is not one of these, or if a folder is given and
             a revision.
@@ -76,7 +109,7 @@ def load_pretrained(
         ... )
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_pretrained(CausalLM(config), folder)
-        ...     model = load_pretrained(folder)
+        ...     model, tokenizer = load_pretrained(folder)
         >>> model(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 100])
     """
@@ -92,8 +125,12 @@ def load_pretrained(
         model = family.architectures[architecture](config, settings, tensors)
     places = _places(model, family)
     _check_names(places, tensors, family, f"{architecture} in {folder}")
-    model.load_state_dict(_read_parameters(model, places, tensors, dtype), assign=True)
-    return model.eval()
+    parameters = _read_parameters(model, places, tensors, dtype, torch.device(device))
+    model.load_state_dict(parameters, assign=True)
+    tokenizer = None
+    if with_tokenizer and isinstance(model, CausalLM) and (folder / _TOKENIZER).is_file():
+        tokenizer = PretrainedTokenizer.from_folder(folder)
+    return Pretrained(model.eval(), tokenizer)
 
 
 def save_pretrained(model: Model, folder: str | Path) -> None:
@@ -144,7 +181,7 @@ def _find_folder(name: str | Path, revision: str | None) -> Path:
             f"there is no folder {str(name)!r}; to look for it on the hub, install huggingface_hub"
         ) from None
     try:
-        wanted = [*_DOWNLOADED, _INDEX]
+        wanted = [*_DOWNLOADED, _INDEX, *_WITH_TOKENIZER]
         folder = Path(snapshot_download(str(name), revision=revision, allow_patterns=wanted))
     except (OSError, ValueError) as error:
         raise OSError(
@@ -237,7 +274,7 @@ def _check_names(places: Places, tensors: Tensors, family: Family, whose: str) -
 
 
 def _read_parameters(
-    model: Model, places: Places, tensors: Tensors, dtype: torch.dtype
+    model: Model, places: Places, tensors: Tensors, dtype: torch.dtype, device: torch.device
 ) -> dict[str, nn.Parameter]:
     """Read every tensor, check its shape, and cut it into parameters; tied ones are one object."""
     ours = model.state_dict()
@@ -251,7 +288,7 @@ def _read_parameters(
             raise ValueError(f"{name} has dtype {tensor.dtype}; expected a floating-point type")
         # A copy, because the tensors of safetensors change when their file does.
         pieces = [
-            nn.Parameter(piece.to(dtype, copy=True, memory_format=torch.contiguous_format))
+            nn.Parameter(piece.to(device, dtype, copy=True, memory_format=torch.contiguous_format))
             for piece in layout.read(tensor, ours[names[0]].shape)
         ]
         parameters.update(zip(names, cycle(pieces), strict=False))

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import json
 import os
 import re
 import shlex
@@ -10,20 +11,24 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 import pytest
+import tokenizers
 import torch
 
-from transformer_lib import cli
+from transformer_lib import cli, cli_text
 from transformer_lib.config import TransformerConfig
 from transformer_lib.files import lock_folder
+from transformer_lib.generation import generate
 from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
+from transformer_lib.pretrained import load_pretrained, save_pretrained
 from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 
 TINY = ["--layers", "1", "--d-model", "8", "--heads", "2"]
-COMMANDS = ("train", "generate", "translate", "trace", "presets")
+COMMANDS = ("train", "generate", "chat", "translate", "trace", "presets")
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "forty": "vierzig"}
 WAITING = """  # `python -m transformer_lib`, but at step 4 training waits for Ctrl-C
 import runpy, time
@@ -203,7 +208,7 @@ class TestTrainAndGenerate:
         def stream(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli, "stream", stream)
+        monkeypatch.setattr(cli_text, "stream", stream)
         assert cli.main(["generate", "--model", str(writer)]) == 130
         assert capsys.readouterr().err == ""
 
@@ -245,7 +250,7 @@ class TestStreaming:
                 if token == CharTokenizer().eos_id:
                     return
 
-        monkeypatch.setattr(cli, "stream", stream)
+        monkeypatch.setattr(cli_text, "stream", stream)
         monkeypatch.setattr(sys, "stdout", terminal)
         assert cli.main(["generate", "--model", str(folder), *options]) == 0
         return terminal.pieces, prompts
@@ -290,7 +295,7 @@ class TestStreaming:
 
     def test_compiled_decoding_is_used_if_asked_for(self, folder, monkeypatch, capsys):
         made = []
-        monkeypatch.setattr(cli, "CompiledDecoder", lambda *of: made.append(of) or of[0])
+        monkeypatch.setattr(cli_text, "CompiledDecoder", lambda *of: made.append(of) or of[0])
         run(capsys, "generate", "--model", str(folder), "--tokens", "2", "--compile")
         assert [(type(model), length) for model, length in made] == [(CausalLM, 7)]
 
@@ -363,6 +368,75 @@ class TestTraceAndPresets:
         printed = run(capsys, "trace", str(translator), "--batch", "2", "--length", "5")
         assert printed.startswith("Seq2SeqLM")
         assert "with B=2 S=5 H=4 D=48" in printed
+
+
+CHAT = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["one two three four five six seven"] * 9, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": "<|end|>", "chat_template": CHAT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    torch.manual_seed(0)
+    small = {"vocab_size": tokenizer.get_vocab_size(), "max_len": 200, "d_model": 16}
+    config = replace(PRESETS["qwen3-0.6b"].config, **small, d_ff=32, n_layers=2, head_width=8)
+    save_pretrained(CausalLM(replace(config, n_heads=2, n_kv_heads=1)), folder)
+    return folder
+
+
+class TestCheckpoints:
+    """What `load_pretrained` reads can write, too."""
+
+    def test_a_checkpoint_goes_on_from_a_prompt(self, checkpoint, capsys):
+        options = ("--prompt", "one two", "--tokens", "12", "--temperature", "0")
+        printed = run(capsys, "generate", "--model", str(checkpoint), *options)
+        model, tokenizer = load_pretrained(checkpoint)
+        prompt = torch.tensor([tokenizer.encode("one two")])
+        ids = generate(model, prompt, max_new_tokens=12, eos_id=tokenizer.eos_ids)
+        assert printed == "one two" + tokenizer.decode(ids[0, prompt.shape[1] :].tolist()) + "\n"
+        assert run(capsys, "generate", "--model", str(checkpoint), *options, "--dtype", "bfloat16")
+
+    def test_messages_are_answered_with_all_before_in_view(self, checkpoint, capsys, monkeypatch):
+        asked, write = [], cli_text.stream
+
+        def stream(model, prompt, **options):
+            asked.append(prompt[0].tolist())
+            return write(model, prompt, **options)
+
+        monkeypatch.setattr(cli_text, "stream", stream)
+        monkeypatch.setattr(sys, "stdin", io.StringIO("one<|end|>\ntwo\n\nthree\n"))
+        options = ("--tokens", "8", "--temperature", "0", "--system", "six")
+        answers = run(capsys, "chat", "--model", str(checkpoint), *options)
+        _, tokenizer = load_pretrained(checkpoint)
+        first = tokenizer.decode(asked[0], skip_special=False)
+        assert first == "<|system|>six<|end|><|user|>one<|end|><|end|><|assistant|>"
+        assert asked[0].count(tokenizer.eos_ids[0]) == 2  # nobody can forge one
+        second = tokenizer.decode(asked[1], skip_special=False)
+        assert second.startswith(first)
+        assert second.endswith("<|end|><|user|>two<|end|><|assistant|>")
+        assert len(asked) == 2  # an empty line ends it
+        assert answers.endswith("\n")
+
+    def test_what_is_missing_is_said(self, checkpoint, writer, tmp_path, capsys):
+        assert "has no chat template" in fail(capsys, "chat", "--model", writer)
+        for name in ("config.json", "model.safetensors"):
+            (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
+        assert "has no tokenizer.json" in fail(capsys, "generate", "--model", tmp_path)
 
 
 class TestHelp:

@@ -106,7 +106,7 @@ def both(tmp_path_factory):
             default = FAMILIES.get(name, (kind, settings))
             theirs, folder = their_model(*default), tmp_path_factory.mktemp("family")
             theirs.save_pretrained(folder)
-            made[name] = theirs, load_pretrained(folder)
+            made[name] = theirs, load_pretrained(folder).model
         return made[name]
 
     return get
@@ -127,7 +127,7 @@ def test_all_families_say_what_transformers_says():
         theirs = their_model(kind, settings)
         with tempfile.TemporaryDirectory() as folder:
             theirs.save_pretrained(folder)
-            ours = load_pretrained(folder)
+            ours = load_pretrained(folder).model
         text = ids(2, 24)
         check_close(ours(text), theirs(text).logits)
 
@@ -137,7 +137,7 @@ def test_files_of_all_families_are_read_by_transformers():
     for kind, settings in FAMILIES.values():
         with tempfile.TemporaryDirectory() as folder:
             their_model(kind, settings).save_pretrained(folder)
-            config = load_pretrained(folder).config
+            config = load_pretrained(folder).model.config
         mine = CausalLM(replace(config, rope_pairing="interleaved")).eval()
         for weight in mine.parameters():
             weight.normal_(std=0.3, generator=torch.Generator().manual_seed(weight.numel()))
@@ -145,7 +145,7 @@ def test_files_of_all_families_are_read_by_transformers():
             save_pretrained(mine, folder)
             read = transformers.AutoModelForCausalLM.from_pretrained
             theirs = read(folder, attn_implementation="eager").eval()
-            assert load_pretrained(folder).config == config
+            assert load_pretrained(folder).model.config == config
         text = ids(2, 20)
         check_close(theirs(text).logits, mine(text))
 

@@ -40,6 +40,7 @@ FLOORS = {
     "losses": 3,
     "hugging_face": 4,
     "pretrained": 4,
+    "text_stream": 4,
     "tracing": 4,
     "saving": 4,
     "tokenizers": 4,
@@ -59,6 +60,7 @@ FLOORS = {
     "generation": 4,
     "beams": 4,
     "cli": 5,
+    "cli_text": 5,
     "__main__": 5,
 }
 EXPORTS = transformer_lib._MODULES  # a name of the package itself counts as its module

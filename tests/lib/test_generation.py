@@ -168,7 +168,7 @@ def saved_and_loaded(folder, kind, **config):
         for parameter in theirs.parameters():
             parameter.normal_(std=0.3)
     theirs.save_pretrained(folder)
-    return theirs, load_pretrained(folder)
+    return theirs, load_pretrained(folder).model
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.4])

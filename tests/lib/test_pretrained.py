@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
+from transformer_lib import pretrained
 from transformer_lib.config import TransformerConfig
 from transformer_lib.encoder_decoder import Decoder, Encoder
 from transformer_lib.hugging_face.settings import find_family, read_config
@@ -27,7 +28,7 @@ from transformer_lib.models import (
 )
 from transformer_lib.parts import Parts
 from transformer_lib.presets import PRESETS
-from transformer_lib.pretrained import load_pretrained, save_pretrained
+from transformer_lib.pretrained import save_pretrained
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 import transformers
@@ -35,6 +36,11 @@ from huggingface_hub.utils import filter_repo_objects
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
+
+
+def load_pretrained(*args, **options):
+    """The model alone."""
+    return pretrained.load_pretrained(*args, **options).model
 
 
 def check_close(actual, expected, largest=1.0, message=None):

@@ -64,7 +64,7 @@ def write_hugging_face(folder, age):
 
 
 def read_hugging_face(folder):
-    return parts_are_new(load_pretrained(folder), folder)
+    return parts_are_new(load_pretrained(folder).model, folder)
 
 
 WRITERS = {
