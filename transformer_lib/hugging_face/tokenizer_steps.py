@@ -224,7 +224,7 @@ def read_metaspace(part: Part) -> tuple[str, str]:
         part: the part.
 
     Returns:
-        The sign for a space, and where one more is put: ``"always"``, ``"first"`` or ``"never"``.
+        The sign for a space, and ``"always"``, ``"first"`` or ``"never"`` for one more in front.
 
     Raises:
         ValueError: if there is no such place, or if an old name for it says something else.
