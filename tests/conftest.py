@@ -1,8 +1,12 @@
-"""Turn on the run-time shape checks before the library is imported."""
+"""Turn on the run-time shape checks before the library is imported, and the network off."""
+
+import os
 
 import pytest
 import torch
 from jaxtyping import config, install_import_hook
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports transformers
 
 # As in static typing, an int may stand where a float is asked for.
 install_import_hook(

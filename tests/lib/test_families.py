@@ -1,17 +1,13 @@
 """Today's families of decoders against transformers: cached, padded, written, and beyond."""
 
-import os
 import tempfile
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from torch.testing import assert_close
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-
 import transformers
+from torch.testing import assert_close
 
 from transformer_lib.bounded import BoundedAttention
 from transformer_lib.cache import KeyValueCache

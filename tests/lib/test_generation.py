@@ -3,11 +3,11 @@
 import copy
 import itertools
 import math
-import os
 from functools import partial
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import (
@@ -19,6 +19,7 @@ from tiny_models import (
     tiny_configs,
 )
 from torch.testing import assert_close
+from transformers.generation import logits_process
 
 from transformer_lib.beams import beam_search
 from transformer_lib.data import pad
@@ -32,10 +33,6 @@ from transformer_lib.sampling import (
     choose_token,
     filter_logits,
 )
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-import transformers
-from transformers.generation import logits_process
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import os
 import pathlib
 import re
 import shutil
@@ -11,6 +10,7 @@ from itertools import combinations
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer
 from torch.testing import assert_close
 
@@ -18,9 +18,6 @@ from transformer_book import minilm
 from transformer_lib.masks import token_mask
 from transformer_lib.models import SequenceClassifier, mean_over_tokens
 from transformer_lib.pretrained import load_pretrained, save_pretrained
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-import transformers
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -1,7 +1,6 @@
 """pretrained: equal to transformers on random weights, both ways; strict about what it reads."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
@@ -29,10 +30,6 @@ from transformer_lib.models import (
 from transformer_lib.parts import Parts
 from transformer_lib.presets import PRESETS
 from transformer_lib.pretrained import save_pretrained
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-import transformers
-from huggingface_hub.utils import filter_repo_objects
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
