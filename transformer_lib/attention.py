@@ -187,6 +187,7 @@ class MultiHeadAttention(nn.Module):
     """
 
     fused = True
+    cap: float | None = None  # of the scores; see BoundedAttention
 
     def __init__(
         self,
@@ -315,7 +316,9 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H T S"]]:
         """Do so by the readable formula; return what was found and the weights."""
         k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)  # (B, H, S, K)
-        return attention(q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout)
+        return attention(
+            q, k, v, mask, bias=bias, causal=causal, scale=self.scale, cap=self.cap, dropout=dropout
+        )
 
     def merge(self, heads: Float[Tensor, "B H T K"]) -> Float[Tensor, "B T D"]:
         """Lay the heads side by side again, ``(B, T, H * K)``, and mix them."""

@@ -248,7 +248,7 @@ class Stack(nn.Module):
             return None
         if not seen:
             return None
-        mask, bias, _ = seen[max(seen)]  # a window is for nobody to leave out
+        mask, bias, _ = seen[max(seen)]  # of local layers, if there are any
         return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, bias)
 
     def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:

@@ -9,9 +9,8 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer_lib.attention import MultiHeadAttention, attention
+from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import TransformerConfig
-from transformer_lib.fused import repeat_heads
 from transformer_lib.norms import make_norm
 from transformer_lib.positions import rotate
 
@@ -83,20 +82,3 @@ class BoundedAttention(MultiHeadAttention):
             return super().attend(q, k, v, mask, bias, causal=causal)
         dropout = self.dropout if self.training else 0.0
         return self.look_up(q, k, v, mask, bias, causal=causal, dropout=dropout)[0]
-
-    def look_up(
-        self,
-        q: Float[Tensor, "B H T K"],
-        k: Float[Tensor, "B G S K"],
-        v: Float[Tensor, "B G S K"],
-        mask: Bool[Tensor, "..."] | None = None,
-        bias: Float[Tensor, "..."] | None = None,
-        *,
-        causal: bool = False,
-        dropout: float = 0.0,
-    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H T S"]]:
-        """Look queries up by the readable formula, with the cap."""
-        k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)
-        return attention(
-            q, k, v, mask, bias=bias, causal=causal, scale=self.scale, cap=self.cap, dropout=dropout
-        )

@@ -1,5 +1,6 @@
 """Files that are whole or not there; one writer at a time."""
 
+import json
 import os
 import platform
 import sys
@@ -91,6 +92,34 @@ def why_missing(path: Path) -> str:
     if path.exists() or not _unfinished(path).exists():
         return ""
     return "; it was being written when its writer stopped: write it again"
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """Read a JSON file that holds an object.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ValueError: if it is missing or damaged, or holds something else.
+
+    Example:
+        >>> read_object(Path("nowhere/config.json"))
+        Traceback (most recent call last):
+        ValueError: nowhere has no config.json
+    """
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}{why_missing(path)}")
+    try:
+        content: object = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("expected an object")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return content
 
 
 @contextmanager

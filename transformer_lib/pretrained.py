@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformer_lib.feedforward import ACTIVATIONS
-from transformer_lib.files import whole_files, why_missing
+from transformer_lib.files import read_object, whole_files
 from transformer_lib.hugging_face import Family, Layout, Model
-from transformer_lib.hugging_face.family import Settings, Tensors, is_copy
+from transformer_lib.hugging_face.family import Tensors, is_copy
 from transformer_lib.hugging_face.layouts import SAME
 from transformer_lib.hugging_face.settings import find_family, read_config, write_settings
 from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
@@ -116,7 +116,7 @@ def load_pretrained(
     if not dtype.is_floating_point:
         raise ValueError(f"dtype={dtype} must be a floating-point type")
     folder = _find_folder(name, revision)
-    settings = _read_json(folder / "config.json")
+    settings = read_object(folder / "config.json")
     family, architecture = find_family(settings)
     settings = family.one_spelling(settings)
     tensors = _open_tensors(folder, family)
@@ -191,18 +191,6 @@ def _find_folder(name: str | Path, revision: str | None) -> Path:
     return folder
 
 
-def _read_json(path: Path) -> Settings:
-    if not path.is_file():
-        raise ValueError(f"{path.parent} has no {path.name}{why_missing(path)}")
-    try:
-        content: object = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("expected an object")
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    return content
-
-
 def _open_tensors(folder: Path, family: Family) -> Tensors:
     """Open the files with the weights; the tensors go by the names of the tables."""
     files = ["model.safetensors"]
@@ -231,7 +219,7 @@ def _read_index(path: Path) -> list[str]:
 
     What a file in the folder links to is not looked at: the hub's own folders are full of links.
     """
-    listed = _read_json(path).get("weight_map")
+    listed = read_object(path).get("weight_map")
     if not isinstance(listed, dict) or not listed:
         raise ValueError(f"{path} has no weight_map that says which file each tensor is in")
     for file in listed.values():

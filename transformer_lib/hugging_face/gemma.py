@@ -5,7 +5,6 @@ from dataclasses import replace
 from transformer_lib.hugging_face.family import Settings, check_setting, whole_setting
 from transformer_lib.hugging_face.layouts import Model
 from transformer_lib.hugging_face.llama import (
-    LLAMA,
     QUERY_KEY_NORMS,
     like_llama,
     more_fields,
@@ -13,6 +12,7 @@ from transformer_lib.hugging_face.llama import (
 )
 from transformer_lib.hugging_face.rope import one_rope_spelling, rope_settings
 from transformer_lib.hugging_face.windows import layer_types, read_pattern
+from transformer_lib.presets import PRESETS
 
 _NORMS = {
     "stack.blocks.N.attention_norm": "layers.N.input_layernorm",
@@ -20,25 +20,7 @@ _NORMS = {
     "stack.blocks.N.feed_forward_norm": "layers.N.pre_feedforward_layernorm",
     "stack.blocks.N.feed_forward_update_norm": "layers.N.post_feedforward_layernorm",
 }
-_GEMMA2 = replace(
-    LLAMA.base,
-    vocab_size=256_000,
-    max_len=8192,
-    d_model=2304,
-    n_heads=8,
-    n_kv_heads=4,
-    head_width=256,
-    d_ff=9216,
-    n_layers=26,
-    norm_position="both",
-    norm_offset=1.0,
-    activation="geglu_tanh",
-    scale_embeddings=True,
-    tie_embeddings=True,
-    attention_scale=256**-0.5,
-    window=4096,
-    window_pattern="LG",
-)
+_GEMMA2 = replace(PRESETS["gemma-2-2b"].config, rope_pairing="split")
 _KNOWN = (
     "query_pre_attn_scalar", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
     "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "rope_local_base_freq",
@@ -84,7 +66,7 @@ GEMMA2 = like_llama(
     "Gemma 2",
     "gemma2",
     "Gemma2ForCausalLM",
-    replace(_GEMMA2, score_cap=50.0, logit_cap=30.0),
+    _GEMMA2,
     settings={"hidden_activation": "activation"},
     must_be={"use_bidirectional_attention": False},
     tensors=_NORMS,
@@ -129,7 +111,15 @@ GEMMA3 = like_llama(
     "Gemma 3",
     "gemma3_text",
     "Gemma3ForCausalLM",
-    replace(_GEMMA2, vocab_size=262_208, max_len=131_072, qk_norm="head", rope_theta=1_000_000.0),
+    replace(
+        _GEMMA2,
+        vocab_size=262_208,
+        max_len=131_072,
+        qk_norm="head",
+        rope_theta=1_000_000.0,
+        score_cap=None,
+        logit_cap=None,
+    ),
     settings={"hidden_activation": "activation"},
     must_be={"use_bidirectional_attention": False},
     tensors={**_NORMS, **QUERY_KEY_NORMS},

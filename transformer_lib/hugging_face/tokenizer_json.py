@@ -5,12 +5,11 @@ format of the ``tokenizers`` library, and gives the same ids as that library: GP
 Mistral, Gemma, Qwen, SmolLM2, OLMo 2 and others whose model is byte-pair encoding.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from transformer_lib.files import why_missing
+from transformer_lib.files import read_object
 from transformer_lib.hugging_face.added_tokens import AddedToken, AddedTokens
 from transformer_lib.hugging_face.chat import Messages, protect, render_chat
 from transformer_lib.hugging_face.tokenizer_decoders import read_decoder
@@ -140,7 +139,7 @@ class PretrainedTokenizer:
         """
         folder = Path(folder)
         config, names, generation = (
-            _read_json(folder / name) if (folder / name).is_file() else None
+            read_object(folder / name) if (folder / name).is_file() else None
             for name in (
                 "tokenizer_config.json",
                 "special_tokens_map.json",
@@ -148,7 +147,7 @@ class PretrainedTokenizer:
             )
         )
         roles = {**(names or {}), **(config or {})}
-        settings = _read_json(folder / "tokenizer.json")
+        settings = read_object(folder / "tokenizer.json")
         tokenizer = cls(
             settings,
             {
@@ -182,7 +181,7 @@ class PretrainedTokenizer:
             ImportError: if a pattern needs the package ``regex``, which is not installed.
             ValueError: if the file is missing, damaged or not supported.
         """
-        return cls(_read_json(Path(path)))
+        return cls(read_object(Path(path)))
 
     @classmethod
     def from_ranks(
@@ -351,18 +350,6 @@ _BYTES_ONLY = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": Fals
 
 def _part(settings: Part, name: str) -> Part | None:
     return None if settings.get(name) is None else read_field(settings, name, dict)
-
-
-def _read_json(path: Path) -> Part:
-    if not path.is_file():
-        raise ValueError(f"{path.parent} has no {path.name}{why_missing(path)}")
-    try:
-        content: object = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("expected an object")
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    return content
 
 
 def _name(token: object) -> str | None:
