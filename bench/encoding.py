@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,6 +56,13 @@ class Encoding:
     def ours(self) -> Run:
         """Build our `Encoder`."""
         run: Run = torch.no_grad()(lambda: self.model(self.ids, self.mask))
+        return run
+
+    def padded(self) -> Run:
+        """Build the same one so that it keeps padding, as it must when somebody listens."""
+        model = copy.deepcopy(self.model)
+        model.stack.register_forward_hook(lambda *_: None)
+        run: Run = torch.no_grad()(lambda: model(self.ids, self.mask))
         return run
 
     def torch_nn(self, *, nested: bool) -> Run:

@@ -35,6 +35,23 @@ class RepeatedHeads(MultiHeadAttention):
         return F.scaled_dot_product_attention(q, k, v)
 
 
+class PytorchGroups(MultiHeadAttention):
+    """Leaves the groups to PyTorch."""
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Any = None,
+        bias: Tensor | None = None,
+        *,
+        causal: bool = False,
+    ) -> Tensor:
+        """Attend as PyTorch does when it is told that heads are shared."""
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
 @dataclass(frozen=True)
 class GroupedQueries:
     """A layer of grouped-query attention that reads one new token.
@@ -105,6 +122,7 @@ class GroupedQueries:
         competitors = [
             Competitor("ours", lambda: build(MultiHeadAttention)),
             Competitor("repeated keys", lambda: build(RepeatedHeads)),
+            Competitor("enable_gqa", lambda: build(PytorchGroups)),
         ]
         what = "a whole layer" if whole_layer else "attention alone"
         title = f"Grouped-query attention, one token, {self.n_keys:,} keys: {what}"

@@ -95,6 +95,7 @@ def _generation_on_cpu(generation: Generation, *, compiled: bool) -> Case:
 def _encoder(encoding: Encoding) -> Case:
     competitors = (
         Competitor("ours", encoding.ours),
+        Competitor("ours, padding kept", encoding.padded),
         Competitor("torch.nn", partial(encoding.torch_nn, nested=False)),
         Competitor("torch.nn, nested", partial(encoding.torch_nn, nested=True)),
         Competitor("transformers", encoding.transformers),
@@ -180,6 +181,7 @@ def _generation_on_gpu(generation: Generation) -> Case:
     competitors = (
         *_ours_on_gpu(generation),
         Competitor(f"{PLAIN}, no cache", partial(generation.plain, use_cache=False)),
+        Competitor(f"{PLAIN}, sliced cache", partial(generation.plain, use_cache=True)),
         Competitor("transformers", generation.transformers),
         Competitor("transformers, static", static, compiled=True),
     )

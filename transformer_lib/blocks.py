@@ -246,7 +246,8 @@ class Stack(nn.Module):
         """Where the real tokens are, if the others may be left out."""
         if memory is not None or cache is not None or x.shape[2:] != (self.config.d_model,):
             return None
-        if not seen:
+        scaling = self.config.rope_scaling
+        if not seen or (scaling is not None and scaling.kind == "ntk"):  # padding counts there
             return None
         mask, bias, _ = seen[max(seen)]  # of local layers, if there are any
         return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, bias)

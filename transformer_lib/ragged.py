@@ -7,6 +7,7 @@ about it. :class:`Rows` takes the padding out before the layers and puts it back
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
@@ -14,13 +15,17 @@ from torch.nn.modules import module as all_modules
 from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.fused import fused_attention
 from transformer_lib.hooks import HOOKS
+from transformer_lib.precision import autocast_dtype
 
 Methods = Mapping[type[nn.Module], Mapping[str, object]]
 
-# What it costs to leave padding out of one layer, in multiplications of the same time: so many for
-# each sequence, which attends in a call of its own.
+# What it costs to leave padding out of one layer, in multiplications of the same time: on a CPU so
+# many for each sequence, which attends in a call of its own; on a GPU so many for all of them, as
+# the CPU has to wait until it knows the lengths.
 COST_OF_A_SEQUENCE = 2_000_000
+COST_ON_A_GPU = 5_000_000_000
 
+_SHORT = (torch.float16, torch.bfloat16)
 _ACTIVATIONS = {None, *(function for function, _ in ACTIVATIONS.values())}
 
 
@@ -36,6 +41,7 @@ class Rows:
 
     Attributes:
         lengths: the number of real tokens of each sequence that has any.
+        starts: where each of them begins in the long row, and behind them where the row ends.
         has_holes: whether there is padding, or another row, inside a sequence.
 
     Example:
@@ -55,7 +61,9 @@ class Rows:
         real = (owners >= 0).flatten()
         self.index = real.nonzero().squeeze(1)  # (N,)
         own = owners.flatten()[self.index]
-        self.lengths: list[int] = own.unique_consecutive(return_counts=True)[1].tolist()
+        counts = own.unique_consecutive(return_counts=True)[1]
+        self.lengths: list[int] = counts.tolist()
+        self.starts = F.pad(counts.cumsum(0), (1, 0)).int()
         self.has_holes = bool(((self.index.diff() > 1) & (own.diff() == 0)).any())
 
     def drop(self, x: Shaped[Tensor, "b T *rest"]) -> Shaped[Tensor, "1 N *rest"]:
@@ -100,6 +108,8 @@ def attend_by_row(
         >>> attend_by_row(q, q, v, Rows(torch.tensor([[0, 0, -1], [1, -1, -1]])))[0, 0, :, 0]
         tensor([2., 2., 9.])
     """
+    if _has_kernel(q) and bias is None:
+        return _attend_at_once(q, k, v, rows, causal, scale)
     found = []
     pieces = (x.split(rows.lengths, dim=2) for x in (q, k, v))
     for n, (own_q, own_k, own_v) in zip(rows.lengths, zip(*pieces, strict=True), strict=True):
@@ -110,6 +120,23 @@ def attend_by_row(
         )  # fmt: skip
         found.append(heads.transpose(1, 2))  # as the kernel has stored it, and as it is read next
     return torch.cat(found, dim=1).transpose(1, 2)
+
+
+def _has_kernel(q: Float[Tensor, "1 H N K"]) -> bool:
+    """Whether there is a kernel for many sequences in one row."""
+    return q.device.type == "cuda" and q.dtype in _SHORT and q.shape[-1] in range(8, 257, 8)
+
+
+def _attend_at_once(
+    q: Tensor, k: Tensor, v: Tensor, rows: Rows, causal: bool, scale: float | None
+) -> Tensor:
+    """All sequences by one kernel, which is told where each begins."""
+    tokens = [x[0].transpose(0, 1) for x in (q, k, v)]  # (N, H, K), (N, G, K), (N, G, K)
+    places = (rows.starts, rows.starts, max(rows.lengths), max(rows.lengths))
+    # What scaled_dot_product_attention calls, which itself knows no lengths. It has a backward.
+    kernel = torch.ops.aten._flash_attention_forward
+    found: Tensor = kernel(*tokens, *places, 0.0, causal, False, scale=scale)[0]
+    return found.transpose(0, 1)[None]
 
 
 def rows_without_padding(
@@ -134,7 +161,7 @@ def rows_without_padding(
     Returns:
         Where the real tokens are, or ``None`` if padding has to stay: a mask of another kind, a
         part that is not known, hooked or changed, dropout (it would draw other numbers), a model
-        that is being compiled or on a GPU, or nothing to gain.
+        that is being compiled or recorded, long numbers or a bias on a GPU, or nothing to gain.
 
     Example:
         >>> from transformer_lib.hooks import methods_of
@@ -147,6 +174,8 @@ def rows_without_padding(
         True
     """
     if mask is None or not _can_be_read(x, mask) or not works_token_by_token(stack, known):
+        return None
+    if x.device.type == "cuda" and not (bias is None and _may_pay_on_a_gpu(x)):
         return None
     owners = _owners(mask, *x.shape[:2])
     if owners is None:
@@ -210,11 +239,19 @@ def _can_be_read(x: Tensor, mask: Tensor) -> bool:
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     if any(type(tensor) is not Tensor or wrapped(tensor) for tensor in (x, mask)):
         return False
-    # A GPU would wait for one small kernel after another. With PyTorch's nested tensors 64 rows of
-    # BERT-base, half to wholly full, took 54 ms; `transformers` takes 17 with its padding.
-    if x.device.type != "cpu" or mask.device.type != "cpu":
+    if x.device != mask.device or x.device.type not in ("cpu", "cuda"):
         return False
     return mask.dtype == torch.bool and mask.shape[0] in (1, x.shape[0])
+
+
+def _may_pay_on_a_gpu(x: Float[Tensor, "B T D"]) -> bool:
+    """Whether a batch is large enough to wait until its lengths are known, and has a kernel."""
+    if torch.cuda.is_current_stream_capturing() or torch.cuda.get_device_capability(x.device) < (
+        8,
+    ):
+        return False
+    dtype = autocast_dtype(x.device) or x.dtype
+    return dtype in _SHORT and 12 * x.numel() * x.shape[-1] > 4 * COST_ON_A_GPU
 
 
 def _owners(
@@ -237,6 +274,7 @@ def _pays(rows: Rows, x: Float[Tensor, "B T D"]) -> bool:
     size, length, width = x.shape
     tokens = size * length - sum(rows.lengths)
     pairs = size * length**2 - sum(n**2 for n in rows.lengths)
-    cost = COST_OF_A_SEQUENCE * len(rows.lengths)
+    on_cpu = x.device.type == "cpu"
+    cost = COST_OF_A_SEQUENCE * len(rows.lengths) if on_cpu else COST_ON_A_GPU
     # A block has about 12 D^2 weights, and a score costs 2 D.
     return sum(rows.lengths) > 0 and 12 * width**2 * tokens + 2 * width * pairs > cost

@@ -23,7 +23,7 @@ from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
-from transformer_lib import losses, recorded
+from transformer_lib import losses, ragged, recorded
 from transformer_lib.attention import attention
 from transformer_lib.blocks import Stack
 from transformer_lib.cache import KeyValueCache
@@ -34,6 +34,7 @@ from transformer_lib.generation import generate, stream
 from transformer_lib.losses import linear_cross_entropy
 from transformer_lib.masks import additive_mask, causal_mask, padding_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
+from transformer_lib.packing import pack
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
 from transformer_lib.static_cache import StaticCache, StaticLayerCache
@@ -336,17 +337,60 @@ def test_training_learns_in_every_precision(precision, compiled, tmp_path):
     assert again[-1] == rows[-1]
 
 
-def test_padding_stays_on_a_gpu_and_nobody_waits():
+def test_padding_stays_on_a_gpu_in_small_batches_and_nobody_waits():
     torch.manual_seed(0)
     stack = randomise(Stack(small_config(d_model=64, n_heads=4), causal=False)).cuda().eval()
     x, mask = torch.randn(8, 200, 64, device="cuda"), padding_mask(torch.arange(1, 9) * 25, 200)
     mask = mask.cuda()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        found = stack(x, mask)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert (found != 0).any(dim=-1).all()
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = stack.to(dtype)(x.to(dtype), mask)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert (found != 0).any(dim=-1).all()
+
+
+def padded_batch(kind, n_kv_heads, d_model):
+    """A stack, a batch, its mask, and where real tokens are; packed rows if it is causal."""
+    torch.manual_seed(0)
+    causal = kind == "packed"
+    sizes = {"d_model": d_model, "n_heads": 8, "n_kv_heads": n_kv_heads, "n_layers": 3}
+    config = small_config(position="rope", dropout=0.0, max_len=300, **sizes)
+    stack = randomise(Stack(config, causal=causal)).cuda()
+    x = torch.randn(8, 300, d_model, device="cuda")
+    if causal:
+        texts = [[1] * n for n in (200, 120, 90, 290, 150, 80, 5, 260, 140, 30, 170, 250, 9)]
+        mask = pack(texts, length=300)["mask"].cuda()
+        x = x[: len(mask)]
+        return stack, x, mask, mask.any(dim=-1)[:, 0]
+    mask = padding_mask(torch.tensor([300, 10, 250, 0, 1, 200, 120, 64]), 300).cuda()
+    return stack, x, mask, mask[:, 0, 0]
+
+
+@pytest.mark.parametrize("d_model", [256, 160])  # heads of 32 and of 20: that has no kernel
+@pytest.mark.parametrize("n_kv_heads", [8, 2])
+@pytest.mark.parametrize("kind", ["padded", "packed"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_padding_is_left_out_on_a_gpu(kind, n_kv_heads, d_model, autocast, monkeypatch):
+    monkeypatch.setattr(ragged, "COST_ON_A_GPU", -1)
+    stack, x, mask, real = padded_batch(kind, n_kv_heads, d_model)
+    stack, x = (stack, x) if autocast else (stack.bfloat16(), x.bfloat16())
+    answers = []
+    for keeps in (True, False):
+        handle = stack.register_forward_hook(lambda *_: None) if keeps else None
+        own = x.detach().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            out = stack(own, mask)
+        stack.zero_grad()
+        out[real].float().square().sum().backward()
+        grads = [p.grad.float() for p in stack.parameters()]
+        answers.append([out[real].float(), own.grad[real].float(), *grads])
+        assert (out[~real] == 0).all() != keeps
+        if handle is not None:
+            handle.remove()
+    for kept, left_out in zip(*answers, strict=True):
+        assert relative_error(left_out, kept) < 0.03 or kept.norm() < 1e-3
 
 
 # Generation records its steps by itself
