@@ -118,11 +118,12 @@ def _looks(model: nn.Module) -> list[object]:
     """All that a recorded step of a model depends on, but for the values of its weights."""
     plain = (bool, int, float, str, TransformerConfig, type(None))
     found: list[object] = []
-    for part in model.modules():
+    for part in model.modules():  # once for all: a single row of text would feel the difference
         settings = {name: x for name, x in vars(part).items() if isinstance(x, plain)}
         found.append((type(part), {**settings, "training": False}))
-    tensors = (*model.parameters(), *model.buffers())
-    return found + [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in tensors]
+        tensors = (*part._parameters.values(), *part._buffers.values())
+        found += [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in tensors if x is not None]
+    return found
 
 
 def _set_biases_apart(model: LanguageModel) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from transformer_lib.cache import KeyValueCache
@@ -21,7 +21,9 @@ from transformer_lib.decoding import DecodingStep, LanguageModel, prompt_rows
 from transformer_lib.endings import Ending, Stop, end_tokens
 from transformer_lib.moved import tell_moved_names
 from transformer_lib.recorded import RecordedBatch, RecordedSteps, can_record
-from transformer_lib.sampling import LOOK_EVERY, Sampling, ScoreWatch, draw_token
+from transformer_lib.sampling import Sampling, ScoreWatch, draw_token
+
+AT_ONCE = 512  # tokens that a GPU is asked for before it is waited for, where nobody looks on
 
 
 def _token_loop(
@@ -73,25 +75,29 @@ class _BestTokens(Iterator[Tensor]):
         """Return the next token of each row; the model is looked at first."""
         if self._next == self._end:
             raise StopIteration
-        return self._take(1)[0]
+        best, chosen = self._take(1)
+        self._watch.note(best[0])
+        if self._next == self._end:
+            self._watch.check()
+        return chosen[0]
 
     def rest(self) -> Int[Tensor, "B n"]:
         """Return all that are left; nobody can change the model meanwhile."""
         found = [self._prompt.new_zeros(0, len(self._prompt))]
         while self._next < self._end:
-            found.append(self._take(min(LOOK_EVERY, self._end - self._next)))
+            best, chosen = self._take(min(AT_ONCE, self._end - self._next))
+            self._watch.check(best)
+            found.append(chosen)
         return torch.cat(found).T
 
     @torch.no_grad()
-    def _take(self, n: int) -> Int[Tensor, "n B"]:
+    def _take(self, n: int) -> tuple[Float[Tensor, "n B"], Int[Tensor, "n B"]]:
+        """Choose so many tokens; return their scores, and copies of them."""
         new = slice(self._next, self._next + n)
         self._batch.read_best(self._prompt, self._next, n)
-        for best in self._batch.steps.best[new]:
-            self._watch.note(best)
         self._next += n
-        if self._next == self._end:
-            self._watch.check()
-        return self._batch.steps.chosen[new].clone()  # another batch is written to its place
+        steps = self._batch.steps  # another batch is written to the same place
+        return steps.best[new], steps.chosen[new].clone()
 
 
 def generate(

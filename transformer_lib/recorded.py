@@ -83,7 +83,8 @@ class RecordedSteps:
         max_len: the longest sequence, prompt included.
         device: where the model is.
         make_run: given a step with a copy of the model and the token that it reads, returns what
-            runs it, and what comes before; :func:`run_joined` if left out.
+            runs it, and what comes before; :func:`run_joined` if left out. If it is given, the
+            choice of a token is compiled, too, on a GPU.
 
     Attributes:
         cache: the same for all batches, at fixed addresses.
@@ -110,6 +111,8 @@ class RecordedSteps:
     ) -> None:
         self.model, self._device, self._make_run = model, device, make_run or run_joined
         self._was_asked_for = make_run is not None  # so its errors are the caller's
+        is_compiled = self._was_asked_for and device.type == "cuda"
+        self._note_best = torch.compile(_note_best) if is_compiled else _note_best
         self.cache = StaticCache(model.config.n_layers, max_len, device)
         self.batch: object = None
         self._watch = ModelWatch(model)
@@ -154,12 +157,11 @@ class RecordedSteps:
             self.cache.note_length(last)  # replays are not seen by Python
         return logits
 
-    def _choose(self, logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
+    def _choose(
+        self, logits: Float[Tensor, "B V"], note: Callable[..., None] | None = None
+    ) -> Float[Tensor, "B V"]:
         """Note the best token and its score: a part of each recording, so that none waits."""
-        best, chosen = logits.max(dim=-1)
-        self.token.copy_(chosen[:, None])
-        for kept, new in ((self.chosen, chosen), (self.best, best)):
-            kept.index_copy_(0, self.cache.filled[None], new[None])
+        (note or _note_best)(logits, self.cache.filled, self.token, self.chosen, self.best)
         return logits
 
     def _ask_model(self) -> Tensor:
@@ -190,13 +192,13 @@ class RecordedSteps:
             try:
                 before, read = self._make_run(step, self.token)
                 self._hide_length()
-                logits = read()
+                logits = self._choose(read(), self._note_best)
             except Exception:  # a kernel that does not fit this GPU; or the model itself will tell
                 if self._was_asked_for and not kernel:
                     raise
                 continue
-            self._before, self._run = before, lambda read=read: self._choose(read())
-            return self._choose(logits)
+            self._before, self._run = before, lambda r=read: self._choose(r(), self._note_best)
+            return logits
         self._gave_up = True
         return self._choose(self._ask_model())
 
@@ -340,6 +342,20 @@ def shared_copy(model: LanguageModel) -> LanguageModel:
 def _state(step: DecodingStep) -> list[Tensor | None]:
     """What a step reads of its batch, beside the tokens and the cache."""
     return [step.memory, step.memory_mask, step.real, step.positions]
+
+
+def _note_best(
+    logits: Float[Tensor, "B V"],
+    n: Int[Tensor, ""],
+    token: Int[Tensor, "B 1"],
+    chosen: Int[Tensor, "L B"],
+    best: Float[Tensor, "L B"],
+) -> None:
+    """Write the best token of each row where the next step reads it, and into row n of the past."""
+    score, index = logits.max(dim=-1)
+    token.copy_(index[:, None])
+    for past, new in ((chosen, index), (best, score)):
+        past.index_copy_(0, n[None], new[None])
 
 
 def _record(run: Run) -> Run:

@@ -1,6 +1,7 @@
 """From scores to a token: the best, or one drawn at random."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -230,12 +231,16 @@ class ScoreWatch:
         elif len(self.best) == LOOK_EVERY:
             self.check()
 
-    def check(self) -> None:
+    def check(self, more: Iterable[Float[Tensor, " B"]] = ()) -> None:
         """Raise an error if there was a row without a finite best score.
+
+        Args:
+            more: the best scores of further tokens.
 
         Raises:
             FloatingPointError: which says in which row, and at which new token.
         """
+        self.best += more
         wrong = ~torch.stack(self.best).isfinite() if self.best else torch.zeros(0)
         if wrong.any():
             token, row = wrong.nonzero()[0].tolist()

@@ -246,6 +246,8 @@ def test_scores_that_are_not_numbers_are_noticed_in_the_end(compiled, n_new):
     with pytest.raises(FloatingPointError, match="of row 0 at new token 5 is nan"):
         generate(decoder, prompt, max_new_tokens=n_new, on_token=tokens.append)
     assert len(tokens) == (8 if n_new == 9 else 15)
+    with pytest.raises(FloatingPointError, match="of row 0 at new token 5 is nan"):
+        generate(decoder, prompt, max_new_tokens=n_new)
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}])
@@ -375,22 +377,27 @@ def padded_batch(kind, n_kv_heads, d_model):
 def test_padding_is_left_out_on_a_gpu(kind, n_kv_heads, d_model, autocast, monkeypatch):
     monkeypatch.setattr(ragged, "COST_ON_A_GPU", -1)
     stack, x, mask, real = padded_batch(kind, n_kv_heads, d_model)
-    stack, x = (stack, x) if autocast else (stack.bfloat16(), x.bfloat16())
-    answers = []
-    for keeps in (True, False):
-        handle = stack.register_forward_hook(lambda *_: None) if keeps else None
-        own = x.detach().requires_grad_()
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-            out = stack(own, mask)
-        stack.zero_grad()
-        out[real].float().square().sum().backward()
-        grads = [p.grad.float() for p in stack.parameters()]
-        answers.append([out[real].float(), own.grad[real].float(), *grads])
-        assert (out[~real] == 0).all() != keeps
-        if handle is not None:
-            handle.remove()
-    for kept, left_out in zip(*answers, strict=True):
-        assert relative_error(left_out, kept) < 0.03 or kept.norm() < 1e-3
+    exact = answer_and_gradients(stack, x, mask, real, keeps=True)
+    if not autocast:
+        stack, x = stack.bfloat16(), x.bfloat16()
+    with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        kept = answer_and_gradients(stack, x, mask, real, keeps=True)
+        left_out = answer_and_gradients(stack, x, mask, real, keeps=False)
+    for wanted, one, other in zip(exact, kept, left_out, strict=True):
+        assert relative_error(other, wanted) < 1.5 * relative_error(one, wanted) + 1e-3
+
+
+def answer_and_gradients(stack, x, mask, real, *, keeps):
+    """What a stack says of real tokens, and all gradients; if somebody listens, padding is kept."""
+    handle = stack.register_forward_hook(lambda *_: None) if keeps else None
+    x = x.detach().requires_grad_()
+    out = stack(x, mask)
+    stack.zero_grad()
+    out[real].float().square().sum().backward()
+    if handle is not None:
+        handle.remove()
+    assert (out[~real] == 0).all() != keeps
+    return [out[real], x.grad[real], *(p.grad.clone() for p in stack.parameters())]
 
 
 # Generation records its steps by itself
@@ -499,4 +506,4 @@ def test_a_decoder_compiles_one_step_for_all_lengths():
     counters.clear()
     model = lively_model(max_len=200).cuda()
     generate(CompiledDecoder(model, max_len=200), PROMPT.cuda(), max_new_tokens=190)
-    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["stats"]["unique_graphs"] == 2  # a block, and the choice of a token

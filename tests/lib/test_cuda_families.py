@@ -3,7 +3,6 @@
 import pytest
 import torch
 from recording_changes import PROMPT, lively_model
-from torch.testing import assert_close
 
 from transformer_lib import recorded
 from transformer_lib.cache import KeyValueCache
@@ -40,11 +39,12 @@ def test_logits_and_gradients_are_those_of_the_cpu(name):
     answers = []
     ids = torch.arange(80).view(2, 40) % 50
     for device in ("cpu", "cuda"):
-        model = lively_model(**LIKE[name]).double().to(device)
+        model = lively_model(**LIKE[name]).eval().double().to(device)
         logits = model(ids.to(device))
         logits.square().mean().backward()
         answers.append([logits.cpu(), *(p.grad.cpu() for p in model.parameters())])
-    assert_close(*answers)
+    for found, wanted in zip(*answers, strict=True):  # angles are float32 on both
+        assert (found - wanted).norm() < 1e-5 * wanted.norm() + 1e-9
 
 
 @pytest.mark.parametrize("name", LIKE)
