@@ -15,6 +15,11 @@ from transformer_lib.hooks import is_plain_linear
 from transformer_lib.recorded import RecordedBatch, RecordedSteps, Runs, run_joined
 
 _CompilerOptions = dict[str, str | int | bool | Callable[..., object]]
+_FOR_ONE_ROW: _CompilerOptions = {
+    "coordinate_descent_tuning": True,
+    # Else the activation would be computed anew for every row of the next product's weights.
+    "realize_opcount_threshold": 4,
+}
 
 
 class CompiledDecoder(nn.Module):
@@ -100,7 +105,7 @@ def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     # For a single row, products are sums over one pass of the weights. Told so, the compiler writes
     # them itself, together with all that happens to the row before and after.
     _set_biases_apart(step.model)
-    _compile_blocks(step, {"coordinate_descent_tuning": True})
+    _compile_blocks(step, _FOR_ONE_ROW)
     return _nothing, partial(step.read, token, step.cache.max_len)
 
 
