@@ -1,4 +1,4 @@
-"""The command line: `python -m tools.notebooks run | check | compare | stamp`."""
+"""The command line: `python -m tools.notebooks run | check | compare | stamp | owes`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from .compare import compare, table
 from .execute import execute
 from .guard import Finding, inspect, inspect_missing
 from .model import BOOK, NotebookError, find_notebooks, show
+from .owes import owed
+from .owes import table as owed_table
 from .record import Record, measure
 from .stamp import stamp
 
@@ -89,6 +91,8 @@ def build_parser() -> argparse.ArgumentParser:
     stamped = commands.add_parser("stamp", help="write copies that know their repository")
     stamped.add_argument("address", metavar="URL", help="https://github.com/OWNER/NAME")
     stamped.add_argument("--out", metavar="DIR", type=Path, required=True, help="where to write")
+    owes = commands.add_parser("owes", help="print all that leads to a page, before a rewrite")
+    owes.add_argument("page", metavar="PAGE", help="such as 05_masks")
     for command in (run, check, compared, stamped):
         command.add_argument(
             "paths", nargs="*", metavar="PATH", help="notebooks or folders (default: the book)"
@@ -100,6 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = build_parser().parse_args(arguments)
     try:
+        if options.command == "owes":
+            print(owed_table(options.page, owed(options.page)))
+            return 0
         paths = find_notebooks(options.paths)
         if options.command == "run":
             return run_command(paths, accept_fewer=options.accept_fewer)
