@@ -1,8 +1,9 @@
 """Write the words of the five pages on the documents: `python -m tools.documents`.
 
 Each error of a document has a heading, what the document says, what is true, what speaks for it,
-and a code cell that shows it. The code stands in the notebook and nowhere else, the words in
-``book/sources.yml``. So that a page reads well in Jupyter too, they are written into it from there.
+and a code cell that shows it; each item has a line that says where the book teaches it. The code
+stands in the notebooks and nowhere else, the words in ``book/sources.yml``. So that a page reads
+well in Jupyter too, they are written into it from there.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml  # type: ignore[import-untyped]
 from nbformat import NotebookNode
 
 from tools.notebooks.model import BOOK, NotebookError, load, save, show
 
 sys.path.insert(0, str(BOOK / "_ext"))
 
-import book_places  # how the site names a place
+import book_places
+import book_sources
 
 LETTERS = "ABCDE"
+ITEMS = "items"  # the cell that lists them
 Entry = dict[str, str]
 
 
@@ -29,45 +31,52 @@ class Document(NamedTuple):
 
     Attributes:
         letter: A to E.
+        items: what it teaches, by name.
         errors: by name, in the order of the document.
     """
 
     letter: str
+    items: dict[str, Entry]
     errors: dict[str, Entry]
 
-
-def page_of(name: str) -> str:
-    """Name the page that shows an error.
-
-    >>> page_of("X-A11")
-    'sources_a'
-    """
-    return f"sources_{name[2].lower()}"
+    @property
+    def page(self) -> Path:
+        """The notebook."""
+        return BOOK / f"sources_{self.letter.lower()}.ipynb"
 
 
-def cell_of(name: str) -> str:
-    """Name the code cell that shows an error.
-
-    >>> cell_of("X-A11")
-    'a11'
-    """
-    return name[2:].lower()
-
-
-def read_documents(book: Path = BOOK) -> list[Document]:
-    """Read the errors of all documents from the data file."""
-    chapters = yaml.safe_load((book / "sources.yml").read_text(encoding="utf-8"))
-    errors = {n: e for entries in chapters.values() for n, e in entries.items() if n[:2] == "X-"}
-    by_place = sorted(errors, key=lambda name: (int(errors[name]["order"]), name))
+def read_documents() -> list[Document]:
+    """Read the data file."""
     return [
-        Document(letter, {n: errors[n] for n in by_place if n[2] == letter}) for letter in LETTERS
+        Document(letter, book_sources.items_of(letter), book_sources.errors_of(letter))
+        for letter in LETTERS
     ]
 
 
-def words_of(name: str, entry: Entry) -> str:
+def words_of_items(items: dict[str, Entry]) -> str:
+    """Write the list of all that a document teaches, folded."""
+    lines = [f"- **{n}** {e['item'].rstrip('.')}. {_link(e['at'])}" for n, e in items.items()]
+    return "\n".join(
+        [
+            "## Where this book teaches it",
+            "",
+            f"We counted {len(items)} things to teach in it: formulas, examples, figures, tables, "
+            "listings, claims. All of them are taught in this book.",
+            "",
+            "<details>",
+            f"<summary>All {len(items)}, and where</summary>",
+            "",
+            *lines,
+            "",
+            "</details>",
+        ]
+    )
+
+
+def words_of_error(name: str, entry: Entry) -> str:
     """Write the text of one error, as its page has it above the cell."""
     lines = [
-        f"### {name[2:]}. {entry['title']}",
+        f"### {book_sources.heading_of(name, entry)}",
         f"*{entry['where']}* · {entry['kind']} · taught in {_link(entry['at'])}",
         f"**It says.** {entry['says']}",
         f"**In fact.** {entry['true']}",
@@ -83,40 +92,37 @@ def _link(place: str) -> str:
     return f"[{book_places.in_words(place)}]({page}.ipynb#{anchor})"
 
 
-def write_words(document: Document, book: Path = BOOK) -> NotebookNode:
+def with_words(document: Document) -> NotebookNode:
     """Return the page of a document with its words as the data file has them.
 
     Raises:
         NotebookError: if the page lacks the cell of an error, or has one too many.
     """
-    path = book / f"sources_{document.letter.lower()}.ipynb"
-    notebook = load(path)
+    notebook = load(document.page)
+    shown = {book_sources.cell_of(name): name for name in document.errors}
     code = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
-    first = next(i for i, c in enumerate(notebook.cells) if c.id in map(cell_of, document.errors))
-    cells = [c for c in notebook.cells[:first] if not c.id.startswith("x-")]
-    shown = [cell_of(name) for name in document.errors]
-    extra = {c.id for c in notebook.cells[first:] if c.cell_type == "code"} - set(shown)
-    if extra or set(shown) - set(code):
-        wrong = sorted(extra | (set(shown) - set(code)))
-        raise NotebookError(f"{show(path)}: one cell for each error; look at {', '.join(wrong)}")
-    for name, entry in document.errors.items():
-        text = words_of(name, entry)
+    first = next((i for i, c in enumerate(notebook.cells) if c.id.startswith("x-")), 0)
+    found = {c.id for c in notebook.cells[first:] if c.cell_type == "code"}
+    if wrong := sorted(found ^ shown.keys()):
+        names = ", ".join(wrong)
+        raise NotebookError(f"{show(document.page)}: one cell for each error; look at {names}")
+    cells = notebook.cells[:first]
+    for cell in cells:
+        cell.source = words_of_items(document.items) if cell.id == ITEMS else cell.source
+    for cell_id, name in shown.items():
+        text = words_of_error(name, document.errors[name])
         words = {"cell_type": "markdown", "id": name.lower(), "metadata": {}, "source": text}
-        cells += [NotebookNode(words), code[cell_of(name)]]
+        cells += [NotebookNode(words), code[cell_id]]  # type: ignore[no-untyped-call]
     notebook.cells = cells
     return notebook
 
 
-def write_pages(book: Path = BOOK) -> list[Path]:
+def main() -> None:
     """Write the words of all five pages; code and outputs stay as they are."""
-    written = []
-    for document in read_documents(book):
-        path = book / f"sources_{document.letter.lower()}.ipynb"
-        save(write_words(document, book), path)
-        written.append(path)
-    return written
+    for document in read_documents():
+        save(with_words(document), document.page)
+        print(show(document.page))
 
 
 if __name__ == "__main__":
-    for page in write_pages():
-        print(show(page))
+    main()

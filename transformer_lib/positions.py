@@ -26,7 +26,7 @@ def sinusoidal(positions: Int[Tensor, "*batch T"], d_model: int) -> Float[Tensor
         d_model: D, the width of the encoding; must be even.
 
     Returns:
-        The encodings, ``(..., T, D)``; their wavelengths run from 2π to 10000·2π.
+        The encodings, ``(..., T, D)``; their wavelengths run from 2π to almost 10000·2π.
 
     Raises:
         ValueError: if ``d_model`` is odd.

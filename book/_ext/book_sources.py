@@ -1,8 +1,4 @@
-"""The pages on the five sources, made of one file: ``sources.yml``.
-
-``{errata} A`` lists the errors of source A: what it says, what is true, and the cell that shows it.
-``{taught} A`` lists its items, each with the heading that teaches it.
-"""
+"""The five documents: what they teach and where they err, from one file, ``sources.yml``."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from book_places import in_words, place
+from book_places import anchor_of, place
 
 FILE = Path(__file__).resolve().parents[1] / "sources.yml"
 Entry = dict[str, str]
@@ -42,8 +38,9 @@ def natural_key(name: str) -> list[tuple[int, str]]:
 
 
 def errors_of(source: str) -> dict[str, Entry]:
-    """Return the errors of one source: those whose name begins with ``X-`` and its letter."""
-    return {n: e for n, e in entries().items() if n.startswith(f"X-{source}")}
+    """Return the errors of one document, in its own order: those named ``X-`` and its letter."""
+    found = {n: e for n, e in entries().items() if n.startswith(f"X-{source}")}
+    return dict(sorted(found.items(), key=lambda pair: int(pair[1]["order"])))
 
 
 def items_of(source: str) -> dict[str, Entry]:
@@ -51,85 +48,58 @@ def items_of(source: str) -> dict[str, Entry]:
     return {n: e for n, e in entries().items() if n.startswith(f"{source}-")}
 
 
-class _OneSource(SphinxDirective):
-    """A directive whose only argument is the letter of a source."""
+def page_of(name: str) -> str:
+    """Name the page that shows an error.
+
+    >>> page_of("X-A11")
+    'sources_a'
+    """
+    return f"sources_{name[2].lower()}"
+
+
+def cell_of(name: str) -> str:
+    """Name the code cell that shows an error.
+
+    >>> cell_of("X-A11")
+    'a11'
+    """
+    return name[2:].lower()
+
+
+def heading_of(name: str, entry: Entry) -> str:
+    """Return the heading of an error on its page, without the letter of the document.
+
+    >>> heading_of("X-A05", {"title": "A mask that hides nothing"})
+    'A5. A mask that hides nothing'
+    """
+    return f"{name[2]}{int(name[3:])}. {entry['title']}"
+
+
+def place_of(name: str, entry: Entry) -> str:
+    """Return the place that shows an error: ``sources_a#a5-a-mask-that-hides-nothing``."""
+    return f"{page_of(name)}#{anchor_of(heading_of(name, entry))}"
+
+
+class Errata(SphinxDirective):
+    """``{errata} A``: the errors of one document, each with a link to the place that shows it."""
 
     required_arguments = 1
 
-    def link_to(self, target: str, *words: nodes.Node) -> nodes.Node:
-        """Refer to a place in the book."""
-        self.env.note_dependency(str(FILE))
-        return place(target, self.env.docname, *words)
-
-    def heading_link(self, target: str) -> list[nodes.Node]:
-        """Name the page and the heading of a place, as one link."""
-        words = in_words(target)
-        return [self.link_to(target, nodes.Text(words[0].upper() + words[1:]))]
-
-
-class Errata(_OneSource):
-    """The errors of one source."""
-
-    def run(self) -> list[nodes.Node]:
-        """Make one block for each."""
-        return [self._block(name, entry) for name, entry in errors_of(self.arguments[0]).items()]
-
-    def _block(self, name: str, entry: Entry) -> nodes.Node:
-        block = nodes.container("", ids=[name.lower()], classes=["erratum"])
-        head = nodes.paragraph("", classes=["erratum-head"])
-        head += nodes.strong(text=name.removeprefix("X-"))
-        head += nodes.Text(f" {entry['where']} ")
-        head += nodes.inline(text=entry["kind"], classes=["erratum-kind"])
-        block += head
-        block += self._line("Says.", self.parse_words(entry["says"]))
-        block += self._line("True.", self.parse_words(entry["true"]))
-        page = entry["at"].partition("#")[0]
-        cell = self.link_to(f"{page}#cell-{entry['cell']}", nodes.Text("a cell"))
-        shown = nodes.literal(text=entry["shows"])
-        block += self._line(
-            "Evidence.",
-            [
-                *(*self.heading_link(entry["at"]), nodes.Text(": "), cell),
-                *(nodes.Text(" whose output contains "), shown, nodes.Text(".")),
-            ],
-        )
-        if "fair" in entry:
-            block += self._line("In fairness.", self.parse_words(entry["fair"]))
-        return block
-
-    def parse_words(self, text: str) -> list[nodes.Node]:
-        """Read the Markdown of one value."""
-        holder = nodes.container()
-        self.state.nested_parse([text], self.content_offset, holder)  # type: ignore[arg-type]
-        return list(holder.children[0].children) if holder.children else []
-
-    @staticmethod
-    def _line(label: str, words: list[nodes.Node]) -> nodes.paragraph:
-        line = nodes.paragraph()
-        line += nodes.inline(text=label, classes=["erratum-label"])
-        line += nodes.Text(" ")
-        line.extend(words)
-        return line
-
-
-class Taught(_OneSource):
-    """The teachable items of one source, and where each is taught."""
-
     def run(self) -> list[nodes.Node]:
         """Make the list."""
-        items = [self._item(name, e) for name, e in items_of(self.arguments[0]).items()]
-        return [nodes.bullet_list("", *items, classes=["taught"])]
+        self.env.note_dependency(str(FILE))
+        errors = errors_of(self.arguments[0]).items()
+        return [nodes.bullet_list("", *(self._item(n, e) for n, e in errors), classes=["errata"])]
 
     def _item(self, name: str, entry: Entry) -> nodes.list_item:
-        line = nodes.paragraph()
-        line += nodes.strong(text=name)
-        line += nodes.Text(f" {entry['item'].rstrip('.')}. ")
-        line.extend(self.heading_link(entry["at"]))
-        return nodes.list_item("", line, ids=[name.lower().replace(".", "-")])
+        words = nodes.Text(heading_of(name, entry))
+        line = nodes.paragraph("", "", place(place_of(name, entry), self.env.docname, words))
+        line += nodes.Text(" ")
+        line += nodes.inline(text=entry["kind"], classes=["erratum-kind"])
+        return nodes.list_item("", line, ids=[name.lower()])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_directive("errata", Errata)
-    app.add_directive("taught", Taught)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

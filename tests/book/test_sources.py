@@ -11,7 +11,8 @@ import pytest
 import yaml
 from nbformat import NotebookNode
 
-from tools.notebooks.model import is_compared, load
+from tools import documents
+from tools.notebooks.model import NotebookError, is_compared, load
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
@@ -85,40 +86,58 @@ def test_places_are_headings_of_the_chapter_or_of_a_lab(chapter: str) -> None:
 
 
 def test_entries_say_what_they_are() -> None:
-    of_errors = {"where", "kind", "says", "true", "at", "cell", "shows"}
+    of_errors = {"where", "kind", "order", "title", "says", "true", "at", "shows"}
     for _, name, entry in EVERY:
         if is_error(name):
             assert entry.keys() - {"fair"} == of_errors, name
             assert entry["kind"] in KINDS, name
+            assert 3 <= len(entry["title"].split()) <= 9, f"{name}: {entry['title']}"
         else:
             assert entry.keys() == {"item", "at"}, name
-        assert all(value.strip() for value in entry.values()), name
+        assert all(str(value).strip() for value in entry.values()), name
+
+
+@pytest.mark.parametrize("letter", ERRORS)
+def test_errors_are_told_in_the_order_of_their_document(letter: str) -> None:
+    errors = book_sources.errors_of(letter)
+    assert [entry["order"] for entry in errors.values()] == list(range(1, ERRORS[letter] + 1))
+    titles = [entry["title"] for entry in errors.values()]
+    assert len(set(titles)) == len(titles)
 
 
 @pytest.mark.parametrize("name", ERRATA)
 def test_an_error_is_shown_by_the_compared_output_of_a_cell(name: str) -> None:
-    entry = ERRATA[name]
-    cells = cells_of(entry["at"].partition("#")[0])
-    assert entry["cell"] in cells, f"the page has no cell {entry['cell']}"
-    cell = cells[entry["cell"]]
+    entry, cells = ERRATA[name], cells_of(book_sources.page_of(name))
+    cell = cells[book_sources.cell_of(name)]
     assert cell.execution_count, "the cell was not executed"
     assert is_compared(cell), "the cell's output is not compared"
     assert entry["shows"] in output_of(cell)
-    assert entry["shows"].strip() not in {"True", "False"}, "a bare verdict shows nothing"
+    assert re.search(r"\d|Error", entry["shows"]), "a bare verdict shows nothing"
+    assert not re.search(r"\b(True|False)$", output_of(cell), re.MULTILINE), "a bare verdict"
+    assert len([line for line in cell.source.splitlines() if line.strip()]) <= 26
 
 
-def test_the_pages_are_made_of_this_file() -> None:
+@pytest.mark.parametrize("document", documents.read_documents(), ids=list(ERRORS))
+def test_the_words_of_a_page_are_those_of_the_file(document: documents.Document) -> None:
+    stored = [(c.id, c.cell_type, c.source) for c in load(document.page).cells]
+    wanted = [(c.id, c.cell_type, c.source) for c in documents.with_words(document).cells]
+    assert stored == wanted, "run `.venv/bin/python -m tools.documents`"
+
+
+def test_a_page_without_a_cell_for_an_error_is_refused() -> None:
+    whole = documents.read_documents()[4]
+    less = whole._replace(errors=dict(list(whole.errors.items())[1:]))
+    with pytest.raises(
+        NotebookError, match=r"sources_e\.ipynb: one cell for each error; look at e"
+    ):
+        documents.with_words(less)
+
+
+def test_the_entrance_counts_as_this_file_does() -> None:
     assert len(book_sources.entries()) == 551
-    assert {s: len(book_sources.items_of(s)) for s in ITEMS} == ITEMS
-    assert {s: len(book_sources.errors_of(s)) for s in ERRORS} == ERRORS
-    for page, word in (("sources", "errata"), ("coverage", "taught")):
-        text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
-        assert re.findall(rf"^:::\{{{word}\}} (\w)$", text, re.MULTILINE) == list(ITEMS)
-    table = re.findall(
-        r"^\| ([A-E]) \|.*\| (\d+) \| (\d+) \|$",
-        (BOOK / "sources.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
+    text = (BOOK / "sources.md").read_text(encoding="utf-8")
+    assert re.findall(r"^:::\{errata\} (\w)$", text, re.MULTILINE) == list(ITEMS)
+    table = re.findall(r"^\| ([A-E]) \|.*\| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert {s: (int(i), int(e)) for s, i, e in table} == {s: (ITEMS[s], ERRORS[s]) for s in ITEMS}
 
 

@@ -63,7 +63,7 @@ ROW = Exercise(
                 (p * 10_000.0 ** (torch.arange(0, d, 2) / d)).cos(),
             )
         ),
-        "All pairs turn equally fast, as in source D: each has its own frequency.": (
+        "All pairs turn equally fast. Each has its own frequency.": (
             lambda p, d: torch.tensor([math.sin(p), math.cos(p)] * (d // 2))
         ),
         "All are sines: the odd features are cosines.": (

@@ -65,7 +65,7 @@ SMALLEST = Exercise(
         ),
         "That is one layer; the factors of all layers are multiplied.": lambda c, n: 1 - c,
         "Factors are multiplied, not subtracted one after the other.": lambda c, n: 1 - n * c,
-        "B's sentence: the identity alone would keep it at 1. The branch can be negative.": (
+        "The identity alone would keep it at 1. But the branch can be negative.": (
             lambda c, n: 1.0
         ),
     },
