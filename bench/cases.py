@@ -21,7 +21,8 @@ class Case:
         sizes: of the model and its input, for the record.
         amount: how many tokens one run processes.
         competitors: who does it.
-        check: looks at the first answers; returns what goes into the record, with ``agree``.
+        check: looks at the first answers; returns what goes into the record, with ``agree``;
+            ``compared`` is false if nothing could be compared.
         flops_per_token: if the share of the matrix product's speed shall be told.
         keeps_compiled: whether the next case goes on with what was compiled for this one.
     """

@@ -14,29 +14,13 @@ from bench.cases import Answers, Case
 from bench.races import Competitor, Run
 from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.cache import LayerCache
-
-
-class RepeatedHeads(MultiHeadAttention):
-    """Gives each query head a copy of its keys and values, as is often done: GQA in one line."""
-
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Any = None,
-        bias: Tensor | None = None,
-        *,
-        causal: bool = False,
-    ) -> Tensor:
-        """Attend to copies; there is one query, which sees all keys."""
-        group = self.n_heads // self.n_kv_heads
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        return F.scaled_dot_product_attention(q, k, v)
+from transformer_lib.fused import repeat_heads
 
 
 class PytorchGroups(MultiHeadAttention):
-    """Leaves the groups to PyTorch."""
+    """Leaves the groups to PyTorch, which is told that heads are shared."""
+
+    repeats = False
 
     def attend(
         self,
@@ -48,8 +32,16 @@ class PytorchGroups(MultiHeadAttention):
         *,
         causal: bool = False,
     ) -> Tensor:
-        """Attend as PyTorch does when it is told that heads are shared."""
-        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        """Attend; there is one query, which sees all keys."""
+        if self.repeats:
+            k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=not self.repeats)
+
+
+class RepeatedHeads(PytorchGroups):
+    """Gives each query head a copy of its keys and values, as is often done: GQA in one line."""
+
+    repeats = True
 
 
 @dataclass(frozen=True)

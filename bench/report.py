@@ -168,12 +168,18 @@ def _bar(
     return {"what": what, "value": value, "least": least, "most": most, "reached": reached}
 
 
+def _verdict(checks: dict[str, Any]) -> str:
+    """Say what is known of the answers."""
+    if not checks["agree"]:
+        return "ANSWERS DIFFER"
+    return "answers agree" if checks.get("compared", True) else "answers not compared"
+
+
 def table(record: Record) -> str:
     """Write a record as text, a few lines for each case."""
     lines = []
     for name, case in record["cases"].items():
-        agree = "answers agree" if case["checks"]["agree"] else "ANSWERS DIFFER"
-        lines.append(f"{name}: {case['title']} ({agree})")
+        lines.append(f"{name}: {case['title']} ({_verdict(case['checks'])})")
         lines += [_line(entry, name, case) for name, entry in case["entries"].items()]
     if any(PLAIN in name for case in record["cases"].values() for name in case["entries"]):
         lines.append(f"({PLAIN}: as nanoGPT builds it, with our weights)")

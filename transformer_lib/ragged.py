@@ -246,12 +246,16 @@ def _can_be_read(x: Tensor, mask: Tensor) -> bool:
 
 def _may_pay_on_a_gpu(x: Float[Tensor, "B T D"]) -> bool:
     """Whether a batch is large enough to wait until its lengths are known, and has a kernel."""
-    if torch.cuda.is_current_stream_capturing() or torch.cuda.get_device_capability(x.device) < (
-        8,
-    ):
-        return False
     dtype = autocast_dtype(x.device) or x.dtype
-    return dtype in _SHORT and 12 * x.numel() * x.shape[-1] > 4 * COST_ON_A_GPU
+    if dtype not in _SHORT or 12 * x.numel() * x.shape[-1] <= 4 * COST_ON_A_GPU:
+        return False
+    flash = torch.backends.cuda
+    return (
+        flash.is_flash_attention_available()
+        and flash.flash_sdp_enabled()  # a user may want another kernel
+        and torch.cuda.get_device_capability(x.device) >= (8, 0)
+        and not torch.cuda.is_current_stream_capturing()
+    )
 
 
 def _owners(

@@ -332,6 +332,9 @@ def test_the_gpu_suite_without_a_gpu(monkeypatch, tmp_path):
     ablation = record["cases"]["training-ablation"]["entries"]
     assert next(iter(ablation)) == "plain"
     assert list(ablation)[-1] == "+ torch.compile"
+    written = report.table(record)
+    assert "batch 1 (answers not compared)" in written  # tokens in bfloat16
+    assert "in float32 (answers agree)" in written
     exact = record["cases"]["generation-float32"]["checks"]["same_tokens"]
     assert exact == dict.fromkeys(
         ["ours", "ours, compiled", "ours, not recorded", "ours, no cache"], 1.0
@@ -397,6 +400,7 @@ def test_texts_that_part_are_told_apart():
     assert not checks["agree"]
     assert checks["same_tokens"]["ours, compiled"] == pytest.approx(7 / 8)
     assert checks["gap of ours, compiled"] > 0
+    assert checks["compared"]
     assert case.check({})["agree"] is False
 
 

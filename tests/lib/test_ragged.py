@@ -237,6 +237,30 @@ def test_it_pays_for_much_padding_and_wide_models(lengths, width, gains, monkeyp
     assert (rows is not None) == gains
 
 
+NO = {
+    "not built in": ("torch.backends.cuda.is_flash_attention_available", False),
+    "another kernel is wanted": ("torch.backends.cuda.flash_sdp_enabled", False),
+    "an old GPU": ("torch.cuda.get_device_capability", (7, 5)),
+    "recorded": ("torch.cuda.is_current_stream_capturing", True),
+}
+
+
+@pytest.mark.parametrize("reason", [None, *NO])
+def test_a_gpu_has_the_kernel_unless(reason, monkeypatch):
+    monkeypatch.undo()
+    for name, answer in (
+        ("torch.backends.cuda.is_flash_attention_available", True),
+        ("torch.cuda.get_device_capability", (8, 0)),
+        ("torch.cuda.is_current_stream_capturing", False),
+        *([NO[reason]] if reason else []),
+    ):
+        monkeypatch.setattr(name, lambda *_, answer=answer: answer)
+    large = torch.empty(64, 512, 768, dtype=torch.bfloat16, device="meta")
+    assert ragged._may_pay_on_a_gpu(large) == (reason is None)
+    assert not ragged._may_pay_on_a_gpu(large.float())
+    assert not ragged._may_pay_on_a_gpu(large[:2])
+
+
 # --- padding stays
 
 
