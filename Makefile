@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book serve test lint test-lib check-notebooks nbval notebooks test-site test-browser binder-check env clean
+.PHONY: help book serve test lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ nbval: $(READY)  ## execute every notebook and compare with the stored outputs
 
 notebooks: $(READY)  ## execute the notebooks and store their outputs (NB=book/03_attention.ipynb for one)
 	$(BIN)/python -m tools.notebooks run $(NB)
+
+learner: $(READY)  ## write the notebooks without solutions and outputs into _build/learner, to hand out
+	$(BIN)/python -m tools.notebooks learner
 
 test-site: $(READY)  ## build the book from nothing; any warning fails
 	$(BIN)/python -m tools.site build

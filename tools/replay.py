@@ -107,10 +107,10 @@ class DrawnOnCpu(TorchFunctionMode):
             return build(folder, device, parts=parts)
 
         def on_cpu(judge: Callable[..., Any]) -> Callable[..., Any]:
-            def judge_on_cpu(*given: Any) -> Any:
+            def judge_on_cpu(*given: Any, **named: Any) -> Any:
                 self.active = False
                 try:
-                    return judge(*given)
+                    return judge(*given, **named)
                 finally:
                     self.active = True
 

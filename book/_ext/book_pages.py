@@ -1,4 +1,4 @@
-"""Last touches to each page: no leftover scripts and marks, toggles that say what they show."""
+"""Last touches to each page: no leftover scripts and marks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,10 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-# What myst-nb calls the hidden part of a cell, and what a reader calls it.
-READER_WORDS = {"source": "the code", "output": "the output", "outputs": "the output"}
-_TOGGLE = re.compile(
-    r'<summary aria-label="Toggle hidden content">\s*'
-    r'<p class="collapsed admonition-title">Show code cell (?P<part>\w+)</p>\s*'
-    r'<p class="expanded admonition-title">Hide code cell \w+</p>'
-)
 _FORMULA_AND_SIGN = re.compile(
     r'(<span class="math notranslate nohighlight">[^<]*</span>[.,;:!?)\]’”]+)'
 )
 _FORMATTER_MARK = re.compile(r' *(?:<span class="w"> *</span>)?<span class="c1"># fmt: \w+</span>')
-_CELL = re.compile(r'(?=<div class="cell (?:tag_|docutils))')
 
 
 def is_thebe_script(script: object) -> bool:
@@ -30,27 +22,6 @@ def is_thebe_script(script: object) -> bool:
     body = getattr(script, "attributes", {}).get("body") or ""
     name = str(getattr(script, "filename", "") or "")
     return "THEBE_JS_URL" in body or "thebe" in name
-
-
-def name_toggles(body: str) -> str:
-    """Let each toggle of a hidden cell say what it shows: the solution, the code, the output.
-
-    The fixed label "Toggle hidden content" goes: it would hide these words from screen readers.
-    """
-    return "".join(_name_toggles_of_cell(part) for part in _CELL.split(body))
-
-
-def _name_toggles_of_cell(cell: str) -> str:
-    is_solution = "tag_solution" in cell[: cell.find(">")]
-
-    def renamed(match: re.Match[str]) -> str:
-        words = "the solution" if is_solution else READER_WORDS.get(match["part"], "the cell")
-        return (
-            f'<summary><p class="collapsed admonition-title">Show {words}</p>'
-            f'<p class="expanded admonition-title">Hide {words}</p>'
-        )
-
-    return _TOGGLE.sub(renamed, cell)
 
 
 def bind_signs(body: str) -> str:
@@ -77,7 +48,7 @@ def _finish_page(
     for files in ("script_files", "css_files"):
         context[files] = [file for file in context.get(files, []) if not is_thebe_script(file)]
     if "body" in context:
-        body = bind_signs(name_toggles(drop_formatter_marks(context["body"])))
+        body = bind_signs(drop_formatter_marks(context["body"]))
         context["body"] = mark_citations_as_items(body)
 
 

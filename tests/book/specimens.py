@@ -62,7 +62,8 @@ SVG = "image/svg+xml"
 
 def build() -> NotebookNode:
     """The notebook before it is run, with the litter that editors leave."""
-    setup = new_code_cell('REPOSITORY = ""  \n', id="setup", metadata={"tags": ["remove-cell"]})
+    source = '# @title Set-up for Colab\nREPOSITORY = ""  \n'
+    setup = new_code_cell(source, id="setup", metadata={"tags": ["remove-cell"]})
     cells = [new_markdown_cell("# A good chapter \n", id="title"), setup]
     for name, source in SOURCES.items():
         tags = {"tags": ["raises-exception"]} if name.startswith("raise") else {}

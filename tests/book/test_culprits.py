@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tools.notebooks.model import load
+from tools.notebooks.rulers import CULPRIT, mentions, texts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -16,47 +16,12 @@ BOOK = ROOT / "book"
 MAY_SPEAK = {"sources", "colophon", "bibliography", "index", "paths"}
 MAY_SPEAK |= {f"sources_{letter}" for letter in "abcde"}
 
-_VERB = (
-    "says|say|said|writes|wrote|calls|prints|gives|claims|puts|shows|states|names|lists|tells|asks"
-    "|means|leaves|counts|draws|has|uses|takes|is right|is wrong|forgot|does"
-    "|warns|adds|speaks|quotes"
-)
-_ALONE = r"(?<!\d )(?<![\w√$\\{(=.*`_'-])[A-E]"  # no variable, no matrix
-CULPRIT = re.compile(
-    r"\b[Ss]ources? [A-E]\b|\b[Dd]ocuments? [A-E]\b|\b[Ss]ources A to E\b|\b[Ff]ive sources\b"
-    r"|\b[Ff]ive (?:public )?documents\b|\bthe documents?\b|\b[Ii]n the sources\b|cite:source[A-E]"
-    rf"|{_ALONE}(?:'s|’s)(?= [a-z`*])|{_ALONE} (?:{_VERB})\b|\bX-[A-E]\d\d\b|\b[Ee]rrat(?:um|a)\b"
-)
-
-# Checked by eye: words that look like a culprit and are none, and the few that may speak of them.
-EXCEPTIONS = {
-    "00_reading_this_book": ("five public documents",),
-    "glossary": ("erratum", "five documents", "X-A11"),
-}
-
-
-def texts(path: Path) -> Iterator[str]:
-    """What a reader sees of a page: words, code, captions, what cells print."""
-    if path.suffix == ".md":
-        yield path.read_text(encoding="utf-8")
-        return
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        yield "".join(cell["source"])
-        yield json.dumps(cell["metadata"].get("mystnb", {}), ensure_ascii=False)
-        for output in cell.get("outputs", []):
-            yield "".join(output.get("text", ""))
-            yield "".join(output.get("data", {}).get("text/plain", ""))
-
 
 def culprits(path: Path) -> list[str]:
     """All mentions on a page, each with the words around it."""
-    found = []
-    for text in texts(path):
-        for exception in EXCEPTIONS.get(path.stem, ()):
-            text = text.replace(exception, "")
-        for match in CULPRIT.finditer(text):
-            found.append(text[max(match.start() - 30, 0) : match.end() + 30].replace("\n", " "))
-    return found
+    if path.suffix == ".md":
+        return mentions(path.stem, [path.read_text(encoding="utf-8")])
+    return mentions(path.stem, texts_of(load(path)))
 
 
 PAGES = [

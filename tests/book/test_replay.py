@@ -110,7 +110,7 @@ def test_everything_is_put_back_afterwards() -> None:
     mode = DrawnOnCpu("meta")
     with mode.in_charge():
         assert torch.get_default_device().type == "meta"
-        exercises.check("attention.soft_lookup", lambda query, keys, values: ...)
+        exercises.check("attention.by_distance", lambda query, keys, values: ...)
         assert mode.active
     assert (saving.load_model, exercises.check, torch.get_default_device) == before
 

@@ -248,39 +248,6 @@ def test_only_thebe_is_removed() -> None:
     assert not book_pages.is_thebe_script(Script(None, "window.MathJax = {}"))
 
 
-def toggle(part: str, tags: str = "") -> str:
-    return (
-        f'<div class="cell {tags}docutils container"><details class="hide">'
-        '<summary aria-label="Toggle hidden content">\n'
-        f'<p class="collapsed admonition-title">Show code cell {part}</p>\n'
-        f'<p class="expanded admonition-title">Hide code cell {part}</p></summary></details></div>'
-    )
-
-
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        (toggle("source", "tag_hide-input "), "the code"),
-        (toggle("output", "tag_hide-output "), "the output"),
-        (toggle("content", "tag_hide-cell "), "the cell"),
-        (toggle("content", "tag_hide-cell tag_solution "), "the solution"),
-    ],
-)
-def test_toggles_say_what_they_show(cell: str, words: str) -> None:
-    named = book_pages.name_toggles(f"<p>before</p>{cell}<p>after</p>")
-    assert f">Show {words}</p>" in named
-    assert f">Hide {words}</p>" in named
-    assert "aria-label" not in named
-    assert named.startswith("<p>before</p>")
-    assert named.endswith("<p>after</p>")
-
-
-def test_a_solution_does_not_rename_its_neighbours() -> None:
-    body = toggle("source") + toggle("content", "tag_solution ") + toggle("source")
-    named = book_pages.name_toggles(body)
-    assert re.findall(r"Show ([\w ]+)<", named) == ["the code", "the solution", "the code"]
-
-
 def test_a_sign_stays_with_its_formula() -> None:
     formula = r'<span class="math notranslate nohighlight">\(K &lt; D\)</span>'
     bound = f'<span class="formula-and-sign">{formula}),</span>'

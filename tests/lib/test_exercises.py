@@ -1,6 +1,7 @@
 """exercises: right answers pass, every known mistake is diagnosed, and nothing else passes."""
 
 import dataclasses
+import math
 import re
 
 import pytest
@@ -148,7 +149,7 @@ def test_two_or_three_hints_lead_from_a_nudge_to_the_call(capsys, name):
 
 def test_a_hint_that_is_not_there_is_an_error():
     with pytest.raises(ValueError, match=r"step=4 must be a whole number from 1 to [23]"):
-        hint("attention.soft_lookup", 4)
+        hint("attention.by_distance", 4)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -193,7 +194,7 @@ def divides_by_zero(*_):
     ],
 )
 def test_other_answers_get_a_useful_sentence(capsys, answer, message):
-    assert message in said(capsys, "attention.soft_lookup", answer)
+    assert message in said(capsys, "attention.by_distance", answer)
 
 
 def test_unknown_exercise_is_named():
@@ -202,16 +203,59 @@ def test_unknown_exercise_is_named():
 
 
 def test_a_mistake_that_crashes_on_other_sizes_is_found_on_the_square_ones(capsys):
-    def transposed(q, k, v):
-        return (q.mT @ k / 2).softmax(dim=-1) @ v
+    def transposed(x, memory, w_query, w_key, w_value):
+        q, k, v = x @ w_query.T, memory @ w_key.T, memory @ w_value.T
+        return (q.T @ k / math.sqrt(w_query.shape[0])).softmax(dim=-1) @ v
 
-    assert "positions must meet positions" in said(capsys, "attention.from_scratch", transposed)
+    assert "positions must meet positions" in said(capsys, "attention.head", transposed)
 
 
 def test_answers_rounded_by_hand_are_told_so(capsys):
     rounded = [[0, 0], [2.21, -2.21]]
     assert "Nearly right" in said(capsys, "attention.second_token", lambda: rounded)
     assert "correct" in said(capsys, "attention.second_token", lambda: [[0, 0], [2.2118, -2.2118]])
+    three_decimals = [[0.333] * 3, [0.333] * 3, [0.274, 0.274, 0.452]]
+    assert "give four" in said(capsys, "attention.three_tokens", lambda: three_decimals)
+
+
+def kernel_regression(query, keys, values):
+    """With the constant in front of the Gaussian, which the division by the sum takes out."""
+    variance = math.sqrt(len(query))
+    weights = torch.distributions.Normal(query, math.sqrt(variance)).log_prob(keys).sum(1).exp()
+    return (weights[:, None] * values).sum(0) / weights.sum()
+
+
+def by_automatic_differentiation(scores, temperature, weights_gradient):
+    t = torch.tensor(temperature, dtype=scores.dtype, requires_grad=True)
+    ((scores / t).softmax(dim=-1) * weights_gradient).sum().backward()
+    return t.grad
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("three_tokens", lambda: [[0.3333] * 3, [0.3333] * 3, [0.2741, 0.2741, 0.4519]]),
+        ("query_length", lambda p: 2**0.5 * (torch.tensor(p).logit() + math.log(1.5)).item()),
+        (
+            "head",
+            lambda x, memory, w_query, w_key, w_value: nn.functional.scaled_dot_product_attention(
+                x @ w_query.T, memory @ w_key.T, memory @ w_value.T
+            ),
+        ),
+        ("by_distance", kernel_regression),
+        ("temperature", by_automatic_differentiation),
+    ],
+)
+def test_right_answers_by_another_way_pass(capsys, name, answer):
+    assert said(capsys, f"attention.{name}", answer) == f"attention.{name}: correct.\n"
+
+
+@pytest.mark.parametrize("log", [math.log, lambda power: torch.tensor(power).log()])
+def test_a_mistake_without_a_logarithm_for_a_large_p_is_found_on_the_small_ones(capsys, log):
+    def p_for_each(p):
+        return math.sqrt(2) * log(3 * p / (1 - 2 * p))
+
+    assert "gives p to each" in said(capsys, "attention.query_length", p_for_each)
 
 
 def test_a_hook_that_is_left_behind_is_noticed_and_forgotten(capsys):
@@ -238,25 +282,46 @@ def test_a_hook_that_is_left_behind_is_noticed_and_forgotten(capsys):
 
 
 def test_a_lab_goes_on_with_a_right_answer(capsys):
-    ours = EXERCISES["heads.merge"].reference
-
     def yours(heads):
         return heads.transpose(1, 2).flatten(start_dim=2)
 
-    assert pick("heads.merge", yours, ours) is yours
-    assert capsys.readouterr().out == "heads.merge: correct. Going on with your answer.\n"
+    assert pick("heads.merge", yours) is yours
+    assert capsys.readouterr().out == "heads.merge: correct.\nGoing on with your answer.\n"
 
 
-def test_a_lab_goes_on_with_the_solution_after_a_wrong_answer(capsys):
-    ours = EXERCISES["heads.merge"].reference
+def test_a_lab_goes_on_with_the_books_answer_after_a_wrong_one(capsys):
     hint, wrong = next(iter(EXERCISES["heads.merge"].mistakes.items()))
-    assert pick("heads.merge", wrong, ours) is ours
+    assert pick("heads.merge", wrong) is EXERCISES["heads.merge"].reference
     out = capsys.readouterr().out
     assert hint in out
-    assert out.endswith("Going on with the solution.\n")
+    assert out.endswith("Going on with the book's answer.\n")
 
 
-def test_a_wrong_solution_is_refused():
-    wrong = next(iter(EXERCISES["heads.merge"].mistakes.values()))
-    with pytest.raises(ValueError, match=r"does not solve heads.merge"):
-        pick("heads.merge", lambda heads: ..., wrong)
+def test_a_lab_shows_the_way_to_the_hints_where_the_mistake_is_not_known(capsys):
+    pick("heads.merge", lambda heads: heads * 7)
+    assert 'hint("heads.merge")' in capsys.readouterr().out
+
+
+def test_the_books_class_is_made_of_the_parts_that_were_picked():
+    calls = []
+
+    def head(q, k, v):
+        calls.append(q.shape)
+        return EXERCISES["lab4.head"].reference(q, k, v)
+
+    attention = pick("lab4.attention", lambda *sizes: ..., head=lambda *given: head(*given))
+    block = pick("lab4.block", lambda *sizes: ..., Attention=attention)
+    gpt = pick("lab4.gpt", lambda *sizes: ..., Block=block)
+    model = gpt(vocab_size=7, max_len=5, d_model=12, n_heads=3, n_layers=2)
+    model(torch.tensor([[1, 2, 3]]))
+    assert calls == [(1, 3, 3, 4)] * 2
+    for name, ours in (("attention", attention), ("block", block), ("gpt", gpt)):
+        assert judge(EXERCISES[f"lab4.{name}"], ours).right, name
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("heads.merge", {"head": min}), ("lab4.block", {"Norm": min})]
+)
+def test_parts_that_the_books_answer_does_not_have_are_refused(name, parts):
+    with pytest.raises(ValueError, match=rf"not what the book's answer to {name} is made of"):
+        pick(name, lambda *given: ..., **parts)

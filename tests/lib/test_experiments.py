@@ -48,6 +48,7 @@ from experiments import (
     shakespeare,
     surfaces,
     warmup,
+    word_head,
     words,
 )
 from transformer_book import datasets, minilm, objectives
@@ -1335,6 +1336,31 @@ def test_answers_of_lists_are_the_values_of_their_items():
             assert names[b, place] == names[b, 8 + t]
             assert values[b, place] == answers[b, t]
     assert (values[:, 8:] == cheaper.N_VALUES).all()
+
+
+def test_word_head_measures_every_head_and_keeps_two(results):
+    folder = results(word_head)
+    rows = read_csv(folder / "results.csv")
+    assert [len(rows), len(rows[0])] == [72, 7]
+    kept_words = [row["word"] for row in read_csv(folder / "words.csv")]
+    saved = load_file(folder / "head.safetensors")
+    tokens = ["[CLS]", "the", "fox", "is", "quick", "[SEP]"]
+    x = saved["words"][[kept_words.index(token) for token in tokens]] + saved["places"][:6]
+    x = torch.nn.functional.layer_norm(x, (384,), saved["norm_gain"], saved["norm_bias"], eps=1e-12)
+    _, weights = word_head.weights_of(minilm.load().eval(), "the fox is quick")
+    for head in word_head.KEPT:
+        q = x @ saved[f"query_{head}"] + saved[f"query_{head}_bias"]
+        k = x @ saved[f"key_{head}"] + saved[f"key_{head}_bias"]
+        ours = (q @ k.T / math.sqrt(32)).softmax(dim=-1)
+        torch.testing.assert_close(ours, weights[0, head], rtol=1e-4, atol=1e-5)
+
+
+def test_the_shipped_head_is_the_model_s_own():
+    folder = common.ROOT / "book" / "results" / "word_head"
+    shipped = load_file(folder / "head.safetensors")
+    kept_words = [row["word"] for row in read_csv(folder / "words.csv")]
+    for name, tensor in word_head.keep(minilm.load(), kept_words).items():
+        torch.testing.assert_close(shipped[name], tensor)
 
 
 def test_paragraphs_keeps_texts_and_their_vectors(results):

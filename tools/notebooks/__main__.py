@@ -1,4 +1,4 @@
-"""The command line: `python -m tools.notebooks run | check | compare | stamp | owes`."""
+"""The command line: `python -m tools.notebooks COMMAND`; `--help` lists the commands."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from .budgets import FILE_NAME, rewrite, weigh
 from .compare import compare, table
 from .execute import execute
+from .fold import dress
 from .guard import Finding, inspect, inspect_missing
-from .model import BOOK, NotebookError, find_notebooks, show
+from .learner import FOLDER, write_learner_edition
+from .model import BOOK, NotebookError, find_notebooks, load, save, show
 from .owes import owed
 from .owes import table as owed_table
 from .record import Record, measure
+from .rulers import PAGE_KINDS, set_kind
 from .stamp import stamp
 
 
@@ -45,6 +49,9 @@ def check_command(paths: Sequence[Path], *, whole_book: bool = False) -> int:
     found = sum(_tell(inspect(path)) for path in paths)
     if whole_book:
         found += _tell(inspect_missing(BOOK))
+    measured, above = weigh(paths, whole_book=whole_book)
+    print(measured, flush=True)
+    found += _tell(above)
     if not found:
         print(f"{len(paths)} notebooks checked: every cell run, every output stored and sealed")
     return 1 if found else 0
@@ -56,6 +63,45 @@ def compare_command(paths: Sequence[Path]) -> int:
     print(table(results))
     _tell(findings)
     return 1 if findings else 0
+
+
+def budgets_command(paths: Sequence[Path], *, accept_more: bool) -> int:
+    """Write today's values above the budgets into the list: lower ones, and no others."""
+    refused = rewrite(BOOK, paths, accept_more=accept_more)
+    for line in refused:
+        print(f"{line}: more than listed; shorten it, or --accept-more", file=sys.stderr)
+    print(f"{show(BOOK / FILE_NAME)}: {len(refused)} values refused, the others are as measured")
+    return 1 if refused else 0
+
+
+def kind_command(pages: Sequence[str], kind: str) -> int:
+    """Write into notebooks what kind of page they are."""
+    names = [BOOK / f"{page}.ipynb" if "." not in page else Path(page) for page in pages]
+    for path in find_notebooks(names):
+        set_kind(path, kind)
+        print(f"{show(path)}: {kind}")
+    return 0
+
+
+def dress_command(paths: Sequence[Path]) -> int:
+    """Derive what folds cells from the tags and titles; say what must be run again."""
+    for path in paths:
+        notebook = load(path)
+        changes = dress(notebook)
+        if changes:
+            save(notebook, path)
+            print(f"{show(path)}: {len(changes)} cells dressed")
+        for change in changes:
+            if change.new_source:
+                print(f"{show(path)}: cell {change.number} has a new title line; run the notebook")
+    return 0
+
+
+def learner_command(folder: Path) -> int:
+    """Write the learner's edition: no solutions, no outputs, ready to be handed out."""
+    written = write_learner_edition(folder)
+    print(f"{show(folder)}: {len(written)} notebooks without solutions and outputs")
+    return 0
 
 
 def stamp_command(paths: Sequence[Path], address: str, folder: Path) -> int:
@@ -93,7 +139,17 @@ def build_parser() -> argparse.ArgumentParser:
     stamped.add_argument("--out", metavar="DIR", type=Path, required=True, help="where to write")
     owes = commands.add_parser("owes", help="print all that leads to a page, before a rewrite")
     owes.add_argument("page", metavar="PAGE", help="such as 05_masks")
-    for command in (run, check, compared, stamped):
+    kind = commands.add_parser("kind", help="say what kind of page notebooks are")
+    kind.add_argument("pages", nargs="+", metavar="PAGE", help="such as 05_masks")
+    kind.add_argument("kind", choices=PAGE_KINDS)
+    budgets = commands.add_parser("budgets", help="lower the list of what is above the budgets")
+    budgets.add_argument(
+        "--accept-more", action="store_true", help="also list what rose: it is meant"
+    )
+    learner = commands.add_parser("learner", help="write the notebooks without solutions, outputs")
+    learner.add_argument("folder", nargs="?", metavar="FOLDER", type=Path, default=FOLDER)
+    dressed = commands.add_parser("dress", help="derive what folds cells from their tags, titles")
+    for command in (run, check, compared, stamped, budgets, dressed):
         command.add_argument(
             "paths", nargs="*", metavar="PATH", help="notebooks or folders (default: the book)"
         )
@@ -107,11 +163,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "owes":
             print(owed_table(options.page, owed(options.page)))
             return 0
+        if options.command == "kind":
+            return kind_command(options.pages, options.kind)
+        if options.command == "learner":
+            return learner_command(options.folder)
         paths = find_notebooks(options.paths)
+        if options.command == "dress":
+            return dress_command(paths)
         if options.command == "run":
             return run_command(paths, accept_fewer=options.accept_fewer)
         if options.command == "check":
             return check_command(paths, whole_book=not options.paths)
+        if options.command == "budgets":
+            chosen = paths if options.paths else ()
+            return budgets_command(chosen, accept_more=options.accept_more)
         if options.command == "compare":
             return compare_command(paths)
         return stamp_command(paths, options.address, options.out)

@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 from traitlets import default
 
+from .fold import dress
 from .model import (
     MUST_RAISE,
     NotebookError,
@@ -51,6 +52,7 @@ def execute(path: Path) -> tuple[NotebookNode, float]:
     before = load(path)
     notebook = copy.deepcopy(before)
     normalise(notebook)
+    dress(notebook)
     for _, cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
     start = time.perf_counter()

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from . import svg
+from . import fold, svg
 from .model import (
+    MAX_WIDTH,
     MUST_RAISE,
     ROOT,
     SVG,
+    CellTrouble,
     NotebookError,
     code_cells,
     digests,
@@ -34,12 +36,11 @@ from .record import FILE_NAME, Record, measure
 
 MAX_CELL_BYTES = 300_000
 MAX_NOTEBOOK_BYTES = 2_000_000
-MAX_WIDTH = 74  # characters that a page shows without scrolling sideways
 RERUN = "run `make notebooks`"
 
 ALLOWED_TAGS = frozenset(
     (
-        *("remove-cell", "hide-input", "hide-output", "hide-cell", "solution"),
+        *(*fold.KINDS, *fold.OLD_TAGS),
         *(MUST_RAISE, "allow-stderr", "nbval-skip", "nbval-ignore-output"),
     )
 )
@@ -47,7 +48,6 @@ ALLOWED_TAGS = frozenset(
 ALLOWED_FORMATS = frozenset({"text/plain", "text/html", "text/latex", "text/markdown", SVG})
 
 Trouble = tuple[str, str]
-CellTrouble = tuple[int | None, str, str]
 
 
 @dataclass(frozen=True)
@@ -326,6 +326,7 @@ NOTEBOOK_CHECKS: tuple[Callable[[NotebookNode], Iterator[CellTrouble]], ...] = (
     check_counts,
     check_digests,
     check_normal_form,
+    *fold.CHECKS,
 )
 
 

@@ -20,10 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
 SVG = "image/svg+xml"
 MUST_RAISE = "raises-exception"
+MAX_WIDTH = 74  # characters that a page shows without scrolling sideways
+CellTrouble = tuple[int | None, str, str]  # which cell, what is wrong, how to mend it
 
 # All other metadata is dropped: editors and kernels write it, each machine its own.
 KEPT_CELL_METADATA = ("tags", "mystnb", "jupyter", "cellView")
-KEPT_NOTEBOOK_METADATA = ("mystnb", "executed")
+KEPT_NOTEBOOK_METADATA = ("mystnb", "page", "executed")
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LANGUAGE = {"name": "python"}
 

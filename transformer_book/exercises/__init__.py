@@ -5,8 +5,11 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is. :func:`hint` helps step by step.
 """
 
+from collections.abc import Mapping
+
 from transformer_book.exercises import (
     attention,
+    attention_backward,
     costs,
     counting,
     decoder,
@@ -35,7 +38,7 @@ from transformer_book.exercises import (
     training,
     transformer,
 )
-from transformer_book.exercises.checking import Answer, Exercise, judge
+from transformer_book.exercises.checking import Answer, Exercise, Verdict, judge
 
 EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,
@@ -51,14 +54,13 @@ EXERCISES: dict[str, Exercise] = {
     "recurrence.spectral_radius": recurrence.SPECTRAL_RADIUS,
     "recurrence.forget_bias": recurrence.FORGET_BIAS,
     "recurrence.additive": recurrence.ADDITIVE,
-    "attention.soft_lookup": attention.SOFT_LOOKUP,
-    "attention.from_scratch": attention.FROM_SCRATCH,
+    "attention.three_tokens": attention.THREE_TOKENS,
+    "attention.query_length": attention.QUERY_LENGTH,
     "attention.head": attention.HEAD,
-    "attention.score_for": attention.SCORE_FOR,
-    "attention.spot_the_error": attention.SPOT_THE_ERROR,
-    "attention.scores_gradient": attention.SCORES_GRADIENT,
-    "attention.second_token": attention.SECOND_TOKEN,
-    "attention.head_backward": attention.HEAD_BACKWARD,
+    "attention.by_distance": attention.BY_DISTANCE,
+    "attention.temperature": attention_backward.TEMPERATURE,
+    "attention.second_token": attention_backward.SECOND_TOKEN,
+    "attention.head_backward": attention_backward.HEAD_BACKWARD,
     "scaling.score_std": scaling.SCORE_STD,
     "scaling.softmax": scaling.SAFE_SOFTMAX,
     "scaling.jacobian": scaling.JACOBIAN,
@@ -211,42 +213,37 @@ def check(name: str, answer: Answer) -> None:
     """Say whether an answer is right and, if it is not, what probably went wrong.
 
     Args:
-        name: the exercise, such as ``"attention.soft_lookup"``.
+        name: the exercise, such as ``"attention.by_distance"``.
         answer: the reader's function; one that returns nothing counts as not begun.
 
     Raises:
         ValueError: if there is no exercise of this name.
 
     Example:
-        >>> check("attention.soft_lookup", lambda query, keys, values: ...)
-        attention.soft_lookup: not attempted yet (nothing was returned).
-        >>> check("attention.soft_lookup", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
-        attention.soft_lookup: not yet. This is the plain mean: the weights must depend on ...
-        >>> check("attention.soft_lookup", lambda query, keys, values: values)
-        attention.soft_lookup: not yet. The shape is (3, 2); expected (2,).
-        Stuck? from transformer_book.exercises import hint; hint("attention.soft_lookup")
+        >>> check("attention.by_distance", lambda query, keys, values: ...)
+        attention.by_distance: not attempted yet (nothing was returned).
+        >>> check("attention.by_distance", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
+        attention.by_distance: not yet. This is the plain mean: the weights must depend on ...
+        >>> check("attention.by_distance", lambda query, keys, values: values)
+        attention.by_distance: not yet. The shape is (3, 2); expected (2,).
+        Stuck? from transformer_book.exercises import hint; hint("attention.by_distance")
     """
-    exercise = _exercise(name)
-    verdict = judge(exercise, answer)
-    print(f"{name}: {verdict.text}")
-    is_known = any(sentence in verdict.text for sentence in exercise.mistakes)
-    if verdict.text.startswith("not yet") and not is_known:
-        print(f'Stuck? from transformer_book.exercises import hint; hint("{name}")')
+    _tell(name, judge(_exercise(name), answer))
 
 
 def hint(name: str, step: int = 1) -> None:
     """Help with an exercise, in steps from a nudge to the call to use.
 
     Args:
-        name: the exercise, such as ``"attention.soft_lookup"``.
+        name: the exercise, such as ``"attention.by_distance"``.
         step: which step; the first if left out.
 
     Raises:
         ValueError: if there is no exercise of this name, or no such step.
 
     Example:
-        >>> hint("attention.soft_lookup")  # doctest: +ELLIPSIS
-        attention.soft_lookup, hint 1 of 3: ...
+        >>> hint("attention.by_distance")  # doctest: +ELLIPSIS
+        attention.by_distance, hint 1 of 3: ...
     """
     hints = _exercise(name).hints
     if step not in range(1, len(hints) + 1):
@@ -256,39 +253,56 @@ def hint(name: str, step: int = 1) -> None:
         print(f'More: hint("{name}", {step + 1})')
 
 
-def pick(name: str, yours: Answer, ours: Answer) -> Answer:
-    """Go on with the reader's answer if it is right, and with the solution if it is not.
+def pick(name: str, yours: Answer, **parts: Answer) -> Answer:
+    """Go on with the reader's answer if it is right, and with the book's if it is not.
 
     The steps of a lab build on each other; nobody should be stuck at the first.
 
     Args:
-        name: the exercise, such as ``"attention.soft_lookup"``.
-        yours: the reader's function.
-        ours: the solution.
+        name: the exercise, such as ``"attention.by_distance"``.
+        yours: the reader's function or class.
+        parts: for a class that is made of earlier parts, those that the lab goes on with, by the
+            name of the attribute: the book's class is then made of them, too.
 
     Returns:
-        One of the two functions.
+        The reader's answer or the book's.
 
     Raises:
-        ValueError: if there is no exercise of this name, or if the solution does not pass it.
+        ValueError: if there is no exercise of this name, or its answer is not made of such parts.
 
     Example:
-        >>> solution = EXERCISES["attention.soft_lookup"].reference
-        >>> chosen = pick("attention.soft_lookup", lambda query, keys, values: ..., solution)
-        attention.soft_lookup: not attempted yet (nothing was returned).
-        Going on with the solution.
-        >>> chosen is solution
+        >>> chosen = pick("attention.by_distance", lambda query, keys, values: ...)
+        attention.by_distance: not attempted yet (nothing was returned).
+        Going on with the book's answer.
+        >>> chosen is EXERCISES["attention.by_distance"].reference
         True
     """
     verdict = judge(_exercise(name), yours)
-    if verdict.right:
-        print(f"{name}: {verdict.text} Going on with your answer.")
-        return yours
-    of_ours = judge(_exercise(name), ours)
-    if not of_ours.right:
-        raise ValueError(f"ours={ours!r} does not solve {name}: {of_ours.text}")
-    print(f"{name}: {verdict.text}\nGoing on with the solution.")
-    return ours
+    _tell(name, verdict)
+    print("Going on with your answer." if verdict.right else "Going on with the book's answer.")
+    ours = _made_of(name, parts)
+    return yours if verdict.right else ours
+
+
+def _made_of(name: str, parts: Mapping[str, Answer]) -> Answer:
+    """The book's answer; a class is made of the given parts in place of its own."""
+    reference = _exercise(name).reference
+    if not parts:
+        return reference
+    if not isinstance(reference, type) or not all(hasattr(reference, part) for part in parts):
+        raise ValueError(
+            f"parts={sorted(parts)} are not what the book's answer to {name} is made of"
+        )
+    own = {part: staticmethod(value) for part, value in parts.items()}
+    return type(reference.__name__, (reference,), own)
+
+
+def _tell(name: str, verdict: Verdict) -> None:
+    """Print a verdict and, where it names no known mistake, the way to the hints."""
+    print(f"{name}: {verdict.text}")
+    is_known = any(sentence in verdict.text for sentence in _exercise(name).mistakes)
+    if verdict.text.startswith("not yet") and not is_known:
+        print(f'Stuck? from transformer_book.exercises import hint; hint("{name}")')
 
 
 def _exercise(name: str) -> Exercise:

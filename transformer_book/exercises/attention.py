@@ -10,365 +10,296 @@ from transformer_book.exercises.checking import Answer, Exercise, random_inputs
 from transformer_book.exercises.slips import attend, mixing_slips, scale_slips
 
 
-def _soft_lookup(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    return (keys @ query / math.sqrt(len(query))).softmax(dim=0) @ values
+def _token_scores() -> Tensor:
+    queries = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0]])
+    keys = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
+    return queries @ keys.mT
 
 
-def _one_query(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-    return query[None], keys, values
+def _three_tokens() -> Tensor:
+    return (_token_scores() / math.sqrt(4)).softmax(dim=-1)
 
 
-SOFT_LOOKUP = Exercise(
-    reference=_soft_lookup,
-    inputs=[random_inputs((4,), (3, 4), (3, 2)), random_inputs((2,), (6, 2), (6, 5))],
+def _miscounted_tokens() -> Tensor:
+    slips = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
+    return ((_token_scores() + slips) / 2).softmax(dim=-1)
+
+
+THREE_TOKENS = Exercise(
+    reference=_three_tokens,
+    inputs=[()],
     mistakes={
-        "This is the plain mean: the weights must depend on the query.": (
-            lambda q, k, v: v.mean(dim=0)
+        "The scores are not scaled: halve them before the softmax, since 2 is the square root of "
+        "the width 4.": lambda: _token_scores().softmax(dim=-1),
+        "The scores are divided by the width 4; divide by its square root.": (
+            lambda: (_token_scores() / 4).softmax(dim=-1)
         ),
-        "This is the value of the best key alone; mix all values by their weights.": (
-            lambda q, k, v: v[(k @ q).argmax()]
+        "The scores are multiplied by 2; divide by it.": (
+            lambda: (_token_scores() * 2).softmax(dim=-1)
         ),
-        "The scores went in as weights; apply the softmax so that they sum to 1.": (
-            lambda q, k, v: (k @ q / math.sqrt(len(q))) @ v
+        "The columns sum to 1; the weights of a query stand in a row, and it is the rows that must "
+        "sum to 1.": lambda: (_token_scores() / 2).softmax(dim=0),
+        "The nine weights sum to 1 together; each row must do so on its own.": (
+            lambda: (_token_scores() / 2).flatten().softmax(dim=0).unflatten(0, (3, 3))
         ),
-        "The scores went in as weights; apply the softmax, and scale them before it.": (
-            lambda q, k, v: (k @ q) @ v
+        "Those are the scores divided by their sum; the softmax takes e to their power first.": (
+            lambda: _token_scores() / _token_scores().sum(dim=-1, keepdim=True)
         ),
-        "These are the weights; mix the values with them.": (
-            lambda q, k, v: (k @ q / math.sqrt(len(q))).softmax(dim=0)
+        "Those are the scores; scale them, then turn each row into weights.": _token_scores,
+        "Those are the scaled scores; the softmax of each row is missing.": (
+            lambda: _token_scores() / 2
         ),
-        "The keys are mixed; mix the values.": lambda q, k, v: _soft_lookup(q, k, k),
-        "Dividing scores by their sum is no softmax: take e to their power first.": (
-            lambda q, k, v: (k @ q) / (k @ q).sum() @ v
+        "That is e to the power of the scaled scores; divide each row by its sum.": (
+            lambda: (_token_scores() / 2).exp()
         ),
-        "These are the weighted values one by one; add them up.": (
-            lambda q, k, v: (k @ q / math.sqrt(len(q))).softmax(dim=0)[:, None] * v
+        "That is the last row alone; the other two queries have weights as well.": (
+            lambda: _three_tokens()[-1]
         ),
-        **scale_slips(_one_query, lambda found, *_: found[0]),
+        "The last row is not even: its query and its key share two places, so that score is 2.": (
+            lambda: torch.full((3, 3), 1 / 3)
+        ),
+        # the engine would take rows of 0.333 for rows that are not divided by their sum
+        "Right to three decimals; give four.": lambda: _three_tokens().round(decimals=3),
+        "Three scores are off by one: count again how many places a query and a key share.": (
+            _miscounted_tokens
+        ),
     },
     hints=(
-        "Compare the query with every key: one dot product for each of the S keys. A larger one "
-        "means more weight.",
-        "`keys @ query` holds the S scores. Divide them by the square root of K, the width of the "
-        "query; a softmax turns them into weights that sum to 1.",
-        "The weights are `(keys @ query / math.sqrt(len(query))).softmax(dim=0)`; a product of "
-        "weights and `values` is the weighted mean.",
+        "Begin with the nine scores. Where both vectors have a 1 in the same place, the dot "
+        "product grows by 1.",
+        "Eight of the scores are 1, one is 2. The width is 4, so divide them by 2. Then take e to "
+        "the power of each, and divide a row by its sum.",
+        "Type three rows of four decimals; the last begins with "
+        "`math.exp(0.5) / (2 * math.exp(0.5) + math.exp(1))`.",
     ),
 )
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _query_length(p: float) -> float:
+    return math.sqrt(2) * math.log(3 * p / (2 * (1 - p)))
+
+
+def _length_of(power: float) -> float:
+    """The length from a wrong e^(s / root 2); NaN, as in torch, where that has no logarithm."""
+    return math.sqrt(2) * math.log(power) if power > 0 else math.nan
+
+
+QUERY_LENGTH = Exercise(
+    reference=_query_length,
+    # 0.2 and 0.4 first: the answer that gives each of the two keys the weight p needs p < 1/2
+    inputs=[(0.2,), (0.4,), (0.9,), (0.5,), (0.75,)],
+    mistakes={
+        "The root is missing: the scaled score of a matching key is s / sqrt(2).": (
+            lambda p: _query_length(p) / math.sqrt(2)
+        ),
+        "The root is on the wrong side: the scaled score is s / sqrt(2), so multiply by the root "
+        "to get s.": lambda p: _query_length(p) / 2,
+        "The scale is the square root of the width 2, not 2.": (
+            lambda p: _query_length(p) * math.sqrt(2)
+        ),
+        "That is e^(s / sqrt(2)); take its logarithm.": lambda p: 3 * p / (2 * (1 - p)),
+        "The logarithm is missing: take it of e^(s / sqrt(2)), then multiply by the root.": (
+            lambda p: math.sqrt(2) * 3 * p / (2 * (1 - p))
+        ),
+        "Two keys match and share p; this gives p to each of them.": (
+            lambda p: _length_of(3 * p / (1 - 2 * p) if p < 0.5 else 0.0)
+        ),
+        "Each matching key gets p / 2, but the three others share 1 - p, not 1 - p / 2.": (
+            lambda p: _length_of(3 * p / (2 - p))
+        ),
+        "Two keys match; this counts one of them, beside the three others.": (
+            lambda p: _length_of(3 * p / (1 - p))
+        ),
+        "Two keys match; this counts one of them, and four others.": (
+            lambda p: _length_of(4 * p / (1 - p))
+        ),
+        "The other keys are three: each adds e^0 = 1 to the sum, and this counts one of them.": (
+            lambda p: _length_of(p / (2 * (1 - p)))
+        ),
+        "That is for one matching key and one other; here two match and three do not.": (
+            lambda p: _length_of(p / (1 - p))
+        ),
+        "Two and three are swapped: p = 2 e / (2 e + 3), where e is e^(s / sqrt(2)).": (
+            lambda p: _length_of(2 * p / (3 * (1 - p)))
+        ),
+        "The matching keys belong to the sum, too: p = 2 e / (2 e + 3), where e is "
+        "e^(s / sqrt(2)).": lambda p: _length_of(3 * p / 2),
+        "Use the natural logarithm.": (lambda p: math.sqrt(2) * math.log10(3 * p / (2 * (1 - p)))),
+        "Use the natural logarithm, not that of base 2.": (
+            lambda p: math.sqrt(2) * math.log2(3 * p / (2 * (1 - p)))
+        ),
+        "The sign is turned round: a larger weight needs a longer query.": (
+            lambda p: -_query_length(p)
+        ),
+        "That holds for p = 0.9 alone; find the formula for any p.": lambda p: _query_length(0.9),
+    },
+    hints=(
+        "The dot product of the query with a matching key is s; with each of the others it is 0. "
+        "Scale these five scores and write down their softmax: what stands below the line?",
+        "Two keys add e^(s / sqrt(2)) each, three add e^0 = 1 each, and p is the share of the two: "
+        "2 e / (2 e + 3), where e is e^(s / sqrt(2)). Solve it for e first.",
+        "e^(s / sqrt(2)) = 3 p / (2 (1 - p)); undo the exponential with `math.log`, and multiply "
+        "by `math.sqrt(2)`.",
+    ),
+)
+
+
+def _projected(
+    x: Tensor, memory: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return x @ w_query.mT, memory @ w_key.mT, memory @ w_value.mT
+
+
+def _head(x: Tensor, memory: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> Tensor:
+    q, k, v = _projected(x, memory, w_query, w_key, w_value)
     return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1) @ v
 
 
-def _as_given(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    return q, k, v
-
-
-FROM_SCRATCH = Exercise(
-    reference=_attend,
-    inputs=[  # square first: there the mistakes that need equal sizes can run, and are found
-        random_inputs((4, 4), (4, 4), (4, 4)),
-        random_inputs((3, 9), (3, 9), (3, 2)),
-        random_inputs((2, 5, 8), (2, 7, 8), (2, 7, 3)),
-    ],
-    mistakes={
-        **scale_slips(_as_given),
-        "The scale is the root of len(q), the first size of q; its width is the last size, "
-        "q.shape[-1].": lambda q, k, v: attend(q, k, v, scale=1 / math.sqrt(len(q))),
-        **mixing_slips(_as_given),
-        "dim=1 is the axis of the keys only as long as there is no batch; dim=-1 always is.": (
-            lambda q, k, v: attend(q, k, v, axis=1)
-        ),
-        "The softmax runs along dim=0, over the queries or even over the batch; the keys are the "
-        "last axis, dim=-1.": lambda q, k, v: attend(q, k, v, axis=0),
-        "These are the weights; mix the values with them.": (
-            lambda q, k, v: (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
-        ),
-    },
-    hints=(
-        "Three steps: every query meets every key, the scores of a query become weights, and the "
-        "weights mix the values.",
-        "The scores are (..., T, S): `q` times `k` with its last two axes swapped, divided by the "
-        "square root of K. The weights of a query stand in a row, so they sum to 1 along the last "
-        "axis.",
-        "Swap the axes with `k.mT`, which leaves a batch alone, and normalise with "
-        "`.softmax(dim=-1)`; `@ v` comes last.",
-    ),
-)
-
-
-def _head(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> Tensor:
-    return _attend(x @ w_query.mT, x @ w_key.mT, x @ w_value.mT)
-
-
-def _projected(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> tuple[Tensor, ...]:
-    return x @ w_query.mT, x @ w_key.mT, x @ w_value.mT
+def _head_weights(*given: Tensor) -> Tensor:
+    q, k, _ = _projected(*given)
+    return attend(q, k, torch.eye(len(k), dtype=k.dtype))
 
 
 HEAD = Exercise(
     reference=_head,
-    inputs=[
-        random_inputs((4, 4), (4, 4), (4, 4), (4, 4)),
-        random_inputs((5, 6), (2, 6), (2, 6), (3, 6)),
+    inputs=[  # square first: there the mistakes that need equal sizes can run, and are found
+        random_inputs((4, 4), (4, 4), (4, 4), (4, 4), (4, 4)),
+        random_inputs((3, 6), (7, 6), (2, 6), (2, 6), (5, 6)),
     ],
     mistakes={
+        "That is self-attention: keys and values must come from `memory`.": (
+            lambda x, m, q, k, v: _head(x, x, q, k, v)
+        ),
+        "That is self-attention of the memory: the queries must come from `x`.": (
+            lambda x, m, q, k, v: _head(m, m, q, k, v)
+        ),
+        "x and memory are swapped: the queries come from `x`, keys and values from `memory`.": (
+            lambda x, m, q, k, v: _head(m, x, q, k, v)
+        ),
+        "The values come from `x`; what a key is found by and what it hands over must be of the "
+        "same token of `memory`.": lambda x, m, q, k, v: attend(x @ q.mT, m @ k.mT, x @ v.mT),
+        "The keys come from `x`; the queries must be compared with the tokens of `memory`.": (
+            lambda x, m, q, k, v: attend(x @ q.mT, x @ k.mT, m @ v.mT)
+        ),
         "nn.Linear stores its weight as (out, in): multiply by the transpose, x @ W.T.": (
-            lambda x, q, k, v: _attend(x @ q, x @ k, x @ v)
+            lambda x, m, q, k, v: _head(x, m, q.mT, k.mT, v.mT)
         ),
-        "The values are not projected: x itself went into the mean.": (
-            lambda x, q, k, v: _attend(x @ q.mT, x @ k.mT, x)
+        "W @ x.T makes a token a column, and q @ k.mT needs rows: x @ W.T.": (
+            lambda x, m, q, k, v: attend(q @ x.mT, k @ m.mT, v @ m.mT)
         ),
+        "The keys are not transposed: q @ k.mT compares each query with each key.": (
+            lambda x, m, q, k, v: attend(x @ q.mT, k @ m.mT, m @ v.mT)
+        ),
+        "The queries are transposed as well: q @ k.mT, with the keys alone transposed.": (
+            lambda *given: attend(_projected(*given)[0].mT, *_projected(*given)[1:])
+        ),
+        "The values are not projected: the memory itself went into the mean.": (
+            lambda x, m, q, k, v: attend(x @ q.mT, m @ k.mT, m)
+        ),
+        "These are the weights; mix the values with them.": _head_weights,
         "The scale counts D, the width of x; it must be K, the width of a query.": (
-            lambda x, q, k, v: attend(*_projected(x, q, k, v), scale=1 / math.sqrt(x.shape[-1]))
+            lambda x, *given: attend(*_projected(x, *given), scale=1 / math.sqrt(x.shape[-1]))
+        ),
+        "The scale counts the queries; the width of one of them is what matters.": (
+            lambda x, *given: attend(*_projected(x, *given), scale=1 / math.sqrt(len(x)))
         ),
         **scale_slips(_projected),
         **mixing_slips(_projected),
     },
     hints=(
-        "The head is attention between three projections of `x`. Which shape has each?",
-        "Queries and keys are (T, K), values (T, Dv). A stored matrix is (K, D), so it has to be "
-        "transposed before `x` can be multiplied by it.",
-        "The queries are `x @ w_query.T`, keys and values likewise; the rest is attention as in "
-        "exercise 2, with K = `w_query.shape[0]` under the root.",
+        "The head is attention between three projections. Which of them are made from `x`, which "
+        "from `memory`, and which shape has each?",
+        "Queries are (T, K), keys (S, K), values (S, Dv), so the scores are (T, S). A stored "
+        "matrix is (K, D): it has to be transposed before `x` or `memory` is multiplied by it.",
+        "The queries are `x @ w_query.T`, the keys `memory @ w_key.T`, the values likewise; the "
+        "weights are `(q @ k.T / math.sqrt(w_query.shape[0])).softmax(dim=-1)`.",
     ),
 )
 
 
-def _scores_gradient(weights: Tensor, weights_gradient: Tensor) -> Tensor:
-    mean = (weights * weights_gradient).sum(dim=-1, keepdim=True)
-    return weights * (weights_gradient - mean)
+def _squared_distances(query: Tensor, keys: Tensor) -> Tensor:
+    return (keys - query).square().sum(dim=-1)
 
 
-SCORES_GRADIENT = Exercise(
-    reference=_scores_gradient,
-    inputs=[
-        (scores.softmax(dim=-1), gradient)
-        for scores, gradient in (
-            random_inputs((3, 3), (3, 3)),
-            random_inputs((2, 5), (2, 5)),
-            random_inputs((2, 3, 4), (2, 3, 4)),
-        )
+def _by_distance(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    exponents = -_squared_distances(query, keys) / (2 * math.sqrt(len(query)))
+    return exponents.softmax(dim=0) @ values
+
+
+def _divided_by(scale: Callable[[int], float]) -> Answer:
+    """A mistake in what the squared distances are divided by, from the width K."""
+    return lambda q, k, v: (-_squared_distances(q, k) / scale(len(q))).softmax(dim=0) @ v
+
+
+def _from_exponents(change: Callable[[Tensor, Tensor], Tensor]) -> Answer:
+    """A mistake that is made with the right exponents and the values."""
+    return lambda q, k, v: change(-_squared_distances(q, k) / (2 * math.sqrt(len(q))), v)
+
+
+BY_DISTANCE = Exercise(
+    reference=_by_distance,
+    inputs=[  # as many keys as features first: there a sum over the wrong axis can run
+        random_inputs((3,), (3, 3), (3, 2)),
+        random_inputs((2,), (6, 2), (6, 5)),
+        random_inputs((5,), (4, 5), (4, 3)),
     ],
     mistakes={
-        "This lets each weight depend on its own score alone; raising one score lowers the other "
-        "weights.": lambda w, g: w * g,
-        "That is the gradient of independent sigmoids, w (1 - w) g.": lambda w, g: w * (1 - w) * g,
-        "The mean runs over the wrong axis: sum over the keys of each query (dim=-1).": (
-            lambda w, g: w * (g - (w * g).sum(dim=-2, keepdim=True))
+        "This is the plain mean: the weights must depend on the query.": (
+            lambda q, k, v: v.mean(dim=0)
         ),
-        "The mean runs over everything; each query has its own: sum over its keys (dim=-1).": (
-            lambda w, g: w * (g - (w * g).sum())
+        "This is the value of the nearest key alone; mix all values by their weights.": (
+            lambda q, k, v: v[_squared_distances(q, k).argmin()]
         ),
-        "dim=1 is the axis of the keys only as long as there is no batch; dim=-1 always is.": (
-            lambda w, g: w * (g - (w * g).sum(dim=1, keepdim=True))
+        "These are dot products, so this is attention; here the distances decide.": (
+            lambda q, k, v: attend(q[None], k, v)[0]
         ),
-        "The mean is unweighted; each entry counts with its own weight.": (
-            lambda w, g: w * (g - g.mean(dim=-1, keepdim=True))
+        "The weights do not sum to 1: divide them by their sum.": (
+            _from_exponents(lambda exponents, v: exponents.exp() @ v)
         ),
-        "The weighted gradients are summed; a mean over the keys divides them once more by S.": (
-            lambda w, g: w * (g - (w * g).mean(dim=-1, keepdim=True))
+        "The exponents went in as weights; take e to their power, and divide by the sum.": (
+            _from_exponents(lambda exponents, v: exponents @ v)
         ),
-        "What is subtracted must count with the weight, too: weights times (gradient - average).": (
-            lambda w, g: w * g - (w * g).sum(dim=-1, keepdim=True)
+        "The distances are divided by their sum: the farthest key gets the largest weight. Take e "
+        "to the power of minus the distance first.": (
+            _from_exponents(lambda exponents, v: exponents / exponents.sum() @ v)
         ),
-        "The factor in front is missing: multiply by the weights once more.": (
-            lambda w, g: g - (w * g).sum(dim=-1, keepdim=True)
+        "The sign is turned round: the farthest key gets the largest weight.": (
+            _from_exponents(lambda exponents, v: (-exponents).softmax(dim=0) @ v)
         ),
-    },
-    hints=(
-        "Raising one score raises its own weight and lowers the others of its row. What is a score "
-        "worth, compared with the average of its row?",
-        "For each query take the average of `weights_gradient`, in which every key counts with its "
-        "weight. Keep the axis, so that it can be subtracted from the row.",
-        "The average is `(weights * weights_gradient).sum(dim=-1, keepdim=True)`. Subtract it from "
-        "`weights_gradient`, then multiply by `weights`.",
-    ),
-)
-
-
-def _score_for(p: float) -> float:
-    return math.log(p / (1 - p))
-
-
-SCORE_FOR = Exercise(
-    reference=_score_for,
-    inputs=[(0.9,), (0.5,), (0.2,)],
-    mistakes={
-        "The other weight is missing: it is e^s / (e^s + 1) that equals p.": lambda p: math.log(p),
-        "That is e^s; take its logarithm.": lambda p: p / (1 - p),
-        "Use the natural logarithm.": lambda p: math.log10(p / (1 - p)),
-        "Use the natural logarithm, not that of base 2.": lambda p: math.log2(p / (1 - p)),
-        "The sign is turned round: a larger weight needs a larger score.": (
-            lambda p: math.log((1 - p) / p)
+        "The distance is not squared: leave out the root.": lambda q, k, v: (
+            (-_squared_distances(q, k).sqrt() / (2 * math.sqrt(len(q)))).softmax(dim=0) @ v
         ),
-        "That is the weight of a score p; the score for a weight p is asked for.": (
-            lambda p: 1 / (1 + math.exp(-p))
+        "The differences are added up unsquared, so that they cancel: square them first.": (
+            lambda q, k, v: (-(k - q).sum(dim=-1) / (2 * math.sqrt(len(q)))).softmax(dim=0) @ v
         ),
-        "That holds for p = 0.9 alone; find the formula for any p.": lambda p: math.log(9),
-    },
-    hints=(
-        "Write the softmax of the two scores s and 0: what is the first weight?",
-        "e^0 is 1, so p = e^s / (e^s + 1). Solve it for e^s first.",
-        "e^s = p / (1 - p); undo the exponential with `math.log`.",
-    ),
-)
-
-
-def _right_weights() -> Tensor:
-    exponentials = torch.tensor([1.0, 0.5, 0.5]).exp()
-    return exponentials / exponentials.sum()
-
-
-SPOT_THE_ERROR = Exercise(
-    reference=_right_weights,
-    inputs=[()],
-    mistakes={
-        "Those are the blog's weights, and they sum to 1.1; weights sum to 1.": (
-            lambda: torch.tensor([0.5, 0.3, 0.3])
+        "The squares are averaged over the width; a squared distance is their sum.": (
+            _divided_by(lambda width: 2 * math.sqrt(width) * width)
         ),
-        "Dividing the printed numbers by their sum mends the sum, not the weights.": (
-            lambda: torch.tensor([0.5, 0.3, 0.3]) / 1.1
+        "The squares are added up over the keys; each key has a distance of its own (dim=-1).": (
+            lambda q, k, v: (
+                (-(k - q).square().sum(dim=0) / (2 * math.sqrt(len(q)))).softmax(dim=0) @ v
+            )
         ),
-        "Those are the scores divided by their sum; the softmax takes e to their power first.": (
-            lambda: torch.tensor([0.5, 0.25, 0.25])
+        "The factor 2 is missing: divide by twice the square root of K.": _divided_by(math.sqrt),
+        "The squared width of the kernel is the square root of K, not K: divide by 2 sqrt(K).": (
+            _divided_by(lambda width: 2 * width)
         ),
-        "The last weight is not what is missing to 1: equal scores must have equal weights.": (
-            lambda: torch.tensor([0.5, 0.3, 0.2])
+        "The root of K is missing: divide by 2 sqrt(K), not by 2.": _divided_by(lambda width: 2),
+        "The squared distances are not scaled: divide by 2 sqrt(K).": _divided_by(lambda width: 1),
+        "These are the weights; mix the values with them.": (
+            _from_exponents(lambda exponents, v: exponents.softmax(dim=0))
         ),
-        "That is e to the power of the scores; divide by the sum.": (
-            lambda: torch.tensor([1.0, 0.5, 0.5]).exp()
+        "The keys are mixed; mix the values.": lambda q, k, v: _by_distance(q, k, k),
+        "These are the weighted values one by one; add them up.": (
+            _from_exponents(lambda exponents, v: exponents.softmax(dim=0)[:, None] * v)
         ),
     },
     hints=(
-        "Add the printed weights up. What must weights always give?",
-        "The right ones are e to the power of each score, divided by the sum of all three.",
-        "Put the scores into a tensor and return its `.softmax(dim=0)`, or type four decimals.",
+        "How far is the query from each key? There is one distance for each of the S keys, and a "
+        "smaller one means more weight.",
+        "`(keys - query).square().sum(dim=-1)` holds the S squared distances. Divide them by 2 "
+        "sqrt(K), turn the sign round, take e to their power, and divide by the sum.",
+        "A softmax does the last two: with `exponents = -squared / (2 * math.sqrt(len(query)))` "
+        "the result is `exponents.softmax(dim=0) @ values`.",
     ),
-)
-
-
-def _second_token() -> Tensor:
-    """The scores' gradient of the two-token example for the loss O[1, 0]."""
-    weights = torch.tensor([0.0, 1 / math.sqrt(2)]).softmax(dim=0)
-    worth = torch.tensor([10.0, 0.0])
-    row = weights * (worth - weights @ worth)
-    return torch.stack([torch.zeros(2), row])
-
-
-SECOND_TOKEN = Exercise(
-    reference=_second_token,
-    inputs=[()],
-    mistakes={
-        "The right numbers in the wrong row: token 2 is the second query.": (
-            lambda: _second_token().flip(0)
-        ),
-        "The average is missing: subtract 0.3302 · 10 before multiplying by the weights.": (
-            lambda: torch.tensor([[0.0, 0.0], [3.3024, 0.0]])
-        ),
-        "The signs are turned round: key 1 is the one that helps.": lambda: -_second_token(),
-        "The row is not multiplied by its weights yet: 0.3302 and 0.6698.": (
-            lambda: torch.tensor([[0.0, 0.0], [6.6976, -3.3024]])
-        ),
-        "That is the gradient of the scores before the root; of the scaled ones it is larger by "
-        "the square root of 2.": lambda: _second_token() / math.sqrt(2),
-        "That is the gradient of the weights; go on through the softmax to the scores.": (
-            lambda: torch.tensor([[0.0, 0.0], [10.0, 0.0]])
-        ),
-    },
-    hints=(
-        "Only the output of token 2 is in the loss. Whose scores can matter, and what does the row "
-        "of the other token get?",
-        "The gradient of the weights of token 2 is (10, 0), its weights are 0.3302 and 0.6698. Use "
-        "the formula of exercise 2 for this row.",
-        "The average is 0.3302 · 10 = 3.302. The second row begins with `0.3302 * (10 - 3.302)`; a "
-        "row of the result sums to 0.",
-    ),
-)
-
-
-def _head_backward(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, output_bar: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    q_bar, k_bar, v_bar = _attention_backward(x @ w_q, x @ w_k, x @ w_v, output_bar)
-    x_bar = q_bar @ w_q.mT + k_bar @ w_k.mT + v_bar @ w_v.mT
-    return x_bar, x.mT @ q_bar, x.mT @ k_bar, x.mT @ v_bar
-
-
-def _attention_backward(
-    q: Tensor, k: Tensor, v: Tensor, output_bar: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    root = math.sqrt(q.shape[-1])
-    weights = (q @ k.mT / root).softmax(dim=-1)
-    scores_bar = _scores_gradient(weights, output_bar @ v.mT)
-    return scores_bar @ k / root, scores_bar.mT @ q / root, weights.mT @ output_bar
-
-
-def _head_backward_with(
-    change: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]],
-) -> Answer:
-    """A mistake that gets one of the four gradients wrong."""
-    return lambda *arguments: change(*_head_backward(*arguments))
-
-
-def _forgets_a_use_of_x(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, output_bar: Tensor
-) -> tuple[Tensor, ...]:
-    v_bar = _attention_backward(x @ w_q, x @ w_k, x @ w_v, output_bar)[2]
-    return v_bar @ w_v.mT, *_head_backward(x, w_q, w_k, w_v, output_bar)[1:]
-
-
-def _wrong_at_the_scores(change: Callable[[Tensor, Tensor, float], Tensor]) -> Answer:
-    """A mistake in the scores' gradient, from weights, their gradient and the root of K."""
-
-    def backward(
-        x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, output_bar: Tensor
-    ) -> tuple[Tensor, ...]:
-        q, k, v = x @ w_q, x @ w_k, x @ w_v
-        root = math.sqrt(q.shape[-1])
-        weights = (q @ k.mT / root).softmax(dim=-1)
-        scores_bar = change(weights, output_bar @ v.mT, root)
-        q_bar, k_bar, v_bar = scores_bar @ k, scores_bar.mT @ q, weights.mT @ output_bar
-        x_bar = q_bar @ w_q.mT + k_bar @ w_k.mT + v_bar @ w_v.mT
-        return x_bar, x.mT @ q_bar, x.mT @ k_bar, x.mT @ v_bar
-
-    return backward
-
-
-HEAD_BACKWARD = Exercise(
-    reference=_head_backward,
-    inputs=[
-        random_inputs((5, 6), (6, 4), (6, 4), (6, 3), (5, 3)),
-        random_inputs((3, 4), (4, 5), (4, 5), (4, 2), (3, 2)),
-    ],
-    mistakes={
-        "x is used three times: its gradient has a share from the queries and the keys too.": (
-            _forgets_a_use_of_x
-        ),
-        "The gradients of W_Q and W_K are swapped.": _head_backward_with(
-            lambda x, q, k, v: (x, k, q, v)
-        ),
-        "The order is x, W_Q, W_K, W_V.": _head_backward_with(lambda x, q, k, v: (q, k, v, x)),
-        "A gradient has the shape of its matrix: x.mT @ q_bar.": _head_backward_with(
-            lambda x, q, k, v: (x, q.mT, k.mT, v.mT)
-        ),
-        "The scores were divided by the square root of K on the way forward; the gradients of "
-        "queries and keys are, too.": _wrong_at_the_scores(
-            lambda w, g, root: _scores_gradient(w, g)
-        ),
-        "The softmax is missing on the way back: weights times gradient, less its average.": (
-            _wrong_at_the_scores(lambda w, g, root: g / root)
-        ),
-        "On its way back through the softmax the gradient loses its average: see exercise 2.": (
-            _wrong_at_the_scores(lambda w, g, root: w * g / root)
-        ),
-    },
-    hints=(
-        "Go backwards through Q = X W_Q: from the gradient of Q to those of X and of W_Q. Then the "
-        "same for K and V.",
-        "`attention_backward` of `x @ w_q`, `x @ w_k`, `x @ w_v` and `output_bar` gives `q_bar`, "
-        "`k_bar` and `v_bar`. Each matrix has one share in the gradient of `x`: add three of them.",
-        "A matrix gets `x.mT @ q_bar`; `x` gets `q_bar @ w_q.mT` and two more terms like it.",
-    ),
-    returns=("x", "W_Q", "W_K", "W_V"),
 )

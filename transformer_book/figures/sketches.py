@@ -189,6 +189,53 @@ def storyboard(
     return canvas.picture(title, f"{title}, most weight at each step: {'; '.join(sentences)}.")
 
 
+def attention_arcs(
+    words: Sequence[str], weights: Sequence[float], *, start: int, title: str
+) -> Picture:
+    """Draw where one word of a sentence looks: an arc to each word, the thicker the more weight.
+
+    Args:
+        words: the sentence.
+        weights: how much of the attention each word gets, from 0 to 1.
+        start: the number of the word that looks.
+        title: a short name for the picture.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no word, not one weight from 0 to 1 for each, or no such start.
+
+    Example:
+        >>> attention_arcs(["red", "fox"], [0.9, 0.1], start=1, title="Fox").summary
+        'Fox: fox looks at red 0.90, fox 0.10.'
+    """
+    check_filled("words", words, "at least one word")
+    _check_weights("weights", weights, len(words))
+    if not 0 <= start < len(words):
+        raise ValueError(f"start={start} must be the number of a word, 0 to {len(words) - 1}")
+    canvas, gap = Canvas(), 26.0
+    widths = [LETTER * len(word) + 22 for word in words]
+    lefts = [14 + sum(widths[:i]) + gap * i for i in range(len(words))]
+    middles = [left + width / 2 for left, width in zip(lefts, widths, strict=True)]
+    top = 24 + 0.3 * max(abs(middle - middles[start]) for middle in middles)
+    for i, (word, weight) in enumerate(zip(words, weights, strict=True)):
+        if i != start:
+            peak = top - 0.6 * abs(middles[i] - middles[start])  # twice as high as the arc gets
+            canvas.elements.insert(
+                0,
+                f'<path d="M{middles[start]:.1f} {top}Q{(middles[i] + middles[start]) / 2:.1f} '
+                f'{peak:.1f} {middles[i]:.1f} {top}" fill="none" stroke="{ROLES["query"][0]}" '
+                f'stroke-width="{1 + 14 * weight:.1f}" stroke-opacity="{0.25 + weight:.2f}"/>',
+            )
+        role = "query" if i == start else "key"
+        _token(canvas, lefts[i], top, widths[i], word, pale=False, role=role)
+        canvas.text(middles[i], top + CELL + 20, f"{weight:.2f}", bold=weight == max(weights))
+    canvas.height = top + CELL + 24
+    shares = ", ".join(f"{word} {weight:.2f}" for word, weight in zip(words, weights, strict=True))
+    return canvas.picture(title, f"{title}: {words[start]} looks at {shares}.")
+
+
 def thinned_network(
     sizes: Sequence[int], kept: Sequence[Sequence[bool]], *, title: str, full: str = "every unit"
 ) -> Picture:
@@ -246,8 +293,10 @@ def _check_weights(name: str, weights: Sequence[float], n: int) -> None:
             raise ValueError(f"{name} has the weight {weight:g}; expected numbers from 0 to 1")
 
 
-def _token(canvas: Canvas, x: float, y: float, width: float, words: str, *, pale: bool) -> None:
-    stroke, fill = (MUTED, PANEL) if pale else ROLES["query"]
+def _token(
+    canvas: Canvas, x: float, y: float, width: float, words: str, *, pale: bool, role: str = "query"
+) -> None:
+    stroke, fill = (MUTED, PANEL) if pale else ROLES[role]
     dash = ' stroke-dasharray="4 3"' if pale else ""
     canvas.elements.append(
         f'<rect x="{x}" y="{y}" width="{width}" height="{CELL}" rx="5" fill="{fill}" '

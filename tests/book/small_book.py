@@ -1,0 +1,68 @@
+"""A small book in a folder of its own, with the real budgets, and cells to fill its pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import specimens as sp
+import yaml
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tools.notebooks.budgets import FILE_NAME, Budgets, inspect_book, inspect_page
+from tools.notebooks.model import BOOK, find_notebooks
+from tools.notebooks.pages import measure_page
+
+# What people wrote into the file of budgets.
+WRITTEN = (BOOK / FILE_NAME).read_text(encoding="utf-8").partition("\ntoday:")[0]
+
+
+def prose(words: int) -> NotebookNode:
+    return new_markdown_cell(" ".join(["word"] * words))
+
+
+def code(lines: int, *tags: str, printed: str = "") -> NotebookNode:
+    cell = new_code_cell("\n\n".join(["a = 1"] * lines), metadata={"tags": list(tags)})
+    if printed:
+        cell.outputs = [new_output("stream", name="stdout", text=printed)]
+    return cell
+
+
+def page(*cells: NotebookNode, kind: str = "core") -> NotebookNode:
+    return new_notebook(cells=list(cells), metadata={"page": {"kind": kind}})
+
+
+class Book:
+    """A small book in a folder of its own, with the real budgets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "book"
+        self.helpers = folder / "transformer_book"
+        for directory in (self.folder, self.helpers / "exercises"):
+            directory.mkdir(parents=True)
+        self.enter()
+
+    def enter(self, **today: object) -> None:
+        text = yaml.safe_dump({"today": today})
+        (self.folder / FILE_NAME).write_text(f"{WRITTEN}\n{text}", encoding="utf-8")
+
+    def put(self, name: str, notebook: NotebookNode) -> Path:
+        path = self.folder / f"{name}.ipynb"
+        sp.write(notebook, path)
+        return path.resolve()
+
+    @property
+    def budgets(self) -> Budgets:
+        budgets = Budgets.beside(self.folder / FILE_NAME)
+        assert budgets is not None
+        return budgets
+
+    def findings(self, name: str, notebook: NotebookNode) -> list[str]:
+        """What the check says of a page."""
+        measured = measure_page(self.put(name, notebook))
+        return [str(finding) for finding in inspect_page(measured, self.budgets)]
+
+    def sums(self) -> list[str]:
+        """What the check says of the whole."""
+        pages = [measure_page(path) for path in find_notebooks([self.folder])]
+        return [str(finding) for finding in inspect_book(pages, self.budgets)]

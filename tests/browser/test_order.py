@@ -1,0 +1,88 @@
+"""From core page to core page: what the menu and the foot of a page say, and where they lead."""
+
+from __future__ import annotations
+
+import pytest
+from browser_checks import DESKTOP, PHONE, TIMEOUT_MS, settle
+from built_site import CHAPTER_03
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+CORE, FURTHER = "03_attention.html", "03b_backward.html"
+IN_CHAPTER_3 = "nav.bd-links li:has(> a[aria-current=page])"
+# Where the words of a link begin, their size and their colour.
+LOOK = """(link) => {
+  const style = getComputedStyle(link);
+  const left = link.getBoundingClientRect().left + parseFloat(style.paddingLeft);
+  return { left, size: parseFloat(style.fontSize), colour: style.color };
+}"""
+
+
+@pytest.fixture
+def chapter(context: BrowserContext, origin: str) -> Page:
+    page = context.new_page()
+    page.set_default_timeout(TIMEOUT_MS)
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(DESKTOP)
+    page.goto(f"{origin}/{CHAPTER_03}")
+    settle(page)
+    return page
+
+
+def test_the_menu_tells_further_pages_from_core_pages(chapter: Page) -> None:
+    core = chapter.locator(f"{IN_CHAPTER_3} > a")
+    further = chapter.locator(f"{IN_CHAPTER_3} > ul.further-pages a[href='{FURTHER}']")
+    expect(core).to_have_accessible_name("3 · Attention")
+    expect(further).to_have_accessible_name("further: 3b · Worked examples")
+    other = chapter.locator("nav.bd-links a[href='04_scaling.html']")  # core, but not current
+    quiet, loud = further.evaluate(LOOK), other.evaluate(LOOK)
+    assert quiet["left"] >= loud["left"] + 10, "a further page is not set back"
+    assert 13 <= quiet["size"] < loud["size"], "a further page is not smaller, or too small"
+    assert quiet["colour"] != loud["colour"], "a further page is not quieter"
+
+
+def test_next_leads_from_chapter_3_to_chapter_4_with_the_keyboard(chapter: Page) -> None:
+    offer = chapter.locator(f".further-offer a[href='{FURTHER}']")
+    offer.focus()
+    for stop in ("02_tokens.html", "04_scaling.html"):
+        chapter.keyboard.press("Tab")
+        expect(chapter.locator("*:focus")).to_have_attribute("href", stop)
+    chapter.keyboard.press("Enter")
+    chapter.wait_for_url("**/04_scaling.html")
+    expect(chapter.locator("nav.bd-links [aria-current=page]")).to_be_in_viewport()
+
+
+def test_a_further_page_is_offered_and_leads_back(chapter: Page) -> None:
+    offer = chapter.locator(".further-offer li")
+    expect(offer).to_contain_text("3b · Worked examples")
+    expect(offer).to_contain_text("minutes")
+    offer.get_by_role("link").click()
+    chapter.wait_for_url(f"**/{FURTHER}")
+    expect(chapter.locator(".further-offer")).to_have_count(0)
+    back, on = chapter.locator("a.left-prev"), chapter.locator("a.right-next")
+    expect(back).to_contain_text("Back to chapter 3")
+    expect(on).to_have_attribute("href", "04_scaling.html")
+    back.click()
+    chapter.wait_for_url(f"**/{CORE}")
+
+
+def left_and_right(locator: Locator) -> tuple[float, float]:
+    box = locator.bounding_box()
+    assert box is not None
+    return box["x"], box["x"] + box["width"]
+
+
+def test_on_a_phone_menu_and_foot_fit_and_the_menu_opens_at_the_current_page(
+    chapter: Page, origin: str
+) -> None:
+    chapter.set_viewport_size(PHONE)
+    chapter.goto(f"{origin}/book/20b_questions.html")  # far down in the menu
+    settle(chapter)
+    for part in (".further-offer, a.left-prev", "a.right-next"):
+        left, right = left_and_right(chapter.locator(part).first)
+        assert left >= 0
+        assert right <= PHONE["width"]
+        assert right - left > PHONE["width"] * 0.8, f"{part} does not have a line of its own"
+    chapter.locator("button.primary-toggle:visible").first.click()
+    current = chapter.locator("nav.bd-links a[aria-current=page]")
+    expect(current).to_be_in_viewport()
+    assert left_and_right(current)[1] <= PHONE["width"]

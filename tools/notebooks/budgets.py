@@ -1,0 +1,344 @@
+"""What a page may have at most, and the list of what is above it today, which may only fall.
+
+`budgets.yml` beside the notebooks has two halves. People write the first: the budgets, each with
+its reason. `python -m tools.notebooks budgets` writes the second, below the key `today`: for each
+page above a budget its value, the numbers of its text that nothing bears out, and the sums over the
+whole book. `check` fails if a value is above its budget and above the list, and if the list is
+higher than what is measured, so that what was won cannot be lost again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from .guard import Finding
+from .model import NotebookError, find_notebooks, show, write_atomically
+from .numbers import Said
+from .pages import (
+    LEGEND,
+    PAGE_RULERS,
+    SUM_RULERS,
+    Page,
+    Values,
+    measure_page,
+    measure_sums,
+    table,
+)
+from .rulers import PAGE_KINDS
+
+FILE_NAME = "budgets.yml"
+REWRITE = "`python -m tools.notebooks budgets`"
+_TODAY = "\ntoday:"
+
+
+# --- the file ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Budgets:
+    """The content of one `budgets.yml`."""
+
+    path: Path
+    written: str  # what people wrote, kept as it is
+    kinds: dict[str, Values]
+    sums: Values
+    documents: frozenset[str]
+    listed_sums: Values = field(default_factory=dict)
+    listed_pages: dict[str, Values] = field(default_factory=dict)
+    listed_numbers: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def beside(cls, notebook: Path) -> Budgets | None:
+        """Read the budgets in the notebook's folder; None where a folder has none."""
+        path = notebook.parent / FILE_NAME
+        if not path.exists():
+            return None
+        text = path.read_text(encoding="utf-8")
+        try:
+            return cls._parse(path, text)
+        except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NotebookError(
+                f"{show(path)}: expected `budgets` with {', '.join(PAGE_RULERS)} for each of "
+                f"{', '.join(PAGE_KINDS[:-1])}, `sums`, `documents`, and `today` as {REWRITE} "
+                f"writes it ({type(error).__name__}: {error})"
+            ) from None
+
+    @classmethod
+    def _parse(cls, path: Path, text: str) -> Budgets:
+        content = yaml.safe_load(text)
+        today: dict[str, Any] = content.get("today") or {}
+        kinds = {
+            kind: {ruler: float(content["budgets"][kind][ruler]) for ruler in PAGE_RULERS}
+            for kind in PAGE_KINDS[:-1]
+        }
+        pages = {page: _numeric(values) for page, values in (today.get("pages") or {}).items()}
+        numbers = {p: list(map(str, said)) for p, said in (today.get("numbers") or {}).items()}
+        return cls(
+            path,
+            text.partition(_TODAY)[0].rstrip() + "\n",
+            kinds,
+            _numeric(content["sums"]),
+            frozenset(content["documents"]),
+            _numeric(today.get("sums") or {}),
+            pages,
+            numbers,
+        )
+
+    def save(self) -> None:
+        """Write the second half anew behind the first."""
+        today = {
+            "sums": {name: _plain(value) for name, value in self.listed_sums.items()},
+            "pages": {
+                page: {ruler: _plain(value) for ruler, value in values.items()}
+                for page, values in sorted(self.listed_pages.items())
+                if values
+            },
+            "numbers": {page: said for page, said in sorted(self.listed_numbers.items()) if said},
+        }
+        half = yaml.safe_dump(
+            {"today": today},
+            sort_keys=False,
+            allow_unicode=True,
+            default_flow_style=None,
+            width=100,
+        )
+        write_atomically(self.path, f"{self.written}\n{half}")
+
+    def limits(self, page: Page) -> Values:
+        """The budgets of a page; pages that stand apart have none."""
+        return self.kinds.get(page.kind or "", {})
+
+    def loose(self, page: Page) -> tuple[Said, ...]:
+        """The numbers of a page that nothing bears out.
+
+        Pages about the documents are apart: they quote wrong numbers and name sections. A test
+        holds each of their entries to the output of its cell.
+        """
+        return () if page.name in self.documents else page.numbers.loose
+
+
+def _numeric(values: Mapping[str, Any]) -> Values:
+    return {str(name): float(value) for name, value in values.items()}
+
+
+def _plain(value: float) -> float:
+    """A whole number as such, so that the file says 2400 and not 2400.0."""
+    return int(value) if value == int(value) else value
+
+
+# --- the check --------------------------------------------------------------------------------
+
+
+def _compare(
+    told: tuple[str, str], value: float, limit: float, listed: float | None, whose: str
+) -> tuple[str, str] | None:
+    """What is wrong with one value, and how to mend it."""
+    form, remedy = told
+    said, most = form.format(_plain(value)), f"{_plain(limit):,}"
+    if listed is not None and value < listed:
+        return f"{said}, but {_plain(listed):,} in {FILE_NAME}", f"lower the list: run {REWRITE}"
+    if value <= limit or value == listed:
+        return None
+    if listed is None:
+        return f"{said}, at most {most} {whose}", remedy
+    listing = f"{_plain(listed):,} in {FILE_NAME}, which may only fall (budget {whose}: {most})"
+    return f"{said}, {listing}", remedy
+
+
+def inspect_page(page: Page, budgets: Budgets) -> Iterator[Finding]:
+    """Where a page is above its budgets, or below its entries in the list."""
+    if page.kind is None:
+        remedy = (
+            f"run `python -m tools.notebooks kind {page.name} KIND`, of {', '.join(PAGE_KINDS)}"
+        )
+        yield Finding(page.path, None, "says no kind", remedy)
+    limits, listed = budgets.limits(page), budgets.listed_pages.get(page.name, {})
+    for ruler, limit in limits.items():
+        cell = page.rulers.longest_cell if ruler == "longest" else None
+        told, value = PAGE_RULERS[ruler], page.values[ruler]
+        if trouble := _compare(told, value, limit, listed.get(ruler), f"on a {page.kind} page"):
+            yield Finding(page.path, cell, *trouble)
+    for ruler in listed.keys() - limits.keys() if page.kind else ():
+        yield Finding(page.path, None, f"{FILE_NAME} lists its {ruler}", f"run {REWRITE}")
+    yield from _inspect_numbers(page, budgets)
+
+
+def _inspect_numbers(page: Page, budgets: Budgets) -> Iterator[Finding]:
+    """Numbers of the text that are neither borne out nor listed, and listed ones that now are."""
+    left = Counter(budgets.listed_numbers.get(page.name, []))
+    for said in budgets.loose(page):
+        if left[said.text]:
+            left[said.text] -= 1
+            continue
+        yield Finding(
+            page.path,
+            said.cell,
+            f"{said.text!r} stands in no text output of the page and carries no citation "
+            f"(in: {_around(said)!r})",
+            "print it, cite where it comes from, or say it without the number",
+        )
+    for text, times in sorted((+left).items()):
+        listed = f"{text!r}" if times == 1 else f"{text!r} ({times} times)"
+        trouble = f"{FILE_NAME} lists the number {listed}, which is borne out now, or gone"
+        yield Finding(page.path, None, trouble, f"run {REWRITE}")
+
+
+def _around(said: Said, reach: int = 40) -> str:
+    """The words around a number."""
+    place = said.sentence.find(said.text)
+    return said.sentence[max(0, place - reach) : place + len(said.text) + reach].strip()
+
+
+def inspect_book(pages: Sequence[Page], budgets: Budgets) -> Iterator[Finding]:
+    """What is wrong with the sums, and what the list says of pages that are not there."""
+    for name, value in book_sums(pages, budgets).items():
+        limit, listed = budgets.sums.get(name, 0.0), budgets.listed_sums.get(name)
+        if trouble := _compare(SUM_RULERS[name], value, limit, listed, "together"):
+            yield Finding(budgets.path, None, *trouble)
+    there = {page.name for page in pages}
+    for name in sorted({*budgets.listed_pages, *budgets.listed_numbers} - there):
+        yield Finding(budgets.path, None, f"lists {name}, which is no page", f"run {REWRITE}")
+
+
+def book_sums(pages: Sequence[Page], budgets: Budgets) -> Values:
+    """The sums over the book that a file of budgets belongs to."""
+    helpers = budgets.path.parent.parent / "transformer_book"
+    return measure_sums(pages, budgets.documents, helpers)
+
+
+def weigh(paths: Sequence[Path], *, whole_book: bool = False) -> tuple[str, list[Finding]]:
+    """Measure notebooks and compare them with the budgets in their folders.
+
+    Args:
+        paths: the notebooks; those that cannot be read are left to the guard.
+        whole_book: they are all there are, so that the sums can be compared, too.
+
+    Returns:
+        What was measured, as a table, and all that is wrong.
+    """
+    pages = list(_measured(paths))
+    found: list[Finding] = []
+    limits: dict[str, Values] = {}
+    totals = ""
+    for folder in sorted({path.parent for path in paths}):
+        budgets = Budgets.beside(folder / FILE_NAME)
+        there = [page for page in pages if page.path.parent == folder]
+        if budgets is None:
+            if whole_book:
+                found.append(Finding(folder / FILE_NAME, None, "does not exist", "restore it"))
+            continue
+        limits = budgets.kinds
+        found += [finding for page in there for finding in inspect_page(page, budgets)]
+        if whole_book:
+            found += inspect_book(there, budgets)
+            totals = f"\n{totals_of(there, budgets)}"
+    return f"{table(pages, limits)}\n{LEGEND}{totals}", found
+
+
+def _measured(paths: Sequence[Path]) -> Iterator[Page]:
+    for path in paths:
+        with contextlib.suppress(NotebookError):
+            yield measure_page(path)
+
+
+def totals_of(pages: Sequence[Page], budgets: Budgets) -> str:
+    """The sums over the book and what the numbers in its text rest on, in words."""
+    sums = book_sums(pages, budgets)
+    lines = [
+        SUM_RULERS[name][0].format(_plain(value))
+        + f" (at most {_plain(budgets.sums.get(name, budgets.listed_sums.get(name, 0.0))):,})"
+        for name, value in sums.items()
+    ]
+    counted = [page for page in pages if page.name not in budgets.documents]
+    said = sum(page.numbers.said for page in counted)
+    cited = sum(page.numbers.cited for page in counted)
+    loose = sum(len(page.numbers.loose) for page in counted)
+    lines.append(
+        f"{said:,} numbers in the text: {said - cited - loose:,} in an output of their page, "
+        f"{cited} cited, {loose} loose"
+    )
+    return "\n".join(lines)
+
+
+# --- the list ---------------------------------------------------------------------------------
+
+
+def rewrite(folder: Path, chosen: Sequence[Path] = (), *, accept_more: bool) -> list[str]:
+    """Bring the list of a folder up to date: lower what fell, and raise nothing unless told to.
+
+    Args:
+        folder: where the notebooks and their budgets are.
+        chosen: change the entries of these pages only; without any, of all pages, and the sums.
+        accept_more: also list what rose or is new.
+
+    Returns:
+        What was refused, a line each.
+
+    Raises:
+        NotebookError: if there are no budgets, or a page says no kind, so that it is unknown what
+            it may have.
+    """
+    budgets = Budgets.beside(folder / FILE_NAME)
+    if budgets is None:
+        raise NotebookError(f"{show(folder / FILE_NAME)}: expected the budgets of the book there")
+    pages = [measure_page(path) for path in find_notebooks([folder])]
+    refused: list[str] = []
+    for page in (page for page in pages if not chosen or page.path in chosen):
+        if page.kind is None:
+            raise NotebookError(f"{show(page.path)}: says no kind, expected one of {PAGE_KINDS}")
+        refused += _rewrite_page(page, budgets, accept_more)
+    if not chosen:
+        refused += _rewrite_sums(pages, budgets, accept_more)
+    budgets.save()
+    return refused
+
+
+def _rewrite_page(page: Page, budgets: Budgets, accept_more: bool) -> list[str]:
+    """Lower the entries of a page."""
+    values, listed = page.values, budgets.listed_pages.get(page.name, {})
+    kept, rose = _lowered(values, budgets.limits(page), listed, accept_more)
+    budgets.listed_pages[page.name] = kept
+    refused = [f"{page.name}: {PAGE_RULERS[name][0].format(_plain(values[name]))}" for name in rose]
+    left = Counter(budgets.listed_numbers.get(page.name, []))
+    numbers = []
+    for said in budgets.loose(page):
+        if accept_more or left[said.text]:
+            left[said.text] -= 1
+            numbers.append(said.text)
+        else:
+            refused.append(f"{page.name}: {said.text!r} stands in no output")
+    budgets.listed_numbers[page.name] = numbers
+    return refused
+
+
+def _rewrite_sums(pages: Sequence[Page], budgets: Budgets, accept_more: bool) -> list[str]:
+    """Lower the listed sums, and forget pages that are gone."""
+    there = {page.name for page in pages}
+    budgets.listed_pages = {n: v for n, v in budgets.listed_pages.items() if n in there}
+    budgets.listed_numbers = {n: v for n, v in budgets.listed_numbers.items() if n in there}
+    sums = book_sums(pages, budgets)
+    limits = {name: budgets.sums.get(name, 0.0) for name in SUM_RULERS}
+    budgets.listed_sums, rose = _lowered(sums, limits, budgets.listed_sums, accept_more)
+    return [SUM_RULERS[name][0].format(_plain(sums[name])) for name in rose]
+
+
+def _lowered(
+    values: Values, limits: Values, listed: Values, accept_more: bool
+) -> tuple[Values, list[str]]:
+    """The values to be listed, and the names of those that rose and were refused."""
+    kept: Values = {}
+    rose = []
+    for name, limit in limits.items():
+        value, most = values[name], listed.get(name, limit)
+        if value > most and not accept_more:
+            rose.append(name)
+        if value > limit:
+            kept[name] = value if accept_more else min(value, most)
+    return {name: value for name, value in kept.items() if value > limits[name]}, rose
