@@ -3,11 +3,11 @@
     python -m experiments.word_head
 
 Ten sentences put two adjectives before a noun (*the big red house stands*). For each head of
-all-MiniLM-L6 (see ``transformer_book.minilm``) it measures how much weight the noun gives these two
-words. Two controls change one thing each: the same adjectives after the noun (*the house is big and
-red*), and other nouns in their places (*the car tree house stands*). Then it keeps two heads of the
-first layer with the vectors of a few words, so that a chapter can run them on sentences of the
-reader's own.
+all-MiniLM-L6 (see ``transformer_book.minilm``) it measures which share of the noun's weight on the
+other words these two get. Two controls change one thing each: the same adjectives after the noun
+(*the house is big and red*), and other nouns in their places (*the car tree house stands*). Then it
+keeps two heads of the first layer with the vectors of a few words, so that a chapter can run them
+on sentences of the reader's own.
 """
 
 import math
@@ -32,25 +32,26 @@ NOUNS = [  # article, two adjectives, noun, verb
     "the hungry black cat waits",
 ]  # fmt: skip
 FOX = "the quick brown fox jumps"  # the sentence of the chapter
-MORE_WORDS = "dog bird sees that who was were not very over lazy river money bank"
+MORE_WORDS = "dog bird sees that who was were not very over lazy"
 ABOUT = {
     "Task": """Ten nouns, each with two adjectives: before it, as in *the big red house stands*, and
-        after it, as in *the house is big and red*. How much of its weight does the noun give to
-        the two? And how much to two other nouns in their places, as in *the car tree house
-        stands*?""",
+        after it, as in *the house is big and red*. Of the weight that the noun gives to the other
+        words of its sentence, which share do the two get? And which share do two other nouns get in
+        their places, as in *the car tree house stands*?""",
     "Choices": """The sentences were written before any head was looked at (but for one verb, which
         was two tokens and was replaced); the control with nouns was added after the best heads were
         known, and takes the nouns of the next two sentences. Each is a text of its own for the
         encoder, between its two marks, `[CLS]` and `[SEP]`.""",
-    "How to read the tables": """`results.csv`, a row for each of the 72 heads: `before` and
-        `after`, the weight of the noun on its two adjectives together, mean over the ten sentences
-        (a head without any preference gives 2/7 and 2/8); `nouns`, the same for two nouns in the
-        adjectives' places (2/7); `fox`, the weight of *fox* on *quick* and *brown* in the sentence
-        of the chapter (2/7); `previous`, the weight of a token on the one before it, mean over all
-        tokens but the first of the 20 sentences with adjectives. `head.safetensors`: queries, keys
-        and values of two heads of layer 0 (`query_2` of head 2: rows times matrix; `query_2_bias`),
-        the vectors of some words, of the first places, and gain and bias of the norm that both go
-        through. `words.csv`: the words, in the order of their rows.""",
+    "How to read the tables": """`results.csv`, a row for each of the 72 heads. `before`, `after`
+        and `nouns`: the share of the two words in the noun's weight on the other words (the marks
+        and the noun itself left out), mean over the ten sentences of each form; a head without any
+        preference has 2/4, 2/5 and 2/4. `fox`: the same for *fox*, *quick* and *brown* in the
+        sentence of the chapter (2/4). `wins`: in how many of the ten sentences the adjectives get a
+        larger share than the nouns in their places. `words`: the noun's weight on the other words,
+        mean over the sentences of the first form. `head.safetensors`: queries, keys and values of
+        two heads of layer 0 (`query_2` of head 2: rows times matrix; `query_2_bias`), the vectors
+        of some words, of the first places, and gain and bias of the norm that both go through.
+        `words.csv`: the words, in the order of their rows.""",
     "Intended use": "Teaching: opening a trained head, and testing a story about it.",
     "Limits": """Thirty short sentences and one model. A head that does nothing here may do
         something elsewhere.""",
@@ -96,36 +97,38 @@ def weights_of(model: SequenceClassifier, text: str) -> tuple[list[str], Tensor]
     return minilm.tokenizer().tokens(text), torch.stack(found)
 
 
-def weight_on(model: SequenceClassifier, text: str, noun: str, words: list[str]) -> Tensor:
-    """Return the weight that the noun gives to some words together, ``(layers, H)``."""
+def shares(
+    model: SequenceClassifier, text: str, noun: str, words: list[str]
+) -> tuple[Tensor, Tensor]:
+    """Return the share of some words in the noun's weight on all other words, and that weight."""
     tokens, weights = weights_of(model, text)
-    places = [tokens.index(word) for word in words]
-    return weights[:, :, tokens.index(noun), places].sum(dim=-1)
+    row = weights[:, :, tokens.index(noun)]  # (layers, H, T)
+    apart = {*minilm.SPECIAL, noun}
+    others = row[..., [place for place, token in enumerate(tokens) if token not in apart]].sum(-1)
+    return row[..., [tokens.index(word) for word in words]].sum(dim=-1) / others, others
 
 
 def measure(model: SequenceClassifier, sentences: Sequence[str]) -> list[Row]:
     """Measure every head; return the rows of ``results``."""
     turned = [split(sentence) for sentence in sentences]
-    before = [
-        weight_on(model, sentence, noun, adjectives)
-        for sentence, (_, noun, adjectives) in zip(sentences, turned, strict=True)
-    ]
-    after = [weight_on(model, *parts) for parts in turned]
-    changed = [(text, text.split()) for text in with_nouns(sentences)]
-    nouns = [weight_on(model, text, words[3], words[1:3]) for text, words in changed]
-    texts = [*sentences, *(text for text, _, _ in turned)]
-    on_previous = [weights_of(model, text)[1].diagonal(-1, dim1=-2, dim2=-1) for text in texts]
-    means = {
-        "before": torch.stack(before).mean(dim=0),
-        "after": torch.stack(after).mean(dim=0),
-        "nouns": torch.stack(nouns).mean(dim=0),
-        "fox": weight_on(model, FOX, "fox", ["quick", "brown"]),
-        "previous": torch.cat(on_previous, dim=-1).mean(dim=-1),
+    asked = [(text, *parts[1:]) for text, parts in zip(sentences, turned, strict=True)]
+    changed = [(text, text.split()[3], text.split()[1:3]) for text in with_nouns(sentences)]
+    before, words = map(torch.stack, zip(*(shares(model, *each) for each in asked), strict=True))
+    after, nouns = (
+        torch.stack([shares(model, *each)[0] for each in form]) for form in (turned, changed)
+    )
+    tables = {
+        "before": before.mean(dim=0),
+        "after": after.mean(dim=0),
+        "nouns": nouns.mean(dim=0),
+        "fox": shares(model, FOX, "fox", ["quick", "brown"])[0],
+        "wins": (before > nouns).sum(dim=0),
+        "words": words.mean(dim=0),
     }
-    n_layers, n_heads = means["before"].shape
+    n_layers, n_heads = tables["fox"].shape
     return [
         {"layer": layer, "head": head}
-        | {name: round(table[layer, head].item(), 4) for name, table in means.items()}
+        | {name: round(table[layer, head].item(), 4) for name, table in tables.items()}
         for layer in range(n_layers)
         for head in range(n_heads)
     ]

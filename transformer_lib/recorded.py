@@ -62,8 +62,9 @@ def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens:
 
 def _is_known(part: nn.Module) -> bool:
     """Whether a part does the same in every call, as all of this library and of PyTorch do."""
-    return type(part).__module__.startswith(("transformer_lib.", "torch.")) and (
-        "forward" not in vars(part)
+    makers = (type(part), type(part).forward)  # a forward may also be put into the class
+    return "forward" not in vars(part) and all(
+        maker.__module__.startswith(("transformer_lib.", "torch.")) for maker in makers
     )
 
 

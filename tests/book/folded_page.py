@@ -30,7 +30,7 @@ CELLS = {
     "yours": ("", "def your_count(letter): ..."),
     "solution": (
         "solution",
-        "# @title Solution: one is as good as ten\ndef solved_count(letter):\n"
+        "# @title Solution\ndef solved_count(letter):\n"
         "    return len([word for word in words if letter in word])\n\n\n"
         'print(solved_count("a"))',
     ),

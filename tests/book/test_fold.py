@@ -121,8 +121,8 @@ REFUSED: dict[str, list[tuple[str, sp.Damage, str]]] = {
         ("words", title("The words: words,longest"), OTHER_TITLE),
         ("words", title(f"{LONG}: words, longest"), "at most 60 characters before a colon"),
         ("words", title("All: words, longest, shortest"), "tells `shortest` but does not define"),
-        ("solution", title("Answer"), "write `# @title Solution` or"),
-        ("solution", title("Solution: a loop."), OTHER_TITLE),
+        ("solution", title("Answer"), "write `# @title Solution`, and no more"),
+        ("solution", title("Solution: a loop"), OTHER_TITLE),
         ("solution", title("Solutions"), OTHER_TITLE),
         ("colab", title("Set-up for Colab."), OTHER_TITLE),
     ],
@@ -206,7 +206,6 @@ def define_early(notebook: NotebookNode) -> None:
 
 ACCEPTED: dict[str, sp.Damage] = {
     "a title tells more than is used": on("words", title("The words: words, longest, spare")),
-    "a solution has a title of many words": on("second", title("Solution: at once, (again)")),
     "a folded cell uses what is not told": on(
         "end", tagged("fold"), source("# @title How it ends\nprint(spare, words)")
     ),
@@ -246,7 +245,7 @@ def prompts(show: str, hide: str) -> dict[str, Any]:
 
 
 TITLE = "The words that are counted: words, longest"
-SOLUTION = "Solution: one is as good as ten"
+SOLUTION = "Solution"
 IMPORTS = "Imports: math, random, seed"
 DERIVED: dict[str, dict[str, Any]] = {
     "title": {},

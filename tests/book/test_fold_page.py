@@ -83,7 +83,7 @@ def test_imports_are_folded(page: BeautifulSoup) -> None:
 def test_a_solution_hides_source_and_output(page: BeautifulSoup) -> None:
     first, second = cells(page, "solution")
     fold = only(first.select("details.hide"))
-    assert only(fold.select("summary")).get_text() == "Solution: one is as good as ten"
+    assert only(fold.select("summary")).get_text() == "Solution"
     assert fold.select("summary code") == []
     assert only(fold.select(".cell_output")).get_text().strip() == "2"
     assert first.select(":scope > .cell_output") == []

@@ -185,7 +185,7 @@ def test_words_cannot_be_hidden(place: str) -> None:
     "cell",
     [
         new_code_cell(
-            "# @title Solution: its text\nx = 1  # more", metadata={"tags": ["solution"]}
+            "# @title Solution\nx = 1  # more", metadata={"tags": ["solution"]}
         ),
         new_code_cell("# not on the page", metadata={"tags": ["remove-cell"]}),
         new_code_cell("x = 1  # fmt: skip"),

@@ -230,6 +230,10 @@ class TestCanRecord:
         model.decoder.stack.blocks[0].feed_forward.down = Counted(128, 32)
         assert not can_record(model, ON_A_GPU, 16)
 
+    def test_a_forward_put_into_a_known_class(self, monkeypatch):
+        monkeypatch.setattr(MultiHeadAttention, "forward", lambda self, x, *_, **__: x)
+        assert not can_record(lively_model(), ON_A_GPU, 16)
+
     def test_another_gpu_a_recording_and_a_mode_for_all_calls(self, monkeypatch):
         with FlopCounterMode(display=False):
             assert not can_record(lively_model(), ON_A_GPU, 16)

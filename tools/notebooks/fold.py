@@ -49,10 +49,8 @@ _WITH_NAMES = re.compile(rf"(?P<words>[^:]*[^:.])(?:: (?P<names>{_NAME}(?:, {_NA
 _FORMS = {
     "fold": (_WITH_NAMES, "`# @title How this table was made: rows`, names after the colon"),
     "set-up": (_WITH_NAMES, "`# @title Imports: math, torch`"),
-    "solution": (
-        re.compile(r"(?P<words>Solution)(?:: .*[^.])?"),
-        "`# @title Solution` or `# @title Solution: count the pairs`",
-    ),
+    # What follows would give the answer away.
+    "solution": (re.compile("(?P<words>Solution)"), "`# @title Solution`, and no more"),
     "remove-cell": (re.compile(r"(?P<words>.*[^.])"), "`# @title Set-up for Colab`"),
 }
 

@@ -47,7 +47,7 @@ def heatmap(
     values: ArrayLike | Mapping[str, ArrayLike],
     *,
     rows: Sequence[str],
-    columns: Sequence[str],
+    columns: Sequence[str] | Mapping[str, Sequence[str]],
     title: str,
     row_axis: str = "query",
     column_axis: str = "key",
@@ -59,7 +59,7 @@ def heatmap(
     Args:
         values: the matrix; for several panels of one shape, a name and a matrix for each.
         rows: a name for each row.
-        columns: a name for each column.
+        columns: a name for each column; if the panels differ in them, such names for each panel.
         title: a short name for the picture.
         row_axis: what the rows are.
         column_axis: what the columns are.
@@ -78,6 +78,8 @@ def heatmap(
         'Weights: heat map, query by key. cat: the 0.70, cat 0.30.'
     """
     panels = values if isinstance(values, Mapping) else {title: values}
+    named = columns if isinstance(columns, Mapping) else dict.fromkeys(panels, columns)
+    columns = next(iter(named.values()), ())
     matrices = as_matrices("values", panels, rows, columns, signed=signed)
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
     names_width = 0.09 * max(len(name) for name in rows) + 0.45  # the rows' names, inches
@@ -86,7 +88,7 @@ def heatmap(
     width = names_width + (cell * len(columns) + 0.2) * len(panels)
     with styled_axes(width, cell * len(rows) + 1.0, n_columns=len(panels)) as (figure, axes):
         for axis, (name, matrix) in zip(axes, matrices.items(), strict=True):
-            _draw_heatmap(axis, matrix, rows, columns, top, signed, decimals)
+            _draw_heatmap(axis, matrix, rows, named[name], top, signed, decimals)
             axis.set_title(name if len(panels) > 1 else title, pad=10)
             axis.set_xlabel(column_axis)
             axis.set_ylabel(row_axis if axis is axes[0] else "")
@@ -94,7 +96,7 @@ def heatmap(
                 axis.tick_params(labelleft=False)
         summary = f"{title}: heat map, {row_axis} by {column_axis}. " + " ".join(
             (f"{name}. " if len(panels) > 1 else "")
-            + describe_matrix(matrix, rows, columns, decimals)
+            + describe_matrix(matrix, rows, named[name], decimals)
             for name, matrix in matrices.items()
         )
         return picture_of(figure, title, summary)
