@@ -5,7 +5,8 @@
 Ten sentences put two adjectives before a noun (*the big red house stands*). For each head of
 all-MiniLM-L6 (see ``transformer_book.minilm``) it measures which share of the noun's weight on the
 other words these two get. Two controls change one thing each: the same adjectives after the noun
-(*the house is big and red*), and other nouns in their places (*the car tree house stands*). Then it
+(*the house is big and red*), and other nouns in their places (*the car tree house stands*). Five
+sentences are for choosing heads, the other five for testing them. Then it
 keeps two heads of the first layer with the vectors of a few words, so that a chapter can run them
 on sentences of the reader's own.
 """
@@ -42,13 +43,14 @@ ABOUT = {
         was two tokens and was replaced); the control with nouns was added after the best heads were
         known, and takes the nouns of the next two sentences. Each is a text of its own for the
         encoder, between its two marks, `[CLS]` and `[SEP]`.""",
-    "How to read the tables": """`results.csv`, a row for each of the 72 heads. `before`, `after`
-        and `nouns`: the share of the two words in the noun's weight on the other words (the marks
-        and the noun itself left out), mean over the ten sentences of each form; a head without any
-        preference has 2/4, 2/5 and 2/4. `fox`: the same for *fox*, *quick* and *brown* in the
-        sentence of the chapter (2/4). `wins`: in how many of the ten sentences the adjectives get a
-        larger share than the nouns in their places. `words`: the noun's weight on the other words,
-        mean over the sentences of the first form. `head.safetensors`: queries, keys and values of
+    "How to read the tables": """`results.csv`, a row for each of the 72 heads. The share of the two
+        words in the noun's weight on the other words (the marks and the noun itself left out):
+        `before_choosing` and `nouns_choosing`, mean over the first five sentences; `before`,
+        `after` and `nouns`, mean over the other five, which are for testing. A head without any
+        preference has 2/4, but 2/5 after the noun. `wins`: in how many of those five sentences the
+        adjectives get a larger share than the nouns in their places. `words`: the noun's weight on
+        the other words in the form *before*. `fox`: the share of *quick* and *brown* for *fox* in
+        the sentence of the chapter (2/4). `head.safetensors`: queries, keys and values of
         two heads of layer 0 (`query_2` of head 2: rows times matrix; `query_2_bias`), the vectors
         of some words, of the first places, and gain and bias of the norm that both go through.
         `words.csv`: the words, in the order of their rows.""",
@@ -117,13 +119,16 @@ def measure(model: SequenceClassifier, sentences: Sequence[str]) -> list[Row]:
     after, nouns = (
         torch.stack([shares(model, *each)[0] for each in form]) for form in (turned, changed)
     )
+    half = len(sentences) // 2  # the first ones are for choosing heads, the others for testing them
     tables = {
-        "before": before.mean(dim=0),
-        "after": after.mean(dim=0),
-        "nouns": nouns.mean(dim=0),
+        "before_choosing": before[:half].mean(dim=0),
+        "nouns_choosing": nouns[:half].mean(dim=0),
+        "before": before[half:].mean(dim=0),
+        "after": after[half:].mean(dim=0),
+        "nouns": nouns[half:].mean(dim=0),
+        "wins": (before > nouns)[half:].sum(dim=0),
+        "words": words[half:].mean(dim=0),
         "fox": shares(model, FOX, "fox", ["quick", "brown"])[0],
-        "wins": (before > nouns).sum(dim=0),
-        "words": words.mean(dim=0),
     }
     n_layers, n_heads = tables["fox"].shape
     return [
@@ -160,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = minilm.load().cpu().eval()
     sentences = NOUNS[:3] if options.tiny else NOUNS
     results = measure(model, sentences)
-    best = max(results, key=lambda row: float(str(row["before"])))
+    best = max(results, key=lambda row: float(str(row["before_choosing"])))
     words = sorted({*" ".join([*NOUNS, FOX]).split(), *MORE_WORDS.split(), "is", "and"})
     words = ["[CLS]", "[SEP]", *words]
     save_file(keep(model, words), options.folder / "head.safetensors")

@@ -184,9 +184,7 @@ def test_words_cannot_be_hidden(place: str) -> None:
 @pytest.mark.parametrize(
     "cell",
     [
-        new_code_cell(
-            "# @title Solution\nx = 1  # more", metadata={"tags": ["solution"]}
-        ),
+        new_code_cell("# @title Solution\nx = 1  # more", metadata={"tags": ["solution"]}),
         new_code_cell("# not on the page", metadata={"tags": ["remove-cell"]}),
         new_code_cell("x = 1  # fmt: skip"),
         new_code_cell('x = "# no comment"'),

@@ -1341,7 +1341,7 @@ def test_answers_of_lists_are_the_values_of_their_items():
 def test_word_head_measures_every_head_and_keeps_two(results):
     folder = results(word_head)
     rows = read_csv(folder / "results.csv")
-    assert [len(rows), len(rows[0])] == [72, 8]
+    assert [len(rows), len(rows[0])] == [72, 10]
     kept_words = [row["word"] for row in read_csv(folder / "words.csv")]
     saved = load_file(folder / "head.safetensors")
     tokens = ["[CLS]", "the", "fox", "is", "quick", "[SEP]"]
