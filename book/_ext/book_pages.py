@@ -7,9 +7,6 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-_FORMULA_AND_SIGN = re.compile(
-    r'(<span class="math notranslate nohighlight">[^<]*</span>[.,;:!?)\]’”]+)'
-)
 _FORMATTER_MARK = re.compile(r' *(?:<span class="w"> *</span>)?<span class="c1"># fmt: \w+</span>')
 
 
@@ -22,11 +19,6 @@ def is_thebe_script(script: object) -> bool:
     body = getattr(script, "attributes", {}).get("body") or ""
     name = str(getattr(script, "filename", "") or "")
     return "THEBE_JS_URL" in body or "thebe" in name
-
-
-def bind_signs(body: str) -> str:
-    """Keep the punctuation mark behind an inline formula on the formula's line."""
-    return _FORMULA_AND_SIGN.sub(r'<span class="formula-and-sign">\1</span>', body)
 
 
 def drop_formatter_marks(body: str) -> str:
@@ -48,8 +40,7 @@ def _finish_page(
     for files in ("script_files", "css_files"):
         context[files] = [file for file in context.get(files, []) if not is_thebe_script(file)]
     if "body" in context:
-        body = bind_signs(drop_formatter_marks(context["body"]))
-        context["body"] = mark_citations_as_items(body)
+        context["body"] = mark_citations_as_items(drop_formatter_marks(context["body"]))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

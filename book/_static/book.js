@@ -39,8 +39,5 @@
   }
 
   watch();
-  window.addEventListener("load", () => {
-    const ready = window.MathJax?.startup?.promise ?? Promise.resolve();
-    ready.then(() => document.querySelectorAll(SCROLLERS).forEach(update));
-  });
+  document.fonts.ready.then(() => document.querySelectorAll(SCROLLERS).forEach(update));
 })();

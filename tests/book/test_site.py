@@ -245,13 +245,7 @@ def test_only_thebe_is_removed() -> None:
     assert book_pages.is_thebe_script(Script(None, 'const THEBE_JS_URL = "x"'))
     assert book_pages.is_thebe_script(Script("_static/sphinx-thebe.js"))
     assert not book_pages.is_thebe_script(Script("_static/copybutton.js"))
-    assert not book_pages.is_thebe_script(Script(None, "window.MathJax = {}"))
-
-
-def test_a_sign_stays_with_its_formula() -> None:
-    formula = r'<span class="math notranslate nohighlight">\(K &lt; D\)</span>'
-    bound = f'<span class="formula-and-sign">{formula}),</span>'
-    assert book_pages.bind_signs(f"({formula}), and {formula} too") == f"({bound} and {formula} too"
+    assert not book_pages.is_thebe_script(Script(None, "window.book = {}"))
 
 
 @pytest.mark.parametrize("gap", ["  ", '<span class="w">  </span>'])

@@ -22,7 +22,7 @@ TIMEOUT_MS = 30_000
 # What the reader sees as text: code, formulas and scripts are taken out, hidden solutions stay in.
 VISIBLE_TEXT = """() => {
   const copy = (document.querySelector("main") ?? document.body).cloneNode(true);
-  const notProse = "pre, code, script, style, template, noscript, mjx-container, textarea";
+  const notProse = "pre, code, script, style, template, noscript, .katex, textarea";
   copy.querySelectorAll(notProse).forEach((element) => element.remove());
   return copy.textContent;
 }"""
@@ -39,7 +39,7 @@ THIN_OUT = """() => {
     if (seen.has(kind) && !token.id) token.replaceWith(...token.childNodes);
     seen.add(kind);
   }
-  document.querySelectorAll("mjx-container svg > *, mjx-assistive-mml > *")
+  document.querySelectorAll(".katex-html > *, .katex-mathml > math > *")
     .forEach((stroke) => stroke.remove());
   document.querySelectorAll("svg[role=img] > :not(title, desc)")
     .forEach((stroke) => stroke.remove());
@@ -99,13 +99,8 @@ class Traffic:
 
 
 def settle(page: Page) -> None:
-    """Wait until formulas are typeset and fonts are loaded."""
-    page.evaluate(
-        """async () => {
-          if (window.MathJax?.startup?.promise) await window.MathJax.startup.promise;
-          await document.fonts.ready;
-        }"""
-    )
+    """Wait until fonts are loaded."""
+    page.evaluate("document.fonts.ready")
 
 
 def settle_again(page: Page) -> None:
@@ -189,8 +184,8 @@ def math(page: Page) -> list[str]:
           const texts = (elements) => elements.map((e) => e.textContent.trim().slice(0, 80));
           const formulas = [...document.querySelectorAll(".math")];
           return {
-            raw: texts(formulas.filter((e) => !e.querySelector("mjx-container"))),
-            errors: texts([...document.querySelectorAll("mjx-merror, [data-mjx-error]")]),
+            raw: texts(formulas.filter((e) => !e.querySelector(".katex-mathml + .katex-html"))),
+            errors: texts([...document.querySelectorAll(".katex-error")]),
           };
         }"""
     )
@@ -231,7 +226,7 @@ def images(page: Page) -> list[str]:
             return [svg.getAttribute("aria-label"), referred.join(" "), title?.textContent]
               .some((name) => name?.trim());
           };
-          const decoration = "mjx-container, a, button, [aria-hidden=true]";
+          const decoration = ".katex, a, button, [aria-hidden=true]";
           for (const svg of document.querySelectorAll("article svg, main svg")) {
             if (svg.parentElement.closest("svg") || svg.closest(decoration)) continue;
             const start = svg.outerHTML.slice(0, 100);

@@ -27,7 +27,8 @@ SOUND = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A 
 </style>{FOLLOW_SYSTEM}</head>
 <body><main><article><h1>A sound page</h1>
 <p>Costs $5 today and $6 tomorrow. <code>$$</code> is how display math starts.</p>
-<p><span class="math"><mjx-container>x</mjx-container></span></p>
+<p><span class="math"><span class="katex"><span class="katex-mathml">x</span>
+<span class="katex-html">x</span></span></span></p>
 <svg role="img" width="9" height="9"><title>A figure</title></svg>
 <div class="highlight-python">x = 1<button class="copybtn">Copy</button></div>
 INSERT</article></main></body></html>"""
@@ -59,7 +60,7 @@ BROKEN = {
     "wide on a phone": ('<div style="width: 600px">wide</div>', "fits 360 px"),
     "formula left raw": (r'<span class="math">\(x\)</span>', "math is typeset"),
     "formula with an error": (
-        "<mjx-container><mjx-merror>bad</mjx-merror></mjx-container>",
+        '<span class="katex-error">bad</span>',
         "math is typeset",
     ),
     "raw display math": ("<p>$$ x $$</p>", "no raw markup"),
