@@ -7,7 +7,7 @@ from browser_checks import DESKTOP, PHONE, TIMEOUT_MS, settle
 from built_site import CHAPTER_03
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-CORE, FURTHER = "03_attention.html", "03b_backward.html"
+CORE, FURTHER = "03_attention.html", "03c_scores.html"  # the last of two
 IN_CHAPTER_3 = "nav.bd-links li:has(> a[aria-current=page])"
 # Where the words of a link begin, their size and their colour.
 LOOK = """(link) => {
@@ -32,7 +32,7 @@ def test_the_menu_tells_further_pages_from_core_pages(chapter: Page) -> None:
     core = chapter.locator(f"{IN_CHAPTER_3} > a")
     further = chapter.locator(f"{IN_CHAPTER_3} > ul.further-pages a[href='{FURTHER}']")
     expect(core).to_have_accessible_name("3 · Attention")
-    expect(further).to_have_accessible_name("further: 3b · Worked examples")
+    expect(further).to_have_accessible_name("further: 3c · What a score compares")
     other = chapter.locator("nav.bd-links a[href='04_scaling.html']")  # core, but not current
     quiet, loud = further.evaluate(LOOK), other.evaluate(LOOK)
     assert quiet["left"] >= loud["left"] + 10, "a further page is not set back"
@@ -52,8 +52,9 @@ def test_next_leads_from_chapter_3_to_chapter_4_with_the_keyboard(chapter: Page)
 
 
 def test_a_further_page_is_offered_and_leads_back(chapter: Page) -> None:
-    offer = chapter.locator(".further-offer li")
-    expect(offer).to_contain_text("3b · Worked examples")
+    expect(chapter.locator(".further-offer li")).to_have_count(2)
+    offer = chapter.locator(".further-offer li").last
+    expect(offer).to_contain_text("3c · What a score compares")
     expect(offer).to_contain_text("minutes")
     offer.get_by_role("link").click()
     chapter.wait_for_url(f"**/{FURTHER}")
