@@ -22,6 +22,8 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
+from tools.light import lighten
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
 HTML = BUILD / "html"
@@ -179,6 +181,7 @@ def build() -> None:
     BUILD.mkdir(exist_ok=True)
     started = time.monotonic()
     _run_sphinx()
+    lighten(HTML)
     pages = toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
     problems = list(find_problems(HTML, pages))
     if problems:

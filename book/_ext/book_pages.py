@@ -21,6 +21,36 @@ def is_thebe_script(script: object) -> bool:
     return "THEBE_JS_URL" in body or "thebe" in name
 
 
+# Scripts that extensions send with every page, and what a page has that needs them.
+_NEEDED_FOR = {
+    "togglebutton.js": "toggle",
+    "toggleHint": "toggle",
+    "toggleOpenOnPrint": "toggle",
+    "togglebuttonSelector": "toggle",
+    "design-tabs.js": "sd-tab-set",
+    "DOCUMENTATION_OPTIONS.": "",  # for a switch between versions and a search while typing
+}
+
+
+def is_idle_script(script: object, page: str) -> bool:
+    """Tell whether a page script has nothing to do on this page.
+
+    Args:
+        script: one of Sphinx's ``script_files``.
+        page: the HTML of the article.
+
+    Returns:
+        Whether it is one that we know, and the page has nothing for it.
+    """
+    body = getattr(script, "attributes", {}).get("body") or ""
+    name = str(getattr(script, "filename", "") or "")
+    for mark, needed in _NEEDED_FOR.items():
+        if mark in body or mark in name:
+            classes = re.findall(r'class="([^"]*)"', page)
+            return not needed or not any(needed in value.split() for value in classes)
+    return False
+
+
 def drop_formatter_marks(body: str) -> str:
     """Leave out the comments that tell our formatter to keep a line as it is."""
     return _FORMATTER_MARK.sub("", body)
@@ -37,8 +67,13 @@ def mark_citations_as_items(body: str) -> str:
 def _finish_page(
     _app: Sphinx, _pagename: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
+    page = context.get("body", "")
     for files in ("script_files", "css_files"):
-        context[files] = [file for file in context.get(files, []) if not is_thebe_script(file)]
+        context[files] = [
+            file
+            for file in context.get(files, [])
+            if not is_thebe_script(file) and not is_idle_script(file, page)
+        ]
     if "body" in context:
         context["body"] = mark_citations_as_items(drop_formatter_marks(context["body"]))
 

@@ -19,6 +19,10 @@ DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 740}
 TIMEOUT_MS = 30_000
 
+MOST_BYTES = 1.5e6  # decoded, of the page and all that it loads
+MOST_FILES = 25
+MOST_SHIFT = 0.02  # of the screen's height, weighted by the part of the screen that moved
+
 # What the reader sees as text: code, formulas and scripts are taken out, hidden solutions stay in.
 VISIBLE_TEXT = """() => {
   const copy = (document.querySelector("main") ?? document.body).cloneNode(true);
@@ -285,6 +289,35 @@ def accessible_layout(page: Page) -> list[str]:
     return accessibility(page, {"rules": {"color-contrast": {"enabled": False}}})
 
 
+def weight(page: Page) -> list[str]:
+    """Find out whether the page makes the browser load too much, or too many files."""
+    sizes: list[float] = page.evaluate(
+        """() => [...performance.getEntriesByType("navigation"),
+                  ...performance.getEntriesByType("resource")]
+            .map((file) => file.decodedBodySize)"""
+    )
+    heavy = [f"{sum(sizes) / 1e6:.2f} MB"] if sum(sizes) > MOST_BYTES else []
+    return heavy + ([f"{len(sizes)} files"] if len(sizes) > MOST_FILES else [])
+
+
+def jumps(page: Page) -> list[str]:
+    """Find what moved while the page was loaded, after the reader had seen it elsewhere."""
+    moves: list[dict[str, float | str]] = page.evaluate(
+        """() => new Promise((resolve) => {
+          const name = (node) => node?.className?.toString() || node?.nodeName || "unknown";
+          const moves = [];
+          new PerformanceObserver((list) => {
+            for (const move of list.getEntries())
+              moves.push({value: move.value, what: move.sources.map((s) => name(s.node)).join()});
+          }).observe({type: "layout-shift", buffered: true});
+          setTimeout(() => resolve(moves), 50);
+        })"""
+    )
+    if sum(float(move["value"]) for move in moves) < MOST_SHIFT:
+        return []
+    return [f"{move['what']} moved, by {move['value']:.3f}" for move in moves]
+
+
 def follows_dark_preference(page: Page) -> list[str]:
     """Find out whether the page turned dark when the reader's system did."""
     theme = page.evaluate("() => document.documentElement.dataset.theme ?? 'none'")
@@ -294,6 +327,8 @@ def follows_dark_preference(page: Page) -> list[str]:
 Check = Callable[[Page], list[str]]
 
 ON_A_DESKTOP: dict[str, Check] = {
+    "light": weight,
+    "nothing jumps": jumps,
     "math is typeset": math,
     "no raw markup": markup,
     "pictures are described": images,

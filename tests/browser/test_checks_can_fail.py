@@ -56,6 +56,16 @@ BROKEN = {
     "console error": ("<script>console.error('oh')</script>", "quiet console"),
     "console warning": ("<script>console.warn('oh')</script>", "quiet console"),
     "exception": ("<script>throw new Error('oh')</script>", "quiet console"),
+    "too many bytes": (f"<!-- {'x' * 1_500_000} -->", "light"),
+    "too many files": (
+        "".join(f'<link rel="stylesheet" href="page.html?{i}">' for i in range(26)),
+        "light",
+    ),
+    "text that jumps": (
+        "<p>below</p><script>addEventListener('load', () => setTimeout(() =>"
+        "document.querySelector('h1').style.marginTop = '300px', 100))</script>",
+        "nothing jumps",
+    ),
     "wide on a desktop": ('<div style="width: 1400px">wide</div>', "fits 1280 px"),
     "wide on a phone": ('<div style="width: 600px">wide</div>', "fits 360 px"),
     "formula left raw": (r'<span class="math">\(x\)</span>', "math is typeset"),

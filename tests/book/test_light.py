@@ -1,0 +1,170 @@
+"""Light pages: what is taken out of a built site, and what must stay."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tools.light import lighten, pages, styles
+from tools.light.icons import UnknownIconError, with_drawn_icons
+from tools.light.styles import rules_of, used_part, whole_sheet, without_icon_font
+
+PAGE = """<html><head>
+<link rel="stylesheet" href="../_static/theme.css?v=1" />
+<link href="../_static/book.css" rel="stylesheet" />
+<script defer src="../_static/scripts/fontawesome.js?digest=1"></script>
+<script src="../_static/first.js"></script>
+<script src="../_static/searchtools.js"></script>
+<script src="../searchindex.js"></script>
+</head><body><p class="note"><i class="fa-solid fa-sun" aria-hidden="true"></i>INSERT</p>
+<script defer="defer" src="../_static/second.js?v=2"></script></body></html>"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    files = {
+        "book/page.html": PAGE,
+        "search.html": PAGE.replace("../", ""),
+        "index.html": '<meta http-equiv="Refresh" content="0; url=book/page.html" />',
+        "searchindex.js": "Search.setIndex({})",
+        "_static/theme.css": '@import "more/more.css";.note{color:red}.gone{color:blue}',
+        "_static/more/more.css": ".open{background:url('../picture.svg')}.never{color:blue}",
+        "_static/book.css": ".note{color:green}",
+        "_static/first.js": "document.body.classList.add('open') // no newline",
+        "_static/second.js": "second()",
+        "_static/searchtools.js": "search()",
+        "_static/scripts/fontawesome.js": "never",
+        "_static/vendor/fontawesome/font.woff2": "",
+        "_static/picture.svg": "<svg/>",
+        "_static/macros.html": "{{ a template }}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    lighten(tmp_path)
+    return tmp_path
+
+
+def joined(site: Path, page: str, kind: str) -> str:
+    """What stands in the one file of this kind that a page loads."""
+    html = (site / page).read_text(encoding="utf-8")
+    names = [part.split('"')[0] for part in html.split("_static/book-")[1:]]
+    (name,) = [name for name in names if name.endswith(kind)]
+    return (site / "_static" / f"book-{name}").read_text(encoding="utf-8")
+
+
+def test_a_page_has_one_sheet_with_what_it_uses_in_the_old_order(site: Path) -> None:
+    sheet = joined(site, "book/page.html", "css")
+    assert sheet == ".open{background:url(picture.svg)}.note{color:red}.note{color:green}"
+
+
+def test_a_page_has_one_script_in_the_old_order_without_the_search(site: Path) -> None:
+    html = (site / "book/page.html").read_text(encoding="utf-8")
+    script = joined(site, "book/page.html", "js")
+    assert html.count("<script") == 1
+    assert script.index("classList") < script.index("second()")
+    assert "\n;\nsecond()" in script  # a comment at a file's end must not swallow the next one
+    assert "search" not in script
+    assert "searchindex" not in html
+
+
+def test_the_search_keeps_its_tools_and_its_index_in_order(site: Path) -> None:
+    html = (site / "search.html").read_text(encoding="utf-8")
+    assert "search()" in joined(site, "search.html", "js")
+    assert 0 < html.index("_static/book-") < html.index('<script defer src="searchindex.js">')
+
+
+def test_the_icon_font_is_gone_and_icons_are_drawn(site: Path) -> None:
+    html = (site / "book/page.html").read_text(encoding="utf-8")
+    assert '<svg class="fa-solid fa-sun" aria-hidden="true"' in html
+    assert "<i " not in html
+    assert "fontawesome" not in html
+    assert not list(site.rglob("*fontawesome*"))
+
+
+def test_pages_that_only_lead_on_and_templates_stay_as_they_are(site: Path) -> None:
+    assert "Refresh" in (site / "index.html").read_text(encoding="utf-8")
+    assert (site / "_static/macros.html").read_text(encoding="utf-8") == "{{ a template }}"
+
+
+def test_fonts_for_formulas_are_fetched_ahead_only_where_there_are_some(tmp_path: Path) -> None:
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static/theme.css").write_text("a{b:c}", encoding="utf-8")
+    sheet = '<link rel="stylesheet" href="_static/theme.css" />'
+    (tmp_path / "plain.html").write_text(sheet, encoding="utf-8")
+    (tmp_path / "formula.html").write_text(f'{sheet}<b class="katex">', encoding="utf-8")
+    lighten(tmp_path)
+    assert "KaTeX" not in (tmp_path / "plain.html").read_text(encoding="utf-8")
+    assert "KaTeX_Main" in (tmp_path / "formula.html").read_text(encoding="utf-8")
+
+
+def test_an_icon_that_nobody_has_drawn_stops_the_build() -> None:
+    with pytest.raises(UnknownIconError, match="fa-dragon"):
+        with_drawn_icons('<i class="fa-solid fa-dragon"></i>')
+
+
+@pytest.mark.parametrize(
+    ("css", "kept"),
+    [
+        (".used{a:b}", True),
+        (".gone{a:b}", False),
+        (".used .gone{a:b}", False),
+        ("#gone{a:b}", False),
+        ("p{a:b}", True),
+        (".used:not(.gone){a:b}", True),  # matches just because there is no such class
+        (".used:is(.gone,.used){a:b}", True),
+        ("[class*=gone]{a:b}", True),
+        ("[data-x='.gone']{a:b}", True),
+        ("@media print{.used{a:b}}", True),
+        ("@media print{.gone{a:b}}", False),
+        ("@supports (a:b){@media print{.gone{a:b}}}", False),
+        ("@font-face{font-family:F}", True),
+        ("@keyframes k{0%{a:b}}", True),
+        (r".used\:x{a:b}", False),
+    ],
+)
+def test_only_rules_that_cannot_match_are_left_out(css: str, kept: bool) -> None:
+    assert used_part(css, frozenset({"used"})) == (css if kept else "")
+
+
+def test_of_several_selectors_the_used_ones_stay() -> None:
+    assert used_part(".gone,.used,p.gone{a:b}", frozenset({"used"})) == ".used{a:b}"
+
+
+def test_braces_and_semicolons_in_strings_do_not_end_a_rule() -> None:
+    css = '.a::before{content:"}"}.b{content:"\\"{"}'
+    assert [head for head, _ in rules_of(css)] == [".a::before", ".b"]
+
+
+def test_a_brace_that_is_never_closed_is_an_error() -> None:
+    with pytest.raises(ValueError, match="never closed"):
+        list(rules_of(".a{b:c"))
+
+
+def test_a_missing_import_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.css").write_text('@import "gone.css";', encoding="utf-8")
+    with pytest.raises(FileNotFoundError, match=r"gone\.css"):
+        whole_sheet(tmp_path / "a.css", tmp_path)
+
+
+def test_addresses_follow_the_sheet_and_data_stays(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    css = ".a{b:url(x.svg?v=1#y)}.c{d:url(data:image/png;base64,AA)}.e{f:url('#g')}"
+    (tmp_path / "deep/a.css").write_text(css, encoding="utf-8")
+    moved = whole_sheet(tmp_path / "deep/a.css", tmp_path)
+    assert moved == ".a{b:url(deep/x.svg?v=1#y)}.c{d:url(data:image/png;base64,AA)}.e{f:url('#g')}"
+
+
+def test_rules_of_an_icon_font_go_also_inside_of_a_media_query() -> None:
+    css = r'@media print{.a:after{content:"\f107";font-family:Font Awesome\ 6}.b{c:d}}'
+    assert without_icon_font(css) == "@media print{.b{c:d}}"
+
+
+@pytest.mark.parametrize("module", [pages, styles])
+def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
+    outcome = doctest.testmod(module)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0

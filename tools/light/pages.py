@@ -1,0 +1,141 @@
+"""Pages: each one with one style sheet and one script."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from tools.light.icons import with_drawn_icons
+from tools.light.styles import used_part, whole_sheet, without_icon_font
+
+_SHEET = re.compile(r'<link (?=[^>]*rel="stylesheet")[^>]*href="(?P<href>[^"]+)"[^>]*/?>\s*')
+_SCRIPT = re.compile(r'<script(?=[^>]*\ssrc=)[^>]*\ssrc="(?P<src>[^"]+)"[^>]*>\s*</script>\s*')
+_SCRIPT_PRELOAD = re.compile(r'<link rel="preload" as="script"[^>]*/?>\s*')
+_NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
+_WORD = re.compile(r"-?[A-Za-z_][\w-]*")
+
+ICON_FONT = ("scripts/fontawesome.js", "vendor/fontawesome")
+SEARCH_PAGE = "search.html"
+SEARCH_TOOLS = {"searchtools.js", "language_data.js"}
+SEARCH_INDEX = "searchindex.js"
+
+# The fonts of a first screen get a head start; without it, the text would be set twice and jump.
+TEXT_FONTS = (
+    "fonts/source-serif-4-latin-wght-normal.woff2",
+    "fonts/source-serif-4-latin-wght-italic.woff2",
+    "fonts/source-sans-3-latin-wght-normal.woff2",
+    "fonts/jetbrains-mono-latin-wght-normal.woff2",
+)
+FORMULA_FONTS = ("katex/fonts/KaTeX_Main-Regular.woff2", "katex/fonts/KaTeX_Math-Italic.woff2")
+
+
+def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
+    """Collect the classes and ids of pages, and all words of scripts, which may set them.
+
+    >>> sorted(names_in(['<p class="a b" id="c">'], ["e.classList.add('d')"]))
+    ['a', 'add', 'b', 'c', 'classList', 'd', 'e']
+    """
+    found: set[str] = set()
+    for html in pages:
+        for value in set(_NAMES.findall(html)):
+            found.update(value.split())
+    for script in scripts:
+        found.update(_WORD.findall(script))
+    return frozenset(found)
+
+
+@dataclass
+class Lightener:
+    """Makes the pages of one site light.
+
+    Attributes:
+        root: the folder of the site.
+        used: the classes and ids that its pages may have.
+    """
+
+    root: Path
+    used: frozenset[str]
+    _joined: dict[tuple[Path, ...], str] = field(default_factory=dict)
+
+    def page(self, path: Path) -> None:
+        """Write a page anew, and the style sheet and the script that it needs."""
+        html = with_drawn_icons(path.read_text(encoding="utf-8"))
+        if not _SHEET.search(html):  # a page that only leads to another one
+            return
+        html = _SCRIPT_PRELOAD.sub("", html)
+        start = min(match.start() for match in _SHEET.finditer(html))
+        head, rest = self._head(path, html), _SHEET.sub("", _SCRIPT.sub("", html[start:]))
+        path.write_text(html[:start] + head + rest, encoding="utf-8")
+
+    def _head(self, path: Path, html: str) -> str:
+        """The links to what a page needs: a style sheet, fonts, a script."""
+        static = "../" * len(path.parent.relative_to(self.root).parts) + "_static"
+        fonts = TEXT_FONTS + (FORMULA_FONTS if 'class="katex"' in html else ())
+        left_out = {"fontawesome.js", SEARCH_INDEX}
+        left_out |= set() if path.name == SEARCH_PAGE else SEARCH_TOOLS
+        found = self._files(path, _SCRIPT.finditer(html), "src")
+        scripts = [script for script in found if script.name not in left_out]
+        sheet = self._sheet(self._files(path, _SHEET.finditer(html), "href"))
+        lines = [f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />']
+        lines += [
+            f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{static}/{font}" />'
+            for font in fonts
+        ]
+        lines.append(f'<script defer src="{static}/{self._script(scripts)}"></script>')
+        if path.name == SEARCH_PAGE:
+            lines.append(f'<script defer src="{SEARCH_INDEX}"></script>')
+        return "\n".join([*lines, ""])
+
+    def _files(self, page: Path, matches: Iterable[re.Match[str]], group: str) -> list[Path]:
+        """The files of a page's links, each once."""
+        found = [(page.parent / m[group].partition("?")[0]).resolve() for m in matches]
+        return list(dict.fromkeys(found))
+
+    def _sheet(self, sheets: list[Path]) -> str:
+        """Write one sheet for several, and return its name."""
+        if tuple(sheets) not in self._joined:
+            whole = (whole_sheet(sheet, self.root / "_static") for sheet in sheets)
+            css = "".join(used_part(without_icon_font(css), self.used) for css in whole)
+            self._joined[tuple(sheets)] = self._written(css, "css")
+        return self._joined[tuple(sheets)]
+
+    def _script(self, scripts: list[Path]) -> str:
+        """Write one script for several, in their order, and return its name."""
+        if tuple(scripts) not in self._joined:
+            # A file's last line may be a comment or lack its semicolon.
+            code = "".join(f"{path.read_text(encoding='utf-8')}\n;\n" for path in scripts)
+            code = re.sub(r"^//# sourceMappingURL=.*$", "", code, flags=re.MULTILINE)
+            self._joined[tuple(scripts)] = self._written(code, "js")
+        return self._joined[tuple(scripts)]
+
+    def _written(self, text: str, kind: str) -> str:
+        name = f"book-{sha256(text.encode()).hexdigest()[:10]}.{kind}"
+        (self.root / "_static" / name).write_text(text, encoding="utf-8")
+        return name
+
+
+def lighten(root: Path) -> None:
+    """Make all pages of a built site light.
+
+    Args:
+        root: the folder of the site.
+
+    Raises:
+        UnknownIconError: if a page shows an icon that nobody has drawn.
+    """
+    static = root / "_static"
+    pages = sorted(path for path in root.rglob("*.html") if static not in path.parents)
+    for name in ICON_FONT:
+        unused = static / name
+        shutil.rmtree(unused) if unused.is_dir() else unused.unlink(missing_ok=True)
+    used = names_in(
+        (path.read_text(encoding="utf-8") for path in pages),
+        (path.read_text(encoding="utf-8") for path in static.rglob("*.js")),
+    )
+    maker = Lightener(root, used)
+    for path in pages:
+        maker.page(path)
