@@ -64,7 +64,7 @@ def test_a_page_has_one_sheet_with_what_it_uses_in_the_old_order(site: Path) -> 
 def test_a_page_has_one_script_in_the_old_order_without_the_search(site: Path) -> None:
     html = (site / "book/page.html").read_text(encoding="utf-8")
     script = joined(site, "book/page.html", "js")
-    assert html.count("<script") == 1
+    assert html.count("<script defer") == 1
     assert script.index("classList") < script.index("second()")
     assert "\n;\nsecond()" in script  # a comment at a file's end must not swallow the next one
     assert "search" not in script

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterable
@@ -23,14 +24,21 @@ SEARCH_PAGE = "search.html"
 SEARCH_TOOLS = {"searchtools.js", "language_data.js"}
 SEARCH_INDEX = "searchindex.js"
 
-# The fonts of a first screen get a head start; without it, the text would be set twice and jump.
+# The fonts that most pages need get a head start; a font that comes late is not used (fonts.css).
 TEXT_FONTS = (
     "fonts/source-serif-4-latin-wght-normal.woff2",
     "fonts/source-serif-4-latin-wght-italic.woff2",
     "fonts/source-sans-3-latin-wght-normal.woff2",
     "fonts/jetbrains-mono-latin-wght-normal.woff2",
+    "fonts/jetbrains-mono-latin-wght-italic.woff2",
 )
 FORMULA_FONTS = ("katex/fonts/KaTeX_Main-Regular.woff2", "katex/fonts/KaTeX_Math-Italic.woff2")
+# Not from a folder on the reader's disk, where browsers refuse it and say so in the console.
+_FONTS_AHEAD = """<script>
+  if (location.protocol !== "file:") for (const href of FONTS) document.head.append(
+    Object.assign(document.createElement("link"),
+      {rel: "preload", as: "font", type: "font/woff2", crossOrigin: "", href}));
+</script>"""
 
 
 def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
@@ -80,10 +88,9 @@ class Lightener:
         found = self._files(path, _SCRIPT.finditer(html), "src")
         scripts = [script for script in found if script.name not in left_out]
         sheet = self._sheet(self._files(path, _SHEET.finditer(html), "href"))
-        lines = [f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />']
-        lines += [
-            f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{static}/{font}" />'
-            for font in fonts
+        lines = [  # the fonts first: a script waits for the style sheets that stand before it
+            _FONTS_AHEAD.replace("FONTS", json.dumps([f"{static}/{font}" for font in fonts])),
+            f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />',
         ]
         lines.append(f'<script defer src="{static}/{self._script(scripts)}"></script>')
         if path.name == SEARCH_PAGE:
