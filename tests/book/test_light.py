@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from tools.light import lighten, pages, styles
+from tools.light import drawings, lighten, pages, styles
+from tools.light.drawings import short_path, with_lighter_drawings
 from tools.light.icons import UnknownIconError, with_drawn_icons
 from tools.light.styles import rules_of, used_part, whole_sheet, without_icon_font
 
@@ -101,6 +102,30 @@ def test_fonts_for_formulas_are_fetched_ahead_only_where_there_are_some(tmp_path
     assert "KaTeX_Main" in (tmp_path / "formula.html").read_text(encoding="utf-8")
 
 
+def test_only_fonts_that_are_asked_for_ahead_are_optional(tmp_path: Path) -> None:
+    (tmp_path / "_static/fonts").mkdir(parents=True)
+    face = "@font-face{font-display: swap;src:url(%s.woff2)}"
+    letters, symbols = face % "source-sans-3-latin-wght-normal", face % "book-symbols-sans"
+    (tmp_path / "_static/fonts/fonts.css").write_text(letters + symbols, encoding="utf-8")
+    sheet = '<link rel="stylesheet" href="_static/fonts/fonts.css" />'
+    (tmp_path / "page.html").write_text(sheet, encoding="utf-8")
+    lighten(tmp_path)
+    first, second = joined(tmp_path, "page.html", "css").split("@font-face")[1:]
+    assert "optional" in first
+    assert "swap" in second
+
+
+@pytest.mark.parametrize("icon", ["<span class='fa-sun'>text</span>", "<b class='fa-sun'>"])
+def test_an_icon_that_is_left_stops_the_build(icon: str) -> None:
+    with pytest.raises(UnknownIconError, match="not drawn"):
+        with_drawn_icons(icon.replace("'", '"'))
+
+
+def test_an_icon_may_be_a_span_and_is_hidden_from_screen_readers() -> None:
+    drawn = with_drawn_icons('<span class="fa-solid fa-bars"></span>')
+    assert drawn.startswith('<svg class="fa-solid fa-bars" aria-hidden="true"')
+
+
 def test_an_icon_that_nobody_has_drawn_stops_the_build() -> None:
     with pytest.raises(UnknownIconError, match="fa-dragon"):
         with_drawn_icons('<i class="fa-solid fa-dragon"></i>')
@@ -163,8 +188,45 @@ def test_rules_of_an_icon_font_go_also_inside_of_a_media_query() -> None:
     assert without_icon_font(css) == "@media print{.b{c:d}}"
 
 
-@pytest.mark.parametrize("module", [pages, styles])
+@pytest.mark.parametrize("module", [drawings, pages, styles])
 def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0
     assert outcome.failed == 0
+
+
+FIGURE = """<svg role="img" aria-labelledby="t"><title id="t">A</title><defs>
+ <path id="m" d="M 0 0  L 0 3  "/><path id="n" d="M 0 0"/></defs>
+ <g id="axes"> <g id="empty"/>
+ </g>
+ <text x="1" transform="rotate(-0 1 2)"><tspan>a</tspan>
+ <tspan>b</tspan></text><use href="#m"/></svg>"""
+
+
+def test_a_figure_keeps_what_something_refers_to_and_the_spaces_of_its_text() -> None:
+    light = with_lighter_drawings(f'<p id="p">{FIGURE}</p>')
+    assert light == (
+        '<p id="p"><svg role="img" aria-labelledby="t"><title id="t">A</title><defs>'
+        '<path id="m" d="M0 0V3"/><path d="M0 0"/></defs>\n <text x="1"><tspan>a</tspan>\n '
+        '<tspan>b</tspan></text><use href="#m"/></svg></p>'
+    )
+
+
+def test_icons_and_other_drawings_are_left_alone() -> None:
+    icon = '<svg id="i"><path d="M 1 2"/></svg>'
+    assert with_lighter_drawings(icon) == icon
+
+
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        ("M 1 2 L 3 2 L 3 4 z", "M1 2H3V4z"),
+        ("M 1 2 Q 3 4 5 6 L 5 7", "M1 2Q3 4 5 6L5 7"),  # a curve's end is not kept
+        ("M 1 2 L 3 2 L 3 4 L 3 4", "M1 2H3V4H3"),
+        ("M 1 2 L 1e-05 2", "M 1 2 L 1e-05 2"),
+        ("M 1,2 L 3,2", "M1 2H3"),
+        ("M 1 2 L 3 2 5 6", "M1 2L3 2 5 6"),
+    ],
+)
+def test_paths_stay_where_they_are(path: str, short: str) -> None:
+    assert short_path(path) == short

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from built_site import SITE
+from browser_checks import DESKTOP, settle
+from built_site import CHAPTER_03, SITE
 from local_site import find_browser, give_up, serve
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+PATIENCE_MS = 10_000
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +41,17 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 def origin() -> Iterator[str]:
     with serve(SITE) as address:
         yield address
+
+
+@pytest.fixture
+def chapter(context: BrowserContext, origin: str) -> Page:
+    """Chapter 3, open on a desktop in the light."""
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(DESKTOP)
+    response = page.goto(f"{origin}/{CHAPTER_03}")
+    assert response is not None
+    assert response.ok, f"{CHAPTER_03}: {response.status}"
+    settle(page)
+    return page

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-from browser_checks import DESKTOP, PHONE, TIMEOUT_MS, settle
-from built_site import CHAPTER_03
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from browser_checks import PHONE, settle
+from playwright.sync_api import Locator, Page, expect
 
 CORE, FURTHER = "03_attention.html", "03c_scores.html"  # the last of two
 IN_CHAPTER_3 = "nav.bd-links li:has(> a[aria-current=page])"
@@ -15,17 +13,6 @@ LOOK = """(link) => {
   const left = link.getBoundingClientRect().left + parseFloat(style.paddingLeft);
   return { left, size: parseFloat(style.fontSize), colour: style.color };
 }"""
-
-
-@pytest.fixture
-def chapter(context: BrowserContext, origin: str) -> Page:
-    page = context.new_page()
-    page.set_default_timeout(TIMEOUT_MS)
-    page.emulate_media(color_scheme="light", reduced_motion="reduce")
-    page.set_viewport_size(DESKTOP)
-    page.goto(f"{origin}/{CHAPTER_03}")
-    settle(page)
-    return page
 
 
 def test_the_menu_tells_further_pages_from_core_pages(chapter: Page) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from browser_checks import DESKTOP, PHONE, Traffic, settle
+from browser_checks import PHONE, Traffic, settle
 from built_site import CHAPTER_03, SITE
 from playwright.sync_api import BrowserContext, Page, expect
 
@@ -30,19 +30,6 @@ FOCUSED_STYLE = """() => {
 
 # The element itself, kept so that its style can be read again after it has lost the focus.
 UNFOCUSED_STYLE = FOCUSED_STYLE.replace("document.activeElement", "window.lastFocused")
-
-
-@pytest.fixture
-def chapter(context: BrowserContext, origin: str) -> Page:
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    page.emulate_media(color_scheme="light", reduced_motion="reduce")
-    page.set_viewport_size(DESKTOP)
-    response = page.goto(f"{origin}/{CHAPTER_03}")
-    assert response is not None
-    assert response.ok, f"{CHAPTER_03}: {response.status}"
-    settle(page)
-    return page
 
 
 def test_chapter_03_has_formulas_and_figures(chapter: Page) -> None:

@@ -21,7 +21,8 @@ ICONS = {
     "sun": "M12 8a4 4 0 100 8 4 4 0 100-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 "
     "19M5 19l1.4-1.4M17.6 6.4L19 5",
 }
-_ICON = re.compile(r"<i (?P<attributes>[^>]*\bclass=\"[^\"]*\bfa-(?P<name>[a-z-]+)[^>]*)>\s*</i>")
+_ICON = re.compile(r'<(?P<tag>i|span) (?P<attributes>[^>]*\bclass="[^"]*\bfa-[^>]*)>\s*</(?P=tag)>')
+_LEFT = re.compile(r'<(?!svg\b)\w+ [^>]*\bclass="(?:[^"]* )?fa-[^>]*>')
 _STROKE = (
     'viewBox="0 0 24 24" width="1em" height="1em" fill="none" stroke="currentColor" '
     'stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"'
@@ -44,7 +45,10 @@ def with_drawn_icons(html: str) -> str:
     Raises:
         UnknownIconError: if there is no drawing for one of them.
     """
-    return _ICON.sub(_drawn, html)
+    html = _ICON.sub(_drawn, html)
+    if left := _LEFT.search(html):
+        raise UnknownIconError(f"an icon that is not drawn: {left[0]!r}; see tools/light/icons.py")
+    return html
 
 
 def _drawn(match: re.Match[str]) -> str:
@@ -54,4 +58,5 @@ def _drawn(match: re.Match[str]) -> str:
         raise UnknownIconError(
             f"no drawing for the icon {match[0]!r}; add one to tools/light/icons.py"
         )
-    return f'<svg {match["attributes"]} {_STROKE}><path d="{ICONS[known[0]]}"/></svg>'
+    hidden = "" if "aria-hidden" in match["attributes"] else 'aria-hidden="true" '
+    return f'<svg {match["attributes"]} {hidden}{_STROKE}><path d="{ICONS[known[0]]}"/></svg>'

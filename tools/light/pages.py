@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from tools.light.drawings import with_lighter_drawings
 from tools.light.icons import with_drawn_icons
 from tools.light.styles import used_part, whole_sheet, without_icon_font
 
 _SHEET = re.compile(r'<link (?=[^>]*rel="stylesheet")[^>]*href="(?P<href>[^"]+)"[^>]*/?>\s*')
 _SCRIPT = re.compile(r'<script(?=[^>]*\ssrc=)[^>]*\ssrc="(?P<src>[^"]+)"[^>]*>\s*</script>\s*')
 _SCRIPT_PRELOAD = re.compile(r'<link rel="preload" as="script"[^>]*/?>\s*')
+_FONT_FACE = re.compile(r"@font-face\{[^}]*\}")
 _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
 
@@ -24,7 +26,8 @@ SEARCH_PAGE = "search.html"
 SEARCH_TOOLS = {"searchtools.js", "language_data.js"}
 SEARCH_INDEX = "searchindex.js"
 
-# The fonts that most pages need get a head start; a font that comes late is not used (fonts.css).
+# The letters of most pages are asked for ahead. They are "optional": where they still come too
+# late, this one page keeps the reader's own font, and nothing jumps under the reader's eyes.
 TEXT_FONTS = (
     "fonts/source-serif-4-latin-wght-normal.woff2",
     "fonts/source-serif-4-latin-wght-italic.woff2",
@@ -33,11 +36,17 @@ TEXT_FONTS = (
     "fonts/jetbrains-mono-latin-wght-italic.woff2",
 )
 FORMULA_FONTS = ("katex/fonts/KaTeX_Main-Regular.woff2", "katex/fonts/KaTeX_Math-Italic.woff2")
-# Not from a folder on the reader's disk, where browsers refuse it and say so in the console.
+# From a folder on the reader's disk, browsers refuse to load ahead; there, fonts may come late.
 _FONTS_AHEAD = """<script>
-  if (location.protocol !== "file:") for (const href of FONTS) document.head.append(
-    Object.assign(document.createElement("link"),
-      {rel: "preload", as: "font", type: "font/woff2", crossOrigin: "", href}));
+  (() => {
+    const add = (link) => document.head.append(
+      Object.assign(document.createElement("link"), link));
+    if (location.protocol === "file:") {
+      const late = {rel: "stylesheet", href: "STATIC/fonts/fonts.css"};
+      addEventListener("DOMContentLoaded", () => add(late));
+    } else for (const font of FONTS)
+      add({rel: "preload", as: "font", type: "font/woff2", crossOrigin: "", href: font});
+  })();
 </script>"""
 
 
@@ -56,6 +65,12 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+def _optional(face: re.Match[str]) -> str:
+    """A font that is asked for ahead is used at once or not at all."""
+    is_ahead = any(font in face[0] for font in TEXT_FONTS)
+    return face[0].replace("font-display: swap", "font-display: optional") if is_ahead else face[0]
+
+
 @dataclass
 class Lightener:
     """Makes the pages of one site light.
@@ -71,7 +86,7 @@ class Lightener:
 
     def page(self, path: Path) -> None:
         """Write a page anew, and the style sheet and the script that it needs."""
-        html = with_drawn_icons(path.read_text(encoding="utf-8"))
+        html = with_lighter_drawings(with_drawn_icons(path.read_text(encoding="utf-8")))
         if not _SHEET.search(html):  # a page that only leads to another one
             return
         html = _SCRIPT_PRELOAD.sub("", html)
@@ -88,8 +103,9 @@ class Lightener:
         found = self._files(path, _SCRIPT.finditer(html), "src")
         scripts = [script for script in found if script.name not in left_out]
         sheet = self._sheet(self._files(path, _SHEET.finditer(html), "href"))
+        ahead = json.dumps([f"{static}/{font}" for font in fonts])
         lines = [  # the fonts first: a script waits for the style sheets that stand before it
-            _FONTS_AHEAD.replace("FONTS", json.dumps([f"{static}/{font}" for font in fonts])),
+            _FONTS_AHEAD.replace("FONTS", ahead).replace("STATIC", static),
             f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />',
         ]
         lines.append(f'<script defer src="{static}/{self._script(scripts)}"></script>')
@@ -107,7 +123,7 @@ class Lightener:
         if tuple(sheets) not in self._joined:
             whole = (whole_sheet(sheet, self.root / "_static") for sheet in sheets)
             css = "".join(used_part(without_icon_font(css), self.used) for css in whole)
-            self._joined[tuple(sheets)] = self._written(css, "css")
+            self._joined[tuple(sheets)] = self._written(_FONT_FACE.sub(_optional, css), "css")
         return self._joined[tuple(sheets)]
 
     def _script(self, scripts: list[Path]) -> str:
