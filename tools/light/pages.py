@@ -28,16 +28,19 @@ SEARCH_INDEX = "searchindex.js"
 
 # The letters of most pages are asked for ahead. They are "optional": where they still come too
 # late, this one page keeps the reader's own font, and nothing jumps under the reader's eyes.
-TEXT_FONTS = (
-    "fonts/source-serif-4-latin-wght-normal.woff2",
-    "fonts/source-serif-4-latin-wght-italic.woff2",
-    "fonts/source-sans-3-latin-wght-normal.woff2",
-    "fonts/jetbrains-mono-latin-wght-normal.woff2",
-    "fonts/jetbrains-mono-latin-wght-italic.woff2",
-)
-FORMULA_FONTS = ("katex/fonts/KaTeX_Main-Regular.woff2", "katex/fonts/KaTeX_Math-Italic.woff2")
+# A browser complains of a font that it got ahead and did not use: each has a mark of its use.
+FONTS_AHEAD = {
+    "fonts/source-sans-3-latin-wght-normal.woff2": "<h1",
+    "fonts/source-serif-4-latin-wght-normal.woff2": "<p>",
+    "fonts/source-serif-4-latin-wght-italic.woff2": "<p><em>",
+    "fonts/source-sans-3-latin-wght-italic.woff2": "<td><p><em>",
+    "fonts/jetbrains-mono-latin-wght-normal.woff2": "<code",
+    "fonts/jetbrains-mono-latin-wght-italic.woff2": '<span class="c1">',
+    "katex/fonts/KaTeX_Main-Regular.woff2": 'class="katex"',
+    "katex/fonts/KaTeX_Math-Italic.woff2": 'class="katex"',
+}
 # From a folder on the reader's disk, browsers refuse to load ahead; there, fonts may come late.
-_FONTS_AHEAD = """<script>
+_ASK_AHEAD = """<script>
   (() => {
     const add = (link) => document.head.append(
       Object.assign(document.createElement("link"), link));
@@ -67,7 +70,7 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
 
 def _optional(face: re.Match[str]) -> str:
     """A font that is asked for ahead is used at once or not at all."""
-    is_ahead = any(font in face[0] for font in TEXT_FONTS)
+    is_ahead = any(font in face[0] for font in FONTS_AHEAD)
     return face[0].replace("font-display: swap", "font-display: optional") if is_ahead else face[0]
 
 
@@ -97,15 +100,14 @@ class Lightener:
     def _head(self, path: Path, html: str) -> str:
         """The links to what a page needs: a style sheet, fonts, a script."""
         static = "../" * len(path.parent.relative_to(self.root).parts) + "_static"
-        fonts = TEXT_FONTS + (FORMULA_FONTS if 'class="katex"' in html else ())
         left_out = {"fontawesome.js", SEARCH_INDEX}
         left_out |= set() if path.name == SEARCH_PAGE else SEARCH_TOOLS
         found = self._files(path, _SCRIPT.finditer(html), "src")
         scripts = [script for script in found if script.name not in left_out]
         sheet = self._sheet(self._files(path, _SHEET.finditer(html), "href"))
-        ahead = json.dumps([f"{static}/{font}" for font in fonts])
+        fonts = [f"{static}/{font}" for font, mark in FONTS_AHEAD.items() if mark in html]
         lines = [  # the fonts first: a script waits for the style sheets that stand before it
-            _FONTS_AHEAD.replace("FONTS", ahead).replace("STATIC", static),
+            _ASK_AHEAD.replace("FONTS", json.dumps(fonts)).replace("STATIC", static),
             f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />',
         ]
         lines.append(f'<script defer src="{static}/{self._script(scripts)}"></script>')
