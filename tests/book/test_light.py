@@ -18,7 +18,11 @@ PAGE = """<html><head>
 <link href="../_static/book.css" rel="stylesheet" />
 <script defer src="../_static/scripts/fontawesome.js?digest=1"></script>
 <script src="../_static/first.js"></script>
+<script src="../_static/documentation_options.js"></script>
+<script src="../_static/doctools.js"></script>
+<script src="../_static/highlight.js"></script>
 <script src="../_static/searchtools.js"></script>
+<script src="../_static/language_data.js"></script>
 <script src="../searchindex.js"></script>
 </head><body><p class="note"><i class="fa-solid fa-sun" aria-hidden="true"></i>INSERT</p>
 <script defer="defer" src="../_static/second.js?v=2"></script></body></html>"""
@@ -36,7 +40,11 @@ def site(tmp_path: Path) -> Path:
         "_static/book.css": ".note{color:green}",
         "_static/first.js": "document.body.classList.add('open') // no newline",
         "_static/second.js": "second()",
+        "_static/documentation_options.js": "options()",
+        "_static/doctools.js": "tools()",
+        "_static/highlight.js": "highlight()",
         "_static/searchtools.js": "search()",
+        "_static/language_data.js": "language()",
         "_static/scripts/fontawesome.js": "never",
         "_static/vendor/fontawesome/font.woff2": "",
         "_static/picture.svg": "<svg/>",
@@ -49,33 +57,38 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def joined(site: Path, page: str, kind: str) -> str:
-    """What stands in the one file of this kind that a page loads."""
+def joined(site: Path, page: str, kind: str) -> list[str]:
+    """What stands in the files of this kind that a page loads."""
     html = (site / page).read_text(encoding="utf-8")
     names = [part.split('"')[0] for part in html.split("_static/book-")[1:]]
-    (name,) = [name for name in names if name.endswith(kind)]
-    return (site / "_static" / f"book-{name}").read_text(encoding="utf-8")
+    files = [site / "_static" / f"book-{name}" for name in names if name.endswith(kind)]
+    return [file.read_text(encoding="utf-8") for file in files]
 
 
 def test_a_page_has_one_sheet_with_what_it_uses_in_the_old_order(site: Path) -> None:
-    sheet = joined(site, "book/page.html", "css")
+    (sheet,) = joined(site, "book/page.html", "css")
     assert sheet == ".open{background:url(picture.svg)}.note{color:red}.note{color:green}"
 
 
 def test_a_page_has_one_script_in_the_old_order_without_the_search(site: Path) -> None:
     html = (site / "book/page.html").read_text(encoding="utf-8")
-    script = joined(site, "book/page.html", "js")
+    (script,) = joined(site, "book/page.html", "js")
     assert html.count("<script defer") == 1
     assert script.index("classList") < script.index("second()")
     assert "\n;\nsecond()" in script  # a comment at a file's end must not swallow the next one
     assert "search" not in script
+    assert "language" not in script
     assert "searchindex" not in html
 
 
-def test_the_search_keeps_its_tools_and_its_index_in_order(site: Path) -> None:
+def test_the_search_comes_before_the_script_that_asks_for_it(site: Path) -> None:
+    first, second = joined(site, "search.html", "js")
+    calls = ["options()", "tools()", "language()", "search()"]
+    assert [first.index(call) for call in calls] == sorted(first.index(call) for call in calls)
+    assert "highlight()" in second
+    assert not any(call in second for call in calls)
     html = (site / "search.html").read_text(encoding="utf-8")
-    assert "search()" in joined(site, "search.html", "js")
-    assert 0 < html.index("_static/book-") < html.index('<script defer src="searchindex.js">')
+    assert html.rindex("_static/book-") < html.index('<script defer src="searchindex.js">')
 
 
 def test_the_icon_font_is_gone_and_icons_are_drawn(site: Path) -> None:
@@ -110,7 +123,8 @@ def test_only_fonts_that_are_asked_for_ahead_are_optional(tmp_path: Path) -> Non
     sheet = '<link rel="stylesheet" href="_static/fonts/fonts.css" />'
     (tmp_path / "page.html").write_text(sheet, encoding="utf-8")
     lighten(tmp_path)
-    first, second = joined(tmp_path, "page.html", "css").split("@font-face")[1:]
+    (sheet,) = joined(tmp_path, "page.html", "css")
+    first, second = sheet.split("@font-face")[1:]
     assert "optional" in first
     assert "swap" in second
 

@@ -23,7 +23,7 @@ _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
 
 ICON_FONT = ("scripts/fontawesome.js", "vendor/fontawesome")
 SEARCH_PAGE = "search.html"
-SEARCH_TOOLS = {"searchtools.js", "language_data.js"}
+SEARCH_TOOLS = ("documentation_options.js", "doctools.js", "language_data.js", "searchtools.js")
 SEARCH_INDEX = "searchindex.js"
 
 # The letters of most pages are asked for ahead. They are "optional": where they still come too
@@ -100,17 +100,21 @@ class Lightener:
     def _head(self, path: Path, html: str) -> str:
         """The links to what a page needs: a style sheet, fonts, a script."""
         static = "../" * len(path.parent.relative_to(self.root).parts) + "_static"
-        left_out = {"fontawesome.js", SEARCH_INDEX}
-        left_out |= set() if path.name == SEARCH_PAGE else SEARCH_TOOLS
-        found = self._files(path, _SCRIPT.finditer(html), "src")
-        scripts = [script for script in found if script.name not in left_out]
+        found = {script.name: script for script in self._files(path, _SCRIPT.finditer(html), "src")}
+        unused = {"fontawesome.js", SEARCH_INDEX, *SEARCH_TOOLS[2:]}
+        scripts = [[found[name] for name in found if name not in unused]]
+        if path.name == SEARCH_PAGE:  # the script that marks what was found asks for the search
+            scripts.insert(0, [found[name] for name in SEARCH_TOOLS])
+            scripts[1] = [script for script in scripts[1] if script.name not in SEARCH_TOOLS]
         sheet = self._sheet(self._files(path, _SHEET.finditer(html), "href"))
         fonts = [f"{static}/{font}" for font, mark in FONTS_AHEAD.items() if mark in html]
         lines = [  # the fonts first: a script waits for the style sheets that stand before it
             _ASK_AHEAD.replace("FONTS", json.dumps(fonts)).replace("STATIC", static),
             f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />',
         ]
-        lines.append(f'<script defer src="{static}/{self._script(scripts)}"></script>')
+        lines += [
+            f'<script defer src="{static}/{self._script(group)}"></script>' for group in scripts
+        ]
         if path.name == SEARCH_PAGE:
             lines.append(f'<script defer src="{SEARCH_INDEX}"></script>')
         return "\n".join([*lines, ""])
