@@ -10,13 +10,16 @@ TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book serve test lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+.PHONY: help book pdf serve test lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: $(READY)  ## build the HTML book and say where to open it
 	$(BIN)/python -m tools.site build
+
+pdf: $(READY) book  ## print the book into one PDF, and link to it from the site (needs Chromium)
+	$(BIN)/python -m tools.pdf
 
 serve: book  ## build the book and serve it on this machine
 	$(BIN)/python -m tools.site serve
