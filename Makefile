@@ -13,13 +13,17 @@ TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book serve test lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+.PHONY: help book pdf serve test lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: $(SITE)  ## build the HTML book and say where to open it (installs no PyTorch)
 	$(BIN)/python -m tools.site build
+
+pdf: book  ## print the book into one PDF, and link to it from the site (needs Chromium)
+	$(INSTALL) --constraint requirements.txt playwright pypdf pikepdf
+	$(BIN)/python -m tools.pdf
 
 serve: book  ## build the book and serve it on this machine
 	$(BIN)/python -m tools.site serve

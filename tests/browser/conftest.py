@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from browser_checks import DESKTOP, settle
 from built_site import CHAPTER_03, SITE
-from local_site import find_browser, give_up, serve
+from local_site import give_up, serve
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tools.browser import find_browser, has_sandbox
 
 PATIENCE_MS = 10_000
 
@@ -21,10 +23,8 @@ def browser() -> Iterator[Browser]:
         executable = find_browser(bundled=Path(playwright.chromium.executable_path))
         if executable is None:
             give_up(os.environ)
-        # Chromium's sandbox cannot start under root, which is what containers run as.
         browser = playwright.chromium.launch(
-            executable_path=executable,
-            chromium_sandbox=os.geteuid() != 0 and not os.environ.get("CI"),
+            executable_path=executable, chromium_sandbox=has_sandbox()
         )
         yield browser
         browser.close()

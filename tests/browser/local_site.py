@@ -1,9 +1,7 @@
-"""A folder served on this machine, and a browser to look at it."""
+"""A folder served on this machine, and what to do where there is no browser to look at it."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,16 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-NO_BROWSER = (
-    "no Chromium or Chrome found: install one (Debian and Ubuntu: apt-get install chromium), "
-    "or name it in the environment variable CHROMIUM, or run "
-    "`.venv/bin/python -m playwright install chromium`"
-)
-ON_PATH = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ON_MACOS = (
-    Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"),
-    Path("/Applications/Chromium.app/Contents/MacOS/Chromium"),
-)
+from tools.browser import NO_BROWSER
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -47,22 +36,6 @@ def serve(folder: Path) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def find_browser(bundled: Path) -> str | None:
-    """Find a Chromium: named by the reader, installed on the system, or Playwright's own."""
-    named = os.environ.get("CHROMIUM")
-    if named:
-        if not shutil.which(named):
-            raise FileNotFoundError(f"CHROMIUM={named} is not an executable file")
-        return named
-    for name in ON_PATH:
-        if path := shutil.which(name):
-            return path
-    for file in (*ON_MACOS, bundled):
-        if file.is_file():
-            return str(file)
-    return None
 
 
 def give_up(environment: Mapping[str, str]) -> NoReturn:

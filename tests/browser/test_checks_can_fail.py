@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from browser_checks import CHECKS, visit
-from local_site import find_browser, give_up, serve
+from local_site import give_up, serve
 from playwright.sync_api import BrowserContext
 from site_links import broken_links, repeated_ids
+
+from tools.browser import find_browser
 
 FOLLOW_SYSTEM = """<script>
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -179,7 +181,7 @@ def test_a_named_browser_must_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_no_browser_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("local_site.ON_MACOS", ())
+    monkeypatch.setattr("tools.browser.ON_MACOS", ())
     assert find_browser(bundled=tmp_path / "not_installed") is None
     (tmp_path / "installed").touch()
     assert find_browser(bundled=tmp_path / "installed") == str(tmp_path / "installed")

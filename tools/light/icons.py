@@ -10,6 +10,7 @@ ICONS = {
     "angle-right": "M9 5l7 7-7 7",
     "arrow-up": "M12 20V5M5 12l7-7 7 7",
     "bars": "M4 6h16M4 12h16M4 18h16",
+    "book": "M5 4h13v16H7a2 2 0 01-2-2zM5 18a2 2 0 012-2h11",
     "chevron-down": "M5 9l7 7 7-7",
     "circle-half-stroke": "M12 3a9 9 0 100 18 9 9 0 100-18zM12 3v18M12 7h6M12 11h8.5M12 15h7.5",
     "download": "M12 3v12M6 10l6 6 6-6M4 20h16",

@@ -1,0 +1,148 @@
+"""Two chapters printed by the browser: outline, page numbers, links, and nothing cut."""
+
+from __future__ import annotations
+
+import re
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from built_site import ROOT, SITE
+from playwright.sync_api import Browser
+from pypdf import PdfReader
+
+from tools.pdf.__main__ import read_about
+from tools.pdf.contents import PdfError, reading_order
+from tools.pdf.join import Book, join
+from tools.pdf.printing import Printed, print_book
+
+PRINTED = ("book/index", "book/03_attention", "book/03c_scores")
+COLUMN = "<div class='math'><span class='katex-display' style='width: {}em'>{}</span></div>"
+TALL = (
+    "<figure><div class='figure-scroll'><svg width='300' viewBox='0 0 100 900'></svg></div>"
+    "<figcaption><p>A caption</p></figcaption></figure>"
+)
+
+
+@pytest.fixture(scope="session")
+def book() -> Book:
+    if not (SITE / "index.html").is_file():
+        pytest.fail("there is no built book in _build/html: run `make book` first", pytrace=False)
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    entries = [entry for entry in reading_order(toc) if entry.document in PRINTED]
+    return join(SITE, entries, read_about(), SITE.as_uri())
+
+
+@pytest.fixture(scope="session")
+def printed(browser: Browser, book: Book, tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    return print_book(browser, book, tmp_path_factory.mktemp("pdf") / "book.html")
+
+
+@pytest.fixture(scope="session")
+def reader(printed: Printed) -> PdfReader:
+    return PdfReader(BytesIO(printed.data))
+
+
+def titles(outline: list[Any], depth: int = 0) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for item in outline:
+        found += titles(item, depth + 1) if isinstance(item, list) else [(depth, item.title)]
+    return found
+
+
+def one_page(book: Book, addition: str) -> Book:
+    """Return the book with its first page only, and something added to it."""
+    first = book.sheets[0]
+    html = re.sub(r'<a href="#index--[^"]*"', "<a", first.html) + addition
+    return book._replace(sheets=[first._replace(html=html)])
+
+
+def test_the_outline_has_parts_chapters_and_sections(reader: PdfReader) -> None:
+    outline = titles(reader.outline)
+    assert [title for depth, title in outline if depth == 0] == [
+        "Contents",
+        "About this book",
+        "Attention",
+    ]
+    chapters = [title for depth, title in outline if depth == 1]
+    assert any(title.startswith("3 · Attention") for title in chapters)
+    assert any(title.startswith("3c · ") for title in chapters)
+    assert len([title for depth, title in outline if depth == 2]) > 10
+    assert reader.page_mode == "/UseOutlines"
+    part, below = reader.outline[-2:]  # open, and its chapters are folded
+    assert part["/Count"] > 0
+    assert all(item["/Count"] < 0 for item in below if not isinstance(item, list))
+
+
+def test_pages_are_numbered_and_the_contents_name_the_numbers(
+    printed: Printed, reader: PdfReader
+) -> None:
+    assert 15 < printed.pages == len(reader.pages) < 80
+    contents = reader.pages[1].extract_text()
+    for anchor in ("index", "03_attention", "03c_scores"):
+        number = printed.numbers[anchor]
+        assert re.search(rf"\b{number}\b", contents)
+        lines = reader.pages[number - 1].extract_text().splitlines()
+        assert str(number) in [line.strip() for line in lines], anchor
+    assert "3c · " in reader.pages[printed.numbers["03c_scores"]].extract_text()  # its head
+
+
+def test_every_link_leads_somewhere(printed: Printed, reader: PdfReader) -> None:
+    inside, outside = set(), set()
+    for page in reader.pages:
+        for note in page.get("/Annots", []):
+            link = note.get_object()
+            if "/Dest" in link:
+                inside.add(str(link["/Dest"]).removeprefix("/"))
+            else:
+                outside.add(str(link["/A"]["/URI"]))
+    assert len(inside) > 10
+    assert inside <= set(printed.numbers)
+    assert all(address.startswith("https://") for address in outside)
+
+
+def test_the_file_says_nothing_of_when_and_where_it_was_made(
+    printed: Printed, reader: PdfReader
+) -> None:
+    assert not {"/CreationDate", "/ModDate", "/Creator"} & set(reader.metadata or {})
+    assert reader.metadata is not None
+    assert reader.metadata.title == "The Executable Transformer"
+    assert b"file://" not in printed.data
+    assert str(ROOT).encode() not in printed.data
+
+
+def test_pages_are_as_large_as_they_are_meant_to_be(reader: PdfReader) -> None:
+    """Chromium makes every page smaller if anything is too wide, and says nothing."""
+    for page in reader.pages:
+        assert (round(page.mediabox.width), round(page.mediabox.height)) == (595, 842)
+        scales = re.findall(
+            rb"q\n([\d.]+) 0 0 [\d.]+ [\d.]+ [\d.]+ cm", page.get_contents().get_data()
+        )
+        assert float(scales[0]) == pytest.approx(300 / 96)
+
+
+def test_what_is_too_wide_or_too_high_is_made_smaller(
+    browser: Browser, book: Book, tmp_path: Path
+) -> None:
+    damaged = one_page(book, COLUMN.format(60, "x") + TALL)
+    printed = print_book(browser, damaged, tmp_path / "book.html")
+    assert printed.scaled["formula"] == 1
+    assert printed.scaled["figure"] == 1
+
+
+@pytest.mark.parametrize(
+    "addition",
+    [
+        COLUMN.format(200, "too wide"),
+        "<p style='width: 300mm'>too wide</p>",
+        "<p style='white-space: nowrap'>" + "too wide" * 40 + "</p>",
+        "<table><tr style='height: 400mm'><td>too wide</td></tr></table>",
+    ],
+)
+def test_what_would_be_cut_is_reported(
+    browser: Browser, book: Book, tmp_path: Path, addition: str
+) -> None:
+    with pytest.raises(PdfError, match=r"index: .*too wide"):
+        print_book(browser, one_page(book, addition), tmp_path / "book.html")
