@@ -16,9 +16,7 @@ from .article import prepare, read_article, target_finder
 from .contents import Entry, PdfError
 
 STYLE = Path(__file__).with_name("print.css")
-LATE_FONTS = (
-    "_static/fonts/fonts.css"  # pages of the site do without a font that is late; paper waits
-)
+LATE_FONTS = "_static/fonts/fonts.css"  # the site does without a font that is late; paper waits
 CONTENTS = "contents"  # the anchor of the table of contents
 
 

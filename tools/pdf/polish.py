@@ -29,7 +29,7 @@ def polish(data: bytes) -> bytes:
 
 
 def pack(data: bytes) -> bytes:
-    """Return a PDF with its objects compressed: a book's tags are two thirds of what Chromium writes."""
+    """Return a PDF with its objects compressed: tags are two thirds of what Chromium writes."""
     packed = BytesIO()
     with pikepdf.open(BytesIO(data)) as pdf:
         pdf.save(
