@@ -310,7 +310,7 @@ def jumps(page: Page) -> list[str]:
             for (const move of list.getEntries())
               moves.push({value: move.value, what: move.sources.map((s) => name(s.node)).join()});
           }).observe({type: "layout-shift", buffered: true});
-          setTimeout(() => resolve(moves), 50);
+          setTimeout(() => resolve(moves), 200);
         })"""
     )
     if sum(float(move["value"]) for move in moves) < MOST_SHIFT:

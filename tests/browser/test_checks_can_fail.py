@@ -65,7 +65,7 @@ BROKEN = {
     ),
     "text that jumps": (
         "<p>below</p><script>addEventListener('load', () => setTimeout(() =>"
-        "document.querySelector('h1').style.marginTop = '300px', 100))</script>",
+        "document.querySelector('h1').style.marginTop = '300px', 50))</script>",
         "nothing jumps",
     ),
     "wide on a desktop": ('<div style="width: 1400px">wide</div>', "fits 1280 px"),
