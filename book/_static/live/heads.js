@@ -1,0 +1,213 @@
+"use strict";
+/* Chapter 6: where does each head of a trained model look? Rows are T queries, columns S keys. */
+(() => {
+const MAX = 40; // tokens; what comes after them is cut off
+const WHAT = {
+  before: "weight on the letter before", itself: "weight on itself", same: "weight on copies of itself",
+  space: "weight on spaces", first: "weight on the first position", distance: "distance in letters",
+  entropy: "entropy in nats",
+};
+const CELL = { // what one cell adds to its row; false if the row's sum leaves it out
+  before: (w, i, j) => j === i - 1 && w,
+  itself: (w, i, j) => j === i && w,
+  same: (w, i, j, { queries, keys }) => j !== i && keys[j] === queries[i] && w,
+  space: (w, i, j, { keys }) => keys[j] === " " && w,
+  first: (w, i, j) => j === 0 && w,
+  distance: (w, i, j) => w * Math.abs(i - j),
+  entropy: (w) => (w > 0 ? -w * Math.log(w) : 0),
+};
+const ACROSS = ["space", "first", "entropy"]; // what can be asked of two different texts
+
+/* For each attention of the model: tokens, and maps [layer][head][query], each (S,). */
+function run(model, text) {
+  const { tokenizer } = model;
+  const ids = tokenizer.encode(text).slice(0, MAX);
+  if (!ids.length) return null;
+  const named = (list) => list.map((id) => tokenizer.tokens[id]);
+  const table = (rows, columns, maps) => ({ queries: named(rows), keys: named(columns), maps });
+  const keep = { keep: true };
+  if (!model.encode) return { decoder: table(ids, ids, model.run(ids, undefined, keep).attention) };
+  const source = model.encode(ids, keep);
+  const options = { cache: model.cache(source), stop: tokenizer.eos };
+  const target = [tokenizer.bos, ...model.greedy([tokenizer.bos], MAX - 1, options)];
+  const found = model.run(target, model.cache(source), keep);
+  return {
+    encoder: table(ids, ids, source.attention),
+    decoder: table(target, target, found.attention),
+    cross: table(target, ids, found.cross_attention),
+  };
+}
+
+const seen = ({ part, keys }, i) => (part === "decoder" ? i + 1 : keys.length); // keys that query i sees
+
+/* The mean over all queries that see such a cell; null if there is none. */
+function mean(what, table, map) {
+  if (table.part === "cross" && !ACROSS.includes(what)) return null;
+  let [sum, rows] = [0, 0];
+  map.forEach((row, i) => {
+    let isAsked = false;
+    for (let j = 0; j < seen(table, i); j++) {
+      const part = CELL[what](row[j], i, j, table);
+      isAsked ||= part !== false;
+      sum += Number(part);
+    }
+    rows += isAsked;
+  });
+  return rows ? sum / rows : null;
+}
+
+const isShown = (w) => w >= 0.005; // the others are 0.00
+const strongest = (row) => // links that look alike when rounded come in the order of the text
+  Array.from(row, (w, j) => [j, w, Math.round(100 * w)]).filter(([, w]) => isShown(w))
+    .sort((a, b) => b[2] - a[2]).slice(0, 3).map(([j, w]) => [j, w]);
+
+const kept = {}; // the last run of each model: another head must not run it again
+
+function values(state, model) {
+  const letters = state.model === "shakespeare";
+  const [text, part] = letters ? [state.text, "decoder"] : [state.number, state.part];
+  if (kept[state.model]?.text !== text) kept[state.model] = { text, tables: run(model, text) };
+  const { tables } = kept[state.model];
+  if (!tables) return { queries: [], keys: [], weights: [], links: [], means: [], even: [], heads: [] };
+  const { maps, ...table } = { part, ...tables[part] };
+  const layer = Math.min(state.layer, maps.length - 1); // the translator has fewer
+  const head = Math.min(state.head, maps[0].length - 1);
+  const at = Math.min(state.at, table.queries.length - 1);
+  const measure = part !== "cross" || ACROSS.includes(state.measure) ? state.measure : "entropy";
+  const weights = maps[layer][head]; // (T, S)
+  const even = weights.map((row, i) => row.map((_, j) => (j < seen(table, i) ? 1 / seen(table, i) : 0)));
+  const means = (map) => Object.keys(WHAT).map((what) => mean(what, table, map));
+  return {
+    ...table, layer, head, at, measure, weights, links: strongest(weights[at]),
+    means: means(weights), even: means(even), // in the order of WHAT
+    heads: maps.map((one) => one.map((map) => mean(measure, table, map))), // (layers, H)
+  };
+}
+
+const quoted = (token) => (token === " " ? "space" : token === undefined ? "the end" : `“${token}”`);
+const short = (value) => (value === null ? "none" : Live.part.number(value));
+
+function say({ model }, { part, queries, keys, layer, head, at, measure, links, means, even }) {
+  if (!queries.length) return "There is no letter yet: type some.";
+  const isWriting = model === "numbers" && part !== "encoder";
+  const writes = isWriting ? `It writes ${queries.slice(1).join("")}. ` : "";
+  const who = part === "cross" ? `About to write ${quoted(queries[at + 1])}, position ${at}`
+    : `Position ${at}, ${quoted(queries[at])},`;
+  const places = links.map(([j, w]) => `${quoted(keys[j])} (${j}) ${short(w)}`).join(", ");
+  const n = Object.keys(WHAT).indexOf(measure);
+  return `${writes}Layer ${layer}, head ${head}. ${who} looks at: ${places}. ` +
+    `Mean ${WHAT[measure]}: ${short(means[n])}; even weights: ${short(even[n])}.`;
+}
+
+// The page ----
+
+const [WIDE, EDGE] = [360, 18]; // px of the map, and of the letters beside it
+
+/* The letters beside 40 by 40 cells must stay readable on a phone: cells may be higher than wide. */
+function mapOf({ svg, drawing, colour }, found, onpick) {
+  const wide = Math.min(22, (WIDE - EDGE) / found.keys.length);
+  const tall = Math.max(13, wide);
+  const box = (i, j, n, more) =>
+    svg("rect", { x: EDGE + j * wide, y: EDGE + i * tall, width: n * wide, height: tall - 1, ...more });
+  const letter = (x, y, token) => svg("text", {
+    x, y: token === " " ? y - 3 : y, "text-anchor": "middle", style: "font: 12px var(--book-mono)",
+    text: { " ": "␣", "<bos>": "▷" }[token] || (token.length > 1 ? "▫" : token), // ▫ is a byte
+  });
+  const frame = { fill: "none", stroke: "var(--fig-ink)", "stroke-width": 2 };
+  const rows = found.weights.map((row, i) => svg(
+    "g", { fill: colour("weight"), onclick: () => onpick(i) },
+    letter(EDGE / 2, EDGE + (i + 0.5) * tall + 3, found.queries[i]),
+    box(i, 0, seen(found, i), { fill: "var(--fig-panel)" }),
+    ...Array.from(row, (w, j) => (isShown(w) ? box(i, j, 1, { opacity: w }) : null)),
+    i === found.at ? box(i, 0, seen(found, i), frame) : null));
+  const height = EDGE + tall * rows.length;
+  const node = drawing({ width: WIDE, height, label: "Attention weights, queries by keys" });
+  node.append(...found.keys.map((token, j) => letter(EDGE + (j + 0.5) * wide, 12, token)), ...rows);
+  return node;
+}
+
+function build(part, figure) {
+  const pick = (changes) => {
+    figure.set(changes);
+    figure.released();
+  };
+  const onpick = (at) => pick({ at });
+  const text = part.tokens({ label: "Pick the letter that looks", onpick });
+  const source = part.tokens({ label: "What it looks at" });
+  const grid = part.heat({ label: "All heads", onpick: (layer, head) => pick({ layer, head }) });
+  const numbers = part.numbers({ label: "Means over the line", names: Object.values(WHAT) });
+  const [left, right] = [part.titled("", ""), part.titled("", grid.node)];
+  right.append(part.html("br"), part.titled("this head, means (in brackets: even weights)", numbers.node));
+
+  function update(state, found) {
+    const { queries, keys, weights, at, layer, head, heads } = found;
+    const letters = state.model === "shakespeare";
+    const fit = [true, letters, !letters, !letters]; // model, line, number, attention
+    fit.forEach((is, n) => { figure.controls[n].node.style.display = is ? "" : "none"; });
+    const shade = (j) => ({ shade: weights[at][j], title: `position ${j}: ${short(weights[at][j])}` });
+    const across = found.part === "cross";
+    text.set(queries.map((token, i) => ({ text: token, mark: i === at, ...(across ? {} : shade(i)) })));
+    source.set(across ? keys.map((token, j) => ({ text: token, ...shade(j) })) : []);
+    left.hidden = right.hidden = !queries.length;
+    left.firstChild.textContent = `layer ${layer}, head ${head}: rows look at columns`;
+    left.lastChild.replaceWith(mapOf(part, found, onpick));
+    right.firstChild.textContent = `pick a head: ${WHAT[found.measure]} (darker: more)`;
+    const columns = (heads[0] || []).map((_, n) => n);
+    grid.set(heads, { rows: heads.map((_, n) => `layer ${n}`), columns, mark: [layer, head] });
+    numbers.set(found.means.map((w, n) => (w === null ? null : `${short(w)} (${short(found.even[n])})`)));
+  }
+
+  const hint = "click the letter that looks (outlined); the darker a letter, the more weight it gets";
+  return { nodes: [part.titled(hint, text.node), source.node, part.columns(left, right)], update };
+}
+
+const text = (label, start, letters) => ({ kind: "text", label, max: MAX, start, letters });
+const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, hidden: true });
+
+Live.define({
+  name: "heads",
+  title: "What trained heads look at",
+  question: "Which head looks where, and is it more than even weights would give?",
+  page: "06_heads",
+  heights: [619, 594],
+  models: ["shakespeare", "numbers"],
+  slow: true,
+  needs: (state) => state.model,
+  state: {
+    model: {
+      kind: "choice", label: "model", start: "shakespeare",
+      of: { shakespeare: "Shakespeare", numbers: "number translator" },
+    },
+    text: text("line", "Is this a dagger which I see", "aeorst nIT,-’"),
+    number: text("number in English", "forty-two", "aefhinorstvwy -ü"),
+    part: {
+      kind: "choice", label: "attention", start: "cross",
+      of: { encoder: "encoder, self", decoder: "decoder, self", cross: "cross" },
+    },
+    measure: { kind: "choice", label: "compare heads by", of: WHAT, start: "before" },
+    layer: hidden(3, 0), head: hidden(7, 7), at: hidden(MAX - 1, 15),
+  },
+  values,
+  say,
+  tries: [
+    {
+      do: "Let a space look", set: { at: 16 },
+      see: "Every space of this line looks at itself: one reason why the mean is 0.62 and not 1.",
+    },
+    {
+      do: "Find a head for spaces", set: { layer: 1, head: 0, at: 8, measure: "space" },
+      see: "0.55 of its weight is on spaces, more than in any other head on this line; even weights: 0.22.",
+    },
+    {
+      do: "Find a head for copies",
+      set: { text: "To-morrow, and to-morrow", layer: 0, head: 0, at: 22, measure: "same" },
+      see: "The last o looks at o’s. Repeated letters give 0.50 to earlier copies; even weights: 0.14.",
+    },
+    {
+      do: "Watch a translator", set: { model: "numbers", layer: 1, head: 3, at: 7, measure: "entropy" },
+      see: "German says two-and-forty: this head looks first at the w of two, after und at the f of forty.",
+    },
+  ],
+  build,
+});
+})();

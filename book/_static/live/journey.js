@@ -1,0 +1,328 @@
+"use strict";
+/* The whole model in one picture. Boxes and formulas come from `journey_data.js`, which the library's
+   trace wrote; this file evaluates them, draws the boxes, and says what each one does. */
+(() => {
+const { sizes: LETTERS, words, boxes, orders, models, presets } = Live.journey;
+const { html, svg, colour, soft } = Live.part;
+const WORDS = ["", " thousand", " million", " billion", " trillion"];
+const FLOPS = ["", "k", "M", "G", "T", "P"].map((unit) => ` ${unit}FLOPs`);
+const ROLES = { attention: "query", cross_attention: "key", feed_forward: "value", output: "weight" };
+const ABOUT = { // what a box does; chapters; the module with its code
+  tokens: ["Looks up a learned vector for each token id.", "02b_embeddings", "embeddings"],
+  positions: ["Adds a vector that says where each token stands.", "07_positions", "positions"],
+  segments: ["Adds a vector that says which text a token is from.", "02b_embeddings", "embeddings"],
+  patches: ["Cuts the image into squares, a vector for each.", "18b_beyond_text", "embeddings"],
+  class_token: ["Puts a learned vector in front, to speak for the image.", "18b_beyond_text", "models"],
+  bias: ["A learned number for each head and range of distances.", "07_positions", "positions"],
+  attention: ["Each position asks all of them and takes a weighted mean of their values, in H heads.",
+    "03_attention 06_heads", "attention"],
+  masked: ["Each position asks itself and the earlier ones, in H heads; the future is masked.",
+    "05_masks 06_heads", "attention"],
+  cross_attention: ["Queries from the decoder; keys and values from the encoder’s result, the memory.",
+    "12_decoder", "attention"],
+  feed_forward: ["Works on each position alone: expand, bend, contract.", "08_feedforward", "feedforward"],
+  add: ["Adds what the sublayer found to the stream that flowed past it.", "10_residuals", "blocks"],
+  norm: ["Normalises each vector (see chapter 9), then rescales its features.",
+    "09_norms 09b_before_or_after", "norms"],
+  output: ["Scores every token of the vocabulary as the next one.", "12_decoder 13_transformer", "models"],
+  pooler: ["Makes one vector for the text from that of its first token.", "15b_objectives", "models"],
+  classifier: ["Scores every class from the class token’s vector.", "18b_beyond_text", "models"],
+};
+
+// Numbers ----
+
+const factor = (text, sizes) => (text.endsWith("²") ? sizes[text[0]] ** 2 : sizes[text] ?? Number(text));
+const product = (text, sizes) => text.split("·").reduce((all, one) => all * factor(one, sizes), 1);
+const evaluate = (formula, sizes) =>
+  formula ? formula.split(" + ").reduce((sum, term) => sum + product(term, sizes), 0) : 0;
+const whole = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+const inNumbers = (shape, sizes) => shape.replace(/[A-Z\d][^ ]*/g, (one) => whole(product(one, sizes)))
+  .replace(/(\d) (?=\d)/g, "$1 × ");
+
+/* The boxes of a preset in the order in which they run. */
+function partsOf(preset) {
+  const [order, ...numbers] = models[presets[preset][1]];
+  const parts = [];
+  let [tower, stage] = ["", ""];
+  for (const name of orders[order].split(" ")) {
+    if (/coder$/.test(name)) tower = name;
+    else if (/^(in|block|out)$/.test(name)) stage = name;
+    else {
+      const [label, from, to, parameters, flops, steps] = boxes[numbers[parts.length]].split("|");
+      parts.push({ id: `${tower}.${name}`, tower, stage, name, label, from, to, parameters, flops, steps });
+    }
+  }
+  return parts;
+}
+
+/* A number for each letter: one sequence, source as long as target, as long as there is room for. */
+function sizesOf({ preset, T }) {
+  const [, , ...numbers] = presets[preset];
+  const sizes = Object.fromEntries(LETTERS.split(" ").map((letter, at) => [letter, numbers[at]]));
+  const length = sizes.I ? sizes.M : Math.min(T, sizes.M);
+  return { ...sizes, B: 1, T: length, S: length };
+}
+
+/* The box of that name; if the model has none, one that does the same in the other tower. */
+function chosen(parts, box) {
+  const at = parts.findIndex((part) => part.id === box);
+  return at < 0 ? Math.max(0, parts.findIndex((part) => part.name === box.split(".")[1])) : at;
+}
+
+function values(state) {
+  const [parts, sizes] = [partsOf(state.preset), sizesOf(state)];
+  const copies = parts.map((part) => (part.stage === "block" ? sizes.L : 1));
+  const counts = ["parameters", "flops"].map((what) => parts.map((part) => evaluate(part[what], sizes)));
+  const totals = counts.map((each) => each.reduce((sum, one, at) => sum + copies[at] * one, 0));
+  const at = chosen(parts, state.box);
+  const { from, to, parameters, flops, steps } = parts[at];
+  return {
+    model: presets[state.preset][0], length: sizes.T, copies, totals, at,
+    parameters: counts[0], flops: counts[1], formulas: [parameters, flops],
+    boxes: parts.map((part) => part.id), names: parts.map((part) => part.label),
+    shapes: parts.map((part) => `${part.from} → ${part.to}`),
+    sizes: `${inNumbers(from, sizes)} → ${inNumbers(to, sizes)}`,
+    shares: counts.map((each, which) => (copies[at] * each[at]) / totals[which]),
+    steps: steps.split(";").map((step) => {
+      const [, word, shape] = /(\d+) (.*)/.exec(step);
+      return [words[word], shape, inNumbers(shape, sizes)];
+    }),
+  };
+}
+
+function short(value, units) {
+  if (value < 10000) return whole(value) + units[0];
+  let at = 0;
+  for (; value >= 999.5 && at < units.length - 1; at += 1) value /= 1000;
+  return value.toFixed(Math.max(0, 3 - String(Math.trunc(value)).length)) + units[at];
+}
+
+const title = (label) => (label === "add" ? "residual sum" : label.replace("+ ", ""))
+  .replace(/^./, (letter) => letter.toUpperCase());
+
+const percent = (share) => (share >= 0.0005 ? `${(100 * share).toFixed(1)}%` : "less than 0.1%");
+
+function say({ T }, { model, length, names, shapes, copies, parameters, flops, totals, shares, at }) {
+  const most = length < T ? " (all it has room for)" : length > T ? " (what an image makes)" : "";
+  const layers = copies[at] > 1 ? ` in each of ${copies[at]} layers` : "";
+  const own = (which, count, units) =>
+    `${count ? `${short(count, units)}${layers}, ${percent(shares[which])}` : ["none", "no matrix product"][which]} ` +
+    `of the ${short(totals[which], units)}`;
+  return `${model}, T = ${whole(length)}${most}. ${title(names[at])}: ${shapes[at]}. ` +
+    `Parameters of its own: ${own(0, parameters[at], WORDS)} in the model. ` +
+    `Work: ${own(1, flops[at], FLOPS)} of one pass.`;
+}
+
+// The picture: y = 0 is the foot, towers grow upwards ----
+
+const LANE = 26; // beside the boxes: there the stream flows past each sublayer
+const attends = (box) => box.name.endsWith("attention");
+const isAdd = (box) => box.label === "add";
+const isNorm = (box) => box.label.endsWith("Norm");
+const text = (x, y, words, more) => svg("text", { x, y, "text-anchor": "middle", text: words, ...more });
+const arrow = (d, x, y, turn, role) => [
+  svg("path", { d, fill: "none", stroke: colour(role), "stroke-width": 1.7 }),
+  svg("path", { d: "M0 0l-4 7h8z", fill: colour(role), transform: `translate(${x} ${y}) rotate(${turn})` }),
+];
+
+/* Gives each box its place, and returns where the tower ends. */
+function stack(tower, middle, width, side) {
+  let y = -24;
+  tower.forEach((box, at) => {
+    const enters = at && tower[at - 1].stage !== box.stage; // or leaves the blocks
+    const h = isAdd(box) ? 18 : isNorm(box) ? 24 : 32;
+    const aside = box.name === "bias" ? width / 4 + 4 : 0; // it is not on the stream
+    y -= 14 + 12 * attends(box) + 18 * enters + h;
+    Object.assign(box, { h, w: width - 2 * aside, x: middle - side * aside, y: y + h / 2, foot: y + h });
+  });
+  return y - 22;
+}
+
+/* The frame of what is repeated, the stream, the way past each sublayer, what attention is given. */
+function lines(tower, top, side, layers) {
+  const { x, w } = tower[0];
+  const [lane, near, inner] = [x + side * (w / 2 + LANE - 10), x + side * 9, x - (side * w) / 2];
+  const inside = tower.filter((box) => box.stage === "block");
+  const y = inside.at(-1).y - inside.at(-1).h / 2 - 8;
+  const look = { fill: "none", stroke: colour("muted"), "stroke-dasharray": "2 3" };
+  const [edge, foot] = [inner - side * 12, inside[0].foot + 12 + 14 * attends(inside[0])];
+  const found = [
+    svg("path", { d: `M${edge} ${y}H${lane + side * 7}V${foot}H${edge}Z`, ...look }),
+    text(x + side * (w / 2 + 6), y - 5, `× ${layers}`, { "font-weight": 600 }),
+    ...arrow(`M${x} -18V${top}`, x, top, 0, "muted"),
+  ];
+  for (const box of tower) {
+    const given = { attention: ["key", "query", "value"], cross_attention: ["query"] }[box.name] || [];
+    given.forEach((role, i) => {
+      const to = x + (i - (given.length - 1) / 2) * 28;
+      found.push(...arrow(`M${x} ${box.foot + 12}H${to}V${box.foot}`, to, box.foot, 0, role));
+    });
+    if (box.name === "bias") {
+      const { y: to } = tower.find((one) => one.name === "attention");
+      found.push(
+        ...arrow(`M${inner} ${box.y}h${-side * 9}V${to}H${inner}`, inner, to, 90 * side, "weight"));
+    }
+    if (isAdd(box)) {
+      const first = tower.find((one) => one.name.startsWith(box.name.slice(0, -4)));
+      const start = first.foot + (attends(first) ? 18 : 7);
+      found.push(...arrow(`M${x} ${start}H${lane}V${box.y}H${near}`, near, box.y, -90 * side, "plain"));
+    }
+  }
+  return found;
+}
+
+function button(box, label, isChosen, onclick, onkeydown) {
+  const role = ROLES[box.name] || "plain";
+  const look = { fill: soft(role), stroke: colour(role), "stroke-width": isChosen ? 4 : 1.4 };
+  return svg("g", {
+    role: "button", tabindex: isChosen ? 0 : -1, "aria-pressed": String(isChosen), "aria-label": label,
+    transform: `translate(${box.x} ${box.y})`, style: "cursor: pointer", onclick, onkeydown,
+  },
+  isAdd(box) ? svg("circle", { r: 9, ...look })
+    : svg("rect", { x: -box.w / 2, y: -box.h / 2, width: box.w, height: box.h, rx: 7, ...look }),
+  text(0, 4.5, isAdd(box) ? "+" : box.label.replace("distance ", ""), {
+    style: `font-size: 12.5px; fill: ${colour(role)}`,
+  }));
+}
+
+function draw(figure, { preset }, found) {
+  const parts = partsOf(preset);
+  const two = parts[0].tower !== parts.at(-1).tower;
+  const towers = (two ? ["encoder", "decoder"] : [parts[0].tower])
+    .map((name) => parts.filter((one) => one.tower === name));
+  const [w, gap] = two ? [142, 36] : [170, 14];
+  const tops = towers.map((tower, at) => stack(tower, LANE + w / 2 + at * (w + gap), w, at ? 1 : -1));
+  const height = 24 - Math.min(...tops);
+  const drawing = Live.part.drawing({
+    width: LANE + w + gap + two * (w + LANE), height, role: "group",
+    label: `${found.model}, box by box; arrow keys move, Enter chooses`,
+  });
+  const all = drawing.appendChild(svg("g", { transform: `translate(0 ${height})` }));
+  towers.forEach((tower, at) => {
+    const { x, from } = tower[0];
+    const start = at ? "target ids" : { "B S": "source ids", "B T": "token ids" }[from] || "image";
+    all.append(
+      ...lines(tower, tops[at], at ? 1 : -1, Math.max(...found.copies)),
+      text(x, -5, `${start}: ${from}`, { class: "live-tick" }),
+      text(x, tops[at] - 10, `${two && !at ? "memory: " : ""}${tower.at(-1).to}`, { class: "live-tick" }));
+  });
+  if (two) { // keys and values for cross-attention
+    const to = parts.find((one) => one.name === "cross_attention");
+    const edge = to.x - w / 2;
+    for (const [role, by] of [["key", -3], ["value", 3]]) {
+      const d = `M${towers[0][0].x} ${tops[0] + by}H${edge - gap / 2 - by}V${to.y + by}H${edge}`;
+      all.append(...arrow(d, edge, to.y + by, 90, role));
+    }
+  }
+  const nodes = parts.map((box, at) => {
+    const pick = () => { figure.set({ box: box.id }); figure.released(); };
+    const across = parts.findIndex((one) => one.name === box.name && one.tower !== box.tower);
+    const name = `${title(box.label)}, ${box.tower}: ${found.shapes[at]}`;
+    const label = `${name}, ${whole(found.parameters[at])} parameters`;
+    return button(box, label, at === found.at, pick, (event) => {
+      const to = { ArrowUp: at + 1, ArrowDown: at - 1, ArrowLeft: across, ArrowRight: across }[event.key];
+      if (event.key === "Enter" || event.key === " ") pick();
+      else if (nodes[to]) nodes[to].focus();
+      else return;
+      event.preventDefault();
+    });
+  });
+  all.append(...nodes);
+  return [drawing, nodes[found.at]];
+}
+
+function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, flops, steps }) {
+  const box = partsOf(preset)[at];
+  const masked = box.label.startsWith("masked") && "masked";
+  const [does, pages, module] = ABOUT[masked || (isAdd(box) && "add") || (isNorm(box) ? "norm" : box.name)];
+  const row = (name, words) => html("div", {}, html("dt", { text: name }), html("dd", { text: words }));
+  const list = (label, ...rows) =>
+    html("dl", { class: "live-numbers", style: "font-size: 0.92rem", "aria-label": label }, ...rows);
+  const counted = (name, formula, number) => [
+    row(name, formula ? `${formula} = ${whole(number)}` : "none"),
+    formula && copies[at] > 1 ? row(`in ${copies[at]} layers`, whole(copies[at] * number)) : null,
+  ];
+  const letters = "B sequences, S source and T target tokens, D width, H heads of width K, F inner width, " +
+    "V vocabulary. FLOPs: matrix products.";
+  const link = (href, words) => html("a", { href, text: words, style: "color: var(--book-link)" });
+  const api = { attention: "attention", models: "models", blocks: "models" }[module] || "parts";
+  const isTied = steps.some(([what]) => what.endsWith("(tied)"));
+  const tied = isTied ? " It shares the first table of tokens." : "";
+  return [
+    html("p", {}, html("strong", { text: title(box.label) }), ` (${box.tower}). ${does}${tied} Read: `,
+      ...pages.split(" ").flatMap((page) =>
+        [link(`${page}.html`, `chapter ${page.split("_")[0].replace(/^0/, "")}`), ", "]),
+      link(`api/${api}.html#module-${module}`, "its code"), "."),
+    list("the chosen box", row("shape", shapes[at]), row("here", sizes),
+      ...counted("parameters", formulas[0], parameters[at]), ...counted("FLOPs", formulas[1], flops[at])),
+    html("p", { class: "live-title", text: letters }),
+    list("its steps", ...steps.map(([what, shape, numbers]) => row(what, `${shape} = ${numbers}`))),
+  ];
+}
+
+function build(part, figure) {
+  const [picture, info] = [html("div"), html("div")];
+  const names = ["parameters", "FLOPs"];
+  const bars = part.bars({ names, label: "share of the whole, percent", max: 100, digits: 1 });
+  const total = part.numbers({ label: "the whole model", names: names.map((name) => `${name} in all`) });
+  const [inside, more] = [html("summary", { text: "Inside, step by step" }), html("details")];
+  const right = html("div", {}, info, part.titled("share of the whole model, %", bars.node), total.node, more);
+  return {
+    nodes: [part.columns(picture, right)],
+    update(state, found) {
+      const hadFocus = picture.contains(document.activeElement);
+      const [drawing, chosenBox] = draw(figure, state, found);
+      picture.replaceChildren(drawing);
+      if (hadFocus) chosenBox.focus();
+      const [words, counts, ...steps] = details(state, found);
+      info.replaceChildren(words, counts);
+      more.replaceChildren(inside, ...steps);
+      bars.set(found.shares.map((share) => 100 * share));
+      total.set(found.totals.map(whole));
+    },
+  };
+}
+
+Live.define({
+  name: "journey",
+  title: "The whole model, box by box",
+  question: "What happens in each box of a Transformer, and what does it cost?",
+  page: "00_reading_this_book",
+  heights: [929, 1603],
+  scripts: ["journey_data.js"],
+  state: {
+    preset: {
+      kind: "choice", label: "model", start: "transformer-base",
+      of: Object.fromEntries(Object.entries(presets).map(([key, [name]]) => [key, name])),
+    },
+    T: {
+      kind: "number", label: "tokens T", start: 64,
+      steps: [1, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768],
+    },
+    box: {
+      kind: "choice", label: "box", start: "encoder.attention", hidden: true,
+      of: Object.fromEntries(
+        Object.keys(presets).flatMap(partsOf).map(({ id, label }) => [id, title(label)])),
+    },
+  },
+  values,
+  say,
+  tries: [
+    {
+      do: "GPT-2’s token embedding", set: { preset: "gpt2", box: "decoder.tokens" },
+      see: "31.0% of all parameters and no matrix product: a lookup. The output layer shares the table.",
+    },
+    {
+      do: "LLaMA with 32,768 tokens",
+      set: { preset: "llama-3.1-8b", T: 32768, box: "decoder.attention" },
+      see: "Attention now does 61.7% of the work (masked scores counted, too); with 64 tokens it does 18.1%.",
+    },
+    {
+      do: "GPT-2’s norms", set: { preset: "gpt2", box: "decoder.attention_norm" },
+      see: "Pre-norm: inside each branch, before the sublayer, and once at the end. In Transformer base " +
+        "(post-norm) it stands on the stream, after each sum.",
+    },
+  ],
+  build,
+});
+})();

@@ -1,0 +1,194 @@
+"use strict";
+/* Chapter 5: which query may see which key, the weights that leaves, and who hears of whom after L layers. */
+(() => {
+const N = 8; // positions: T queries, S keys
+const WORDS = "we saw her go home late last night".split(" ");
+const PLACES = WORDS.map((_, at) => at);
+const SEED = 5; // the scores are random, and always the same
+const table = (cell) => PLACES.map((i) => PLACES.map((j) => Number(cell(i, j)))); // (T, S), 1 = yes
+const many = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
+const total = (row) => row.reduce((sum, each) => sum + each, 0);
+
+const isReal = ({ padding, pads }, at) =>
+  padding === "none" || (padding === "start" ? at >= pads : at < N - pads);
+
+/* May query i see key j? Rules are joined by "and"; only the prefix is an "or", within the causal rule. */
+const rules = (state, mistake) => {
+  const { causal, window, prefix } = state;
+  const ahead = mistake === "next" ? 1 : 0;
+  return table((i, j) =>
+    (!causal || j <= i + ahead || j < prefix) &&
+    (window === 0 || Math.abs(i - j) < window) &&
+    isReal(state, mistake === "queries" ? i : j));
+};
+
+const flip = (cells, at) => { // one cell over; zeros at the end are left out
+  const bits = [...cells.padEnd(N * N, "0")];
+  bits[at] = bits[at] === "1" ? "0" : "1";
+  return bits.join("").replace(/0+$/, "");
+};
+
+function weigh(mask, late) {
+  const { normals, softmax } = Live.tensor;
+  const scores = normals(SEED, N * N); // (T, S)
+  return mask.map((row, i) => {
+    const own = scores.slice(N * i, N * i + N); // (S,)
+    if (late) return Array.from(softmax(own), (weight, j) => weight * row[j]);
+    return Array.from(softmax(own.map((score, j) => (row[j] ? score : -Infinity))));
+  });
+}
+
+/* In one layer a position hears those it sees, and itself by the residual connection. Masked after the
+   softmax, a row with any key hears all: it divides by them. In more, i hears j through any k it sees. */
+function hears(mask, late, layers) {
+  const once = table((i, j) => mask[i][j] || i === j || (late && mask[i].includes(1)));
+  let heard = once;
+  for (let layer = 2; layer <= layers; layer++) {
+    const before = heard;
+    heard = table((i, j) => once[i].some((seen, k) => seen && before[k][j]));
+  }
+  return heard;
+}
+
+function values(state) {
+  const { mistake, layers, cells } = state;
+  const [late, meant, made] = [mistake === "late", rules(state), rules(state, mistake)];
+  const mask = table((i, j) => made[i][j] !== Number(cells[N * i + j] === "1"));
+  const weights = weigh(mask, late);
+  const [heard, wanted] = [hears(mask, late, layers), hears(meant, false, layers)];
+  const stray = table((i, j) => heard[i][j] && !wanted[i][j]);
+  const real = PLACES.filter((at) => isReal(state, at));
+  const onPads = real.map((i) => total(weights[i].filter((_, j) => !real.includes(j))));
+  const later = (rows) => total(rows.map((row, i) => total(row.slice(i + 1)))); // pairs j > i
+  return {
+    tokens: WORDS.map((word, at) => (real.includes(at) ? word : "<pad>")),
+    mask, weights, heard, stray, // each (T, S)
+    wrong: table((i, j) => mask[i][j] !== meant[i][j]),
+    allowed: total(mask.map(total)),
+    empty: PLACES.filter((i) => !mask[i].includes(1)),
+    sums: weights.map(total),
+    counts: heard.map(total),
+    last: real[real.length - 1],
+    onPads: Math.max(...onPads),
+    ahead: later(heard),
+    leaks: later(stray),
+    shows: late ? mask.some((row) => row.includes(0) && row.includes(1)) : String(made) !== String(meant),
+  };
+}
+
+function saySums({ mistake }, { sums, empty, shows }) {
+  if (mistake === "late" && shows) {
+    const least = Math.min(...sums.filter((_, i) => !empty.includes(i)));
+    return `, but rows sum to as little as ${Live.part.number(least)}: the softmax came before the mask`;
+  }
+  const nothing = mistake !== "none" && !shows ? "; the mistake changes nothing here" : "";
+  if (!empty.length) return `, and every row sums to 1${nothing}`;
+  const rows = empty.length === 1 ? `row ${empty[0]} has` : `rows ${empty.join(", ")} have`;
+  return `; ${rows} no key (weights of 0 here, NaN in code without a guard)${nothing}`;
+}
+
+function say(state, found) {
+  const { allowed, last, counts, ahead, leaks, onPads } = found;
+  const future = !ahead ? "nothing of the future comes through"
+    : !state.causal ? "no rule hides the future"
+      : leaks ? `the future leaks in ${many(leaks, "pair")}` : "only the prefix hears ahead, as meant";
+  const share = onPads ? `up to ${Live.part.number(onPads)} of their` : "no";
+  return `${allowed} of 64 pairs are allowed${saySums(state, found)}. ` +
+    `After ${many(state.layers, "layer")}, position ${last} hears of ${counts[last]} of 8; ${future}.` +
+    (state.padding === "none" ? "" : ` Real tokens give padding ${share} weight.`);
+}
+
+// Drawing ----
+
+const LEGEND = [
+  "Rows are queries, columns are keys.", "Hatched: forbidden, or not heard.",
+  "Outlined: not what the rules mean.", "n: how many positions are heard of, itself included.",
+  "The scores are 64 fixed random numbers.",
+];
+
+/* A map with a column of results, if that has a name. Outlined is what the rules do not mean. */
+function map(part, label, options, results) {
+  const { node, set } = part.heat({ label, ...options });
+  const columns = results ? [...PLACES, results] : PLACES;
+  const whole = part.titled(label, node);
+  whole.style.flexBasis = options.digits === 0 ? "14rem" : "19rem"; // weights take more room
+  const cell = (i, j) => node.querySelector(`[data-cell="${i},${j}"]`);
+  return {
+    node: whole,
+    set({ tokens }, shown, { numbers = shown, outlined, ends = [] }) {
+      const fill = (row, i) => row.map((each, j) => (shown[i][j] ? each : null)).concat(ends[i] ?? []);
+      set(numbers.map(fill), { rows: tokens.map((token, at) => `${token} ${at}`), columns, max: 1 });
+      for (const i of PLACES) {
+        for (const j of PLACES) if (outlined?.[i][j]) cell(i, j).classList.add("live-marked");
+        if (results) cell(i, N).style.cssText = "--shade: 0; border-color: transparent";
+      }
+    },
+  };
+}
+
+function build(part, figure) {
+  const onpick = (i, j) => {
+    figure.set({ cells: flip(figure.state.cells, N * i + j) });
+    figure.released();
+  };
+  const mask = map(part, "mask: click a cell to turn it over", { digits: 0, onpick });
+  const weights = map(part, "attention weights", {}, "sum");
+  const heard = map(part, "who hears of whom after all layers", { digits: 0 }, "n");
+  const items = LEGEND.map((text) => part.html("li", { text }));
+  const legend = part.html("ul", { class: "live-title", style: "margin: 0; padding-left: 1rem" }, ...items);
+  return {
+    nodes: [part.columns(mask.node, weights.node), part.columns(heard.node, legend)],
+    update(state, found) {
+      mask.set(found, found.mask, { outlined: found.wrong });
+      weights.set(found, found.mask, { numbers: found.weights, ends: found.sums });
+      heard.set(found, found.heard, { outlined: found.stray, ends: found.counts });
+    },
+  };
+}
+
+Live.define({
+  name: "mask-lab",
+  title: "A laboratory for masks",
+  question: "Who may look at whom, and what comes through after several layers?",
+  page: "05_masks",
+  heights: [995, 1768],
+  state: {
+    causal: { kind: "toggle", label: "causal", start: true },
+    window: { kind: "number", label: "window (0: off)", min: 0, max: N, step: 1, start: 0 },
+    prefix: { kind: "number", label: "prefix (if causal)", min: 0, max: N, step: 1, start: 0 },
+    padding: {
+      kind: "choice", label: "padding", start: "end",
+      of: { none: "none", end: "at the end", start: "at the start" },
+    },
+    pads: { kind: "number", label: "padding tokens", min: 1, max: 6, step: 1, start: 2 },
+    layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 2 },
+    mistake: {
+      kind: "choice", label: "mistake", start: "none",
+      of: {
+        none: "none", next: "off by one: the next token is seen", late: "masked after the softmax",
+        queries: "padding hidden as queries, not as keys",
+      },
+    },
+    cells: { kind: "text", pattern: "[01]*", letters: "01", max: N * N, start: "", hidden: true },
+  },
+  values,
+  say,
+  tries: [
+    {
+      do: "Put three layers on a window of 3", set: { padding: "none", window: 3, layers: 3 },
+      see: "Position 7 sees 3 positions and hears of 7: each layer reaches 2 further. A window is no wall.",
+    },
+    {
+      do: "Mask after the softmax", set: { mistake: "late", layers: 1 },
+      see: "The mask is right and every forbidden weight is 0. But no row sums to 1, and after one layer " +
+        "all hear of all: the future stood in the denominator.",
+    },
+    {
+      do: "Hide padding on the wrong axis, in an encoder", set: { causal: false, mistake: "queries" },
+      see: "The rows of padding have no key, which helps nobody. " +
+        "Real tokens give padding up to 0.4 of their weight.",
+    },
+  ],
+  build,
+});
+})();

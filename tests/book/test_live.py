@@ -1,0 +1,115 @@
+"""The frame of the live figures: settings, addresses, definitions, what a notebook stores."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from live_v8 import SCRIPTS, Engine, engine, settings
+
+from tools.live_definitions import NUMERIC, PAGE, TARGET, figure_scripts, text
+from transformer_book import live
+from transformer_book.live.wording import number
+
+PLANE = "attention-plane"
+LIMIT = 120_000  # bytes of source: engine and figures, without data that is generated
+GENERATED = {"merges.js", "journey_data.js"}
+
+
+@pytest.fixture(scope="module")
+def v8() -> Iterator[Engine]:
+    return engine(*figure_scripts())
+
+
+def test_the_definitions_are_up_to_date() -> None:
+    assert TARGET.read_text(encoding="utf-8") == text(), "run: python -m tools.live_definitions"
+
+
+def test_engine_and_figures_stay_small() -> None:
+    sizes = {p.name: p.stat().st_size for p in SCRIPTS.glob("*.js") if p.name not in GENERATED}
+    assert {*NUMERIC, *PAGE} < set(sizes)
+    assert sum(sizes.values()) <= LIMIT, sizes
+
+
+@pytest.mark.parametrize("name", sorted(live.FIGURES))
+def test_every_figure_asks_and_offers_something_to_try(name: str) -> None:
+    figure = live.FIGURES[name]
+    assert figure["question"].endswith("?")
+    assert 2 <= len(figure["tries"]) <= 4
+    for one in figure["tries"]:
+        assert one["see"].endswith("."), one
+        live.complete(figure, one["set"])
+
+
+@pytest.mark.parametrize("name", sorted(live.FIGURES))
+def test_settings_survive_the_address(name: str, v8: Engine) -> None:
+    figure = live.FIGURES[name]
+    start = live.complete(figure, {})
+    for state in settings(figure, 30, seed=3):
+        written = live.written(figure, state)
+        code = f"Live.write(Live.figures[{json.dumps(name)}], {json.dumps(state)})"
+        assert v8.eval(code) == written
+        found = v8.eval(f"Live.fromAddress({json.dumps(f'#live:{name}:{written}')})")
+        assert {**start, **found["settings"]} == state
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "#", "#exercises", "#live", "#live:", "#live:nothing:query=0,0", "#live:__proto__:a=1",
+        f"#live:{PLANE}", f"#live:{PLANE}:query=1", f"#live:{PLANE}:query=1,2,3",
+        f"#live:{PLANE}:query=a,b", f"#live:{PLANE}:query=1,", f"#live:{PLANE}:query=1e9,0",
+        f"#live:{PLANE}:query=NaN,0", f"#live:{PLANE}:toString=1", f"#live:{PLANE}:query",
+        f"#live:{PLANE}:gradient=maybe", f"#live:{PLANE}:query=%E0%A4%A,0",
+        f"#live:{PLANE}:query=0,0;nonsense=1",
+    ],
+)  # fmt: skip
+def test_malformed_addresses_are_ignored(address: str, v8: Engine) -> None:
+    assert v8.eval(f"Live.fromAddress({json.dumps(address)})") is None
+
+
+def test_a_good_address_is_followed(v8: Engine) -> None:
+    found = v8.eval(f'Live.fromAddress("#live:{PLANE}:query=1.2,0.4;gradient=yes")')
+    assert found == {"name": PLANE, "settings": {"query": [1.2, 0.4], "gradient": True}}
+
+
+@pytest.mark.parametrize("value", [-1.005, -0.004, 0.125, 2.5, 1e-9, 12.345, 0.5, 1.5])
+def test_numbers_are_written_alike(value: float, v8: Engine) -> None:
+    for digits in range(4):
+        expected = number(value, digits)
+        assert v8.eval(f"Live.part.number({value!r}, {digits})") == expected
+
+
+@pytest.mark.parametrize("static", ["1", ""])
+def test_what_a_notebook_gets(static: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(live.STATIC, static)
+    bundle = live.figure(PLANE, query=(0, 1))._repr_mimebundle_()
+    assert ("text/html" in bundle) == (not static)
+    assert 'data-live="attention-plane" data-settings="query=0,1"' in bundle["image/svg+xml"]
+    assert f"<desc>{bundle['text/plain']}</desc>" in bundle["image/svg+xml"]
+    if not static:
+        frame = bundle["text/html"]
+        assert "http" not in re.sub(r"http://www\.w3\.org/\S+", "", frame)
+        assert "Live.register(" not in frame.replace("Live.register = ", "")
+
+
+def test_weights_are_put_into_a_notebook_when_asked() -> None:
+    plain, heavy = (live.figure("heads", weights=asked).page for asked in (False, True))
+    for model in live.FIGURES["heads"]["models"]:
+        assert f'Live.register("{model}"' in heavy
+        assert f'Live.register("{model}"' not in plain
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "words"),
+    [
+        ("nothing", {}, "name='nothing'; expected one of 'attention-plane'"),
+        (PLANE, {"quary": 1}, "quary=1 is no setting; expected some of query"),
+        (PLANE, {"query": 1}, "query=1; expected two numbers from -4 to 4"),
+        (PLANE, {"query": (1, 9)}, r"query=\(1, 9\); expected two numbers from -4 to 4"),
+        (PLANE, {"gradient": "yes"}, "gradient='yes'; expected True or False"),
+    ],
+)
+def test_wrong_settings_are_named(name: str, wrong: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        live.figure(name, **wrong)

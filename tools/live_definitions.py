@@ -1,0 +1,54 @@
+"""Write what the live figures say of themselves into one file that Python reads.
+
+Usage: ``python -m tools.live_definitions``, after a change to a figure's settings, title, question
+or things to try. A test fails while the file is not up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from py_mini_racer import MiniRacer
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "book" / "_static" / "live"
+TARGET = SCRIPTS / "figures.json"
+NUMERIC = ("tensor.js", "text.js", "model.js")  # what computes
+PAGE = ("figure.js", "controls.js")  # what shows
+_DEFINES = re.compile(r'Live\.define\(\{\s*name: "([a-z-]+)"')
+_EXTRA = re.compile(r"^ *scripts: (\[.*\]),$", re.MULTILINE)
+
+
+def figure_scripts() -> dict[str, list[str]]:
+    """For each figure the scripts that are its own: data that it needs first, then itself."""
+    found = {}
+    for path in sorted(SCRIPTS.glob("*.js")):
+        text = path.read_text(encoding="utf-8")
+        name = _DEFINES.search(text)
+        if name:
+            extra = _EXTRA.search(text)
+            found[name[1]] = [*(json.loads(extra[1]) if extra else ()), path.name]
+    return found
+
+
+def definitions() -> dict[str, dict[str, object]]:
+    """What each figure says of itself, without its functions, and all scripts that it needs."""
+    v8 = MiniRacer()
+    scripts = figure_scripts()
+    for name in [*PAGE, *(file for own in scripts.values() for file in own)]:
+        v8.eval((SCRIPTS / name).read_text(encoding="utf-8"))
+    found: dict[str, dict[str, object]] = json.loads(str(v8.eval("JSON.stringify(Live.figures)")))
+    for name, own in scripts.items():
+        found[name]["scripts"] = [*NUMERIC, *PAGE, *own]
+    return dict(sorted(found.items()))
+
+
+def text() -> str:
+    """The file's content."""
+    return json.dumps(definitions(), ensure_ascii=False, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
+    print(f"{TARGET.name}: {', '.join(definitions())}")

@@ -1,0 +1,93 @@
+"""Write what the live figure of the whole model draws and counts: the boxes of every preset.
+
+Usage: ``python -m tools.live_journey``, after a change to the presets, the models or the words of
+the trace. A test fails while the file is not up to date.
+
+Presets of one architecture share their boxes, and equal boxes are written once. The figure
+evaluates the formulas with the sizes of the preset; it knows no model by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_book.live.journey_parts import FEW, NAMES, Part, parts_of, sizes_of
+from transformer_lib.presets import PRESETS
+
+TARGET = Path(__file__).resolve().parent.parent / "book" / "_static" / "live" / "journey_data.js"
+SIZES = "L D H G K F V M C N P I"  # the order in which a preset's sizes are written
+HEAD = """"use strict";
+/* The boxes of every preset, from the library's trace: written by `python -m tools.live_journey`.
+   A box: label | shape in | shape out | parameters | FLOPs | its steps, each a number of `words`
+   and the shape that comes out. An order: towers, stages, names. A model: its order, and the number
+   of the box under each name. A preset: its name, its model, its `sizes`. */
+(globalThis.Live = globalThis.Live || {}).journey = {
+"""
+
+
+class Pool(list[str]):
+    """Texts that are written once and then called by their number."""
+
+    def number(self, text: str) -> int:
+        """The number of a text, which is added if it is new."""
+        if text not in self:
+            self.append(text)
+        return self.index(text)
+
+
+def written(part: Part, words: Pool) -> str:
+    """A box as one line, without its place in the model."""
+    steps = ";".join(f"{words.number(what)} {shape}" for what, shape, _ in part.steps)
+    return "|".join((part.label, *part.shape, part.parameters, part.flops, steps))
+
+
+def text() -> str:
+    """The file's content."""
+    words, boxes, orders = Pool(), Pool(), Pool()
+    models: list[list[int]] = []
+    presets: dict[str, list[object]] = {}
+    for preset in PRESETS:
+        parts = parts_of(preset, *FEW)
+        model = [orders.number(order(parts)), *(boxes.number(written(p, words)) for p in parts)]
+        if model not in models:
+            models.append(model)
+        sizes = sizes_of(preset)
+        numbers = [sizes[letter] for letter in SIZES.split() if letter in sizes]
+        presets[preset] = [NAMES[preset], models.index(model), *numbers]
+    tables: dict[str, Sequence[object]] = {
+        "words": words,
+        "boxes": boxes,
+        "orders": orders,
+        "models": models,
+    }
+    lines = [f'sizes: "{SIZES}",']
+    for name, table in tables.items():
+        lines += [f"{name}: [", *(f"{dump(row)}," for row in table), "],"]
+    lines += ["presets: {", *(f"{dump(key)}:{dump(row)}," for key, row in presets.items()), "},"]
+    return HEAD + "\n".join(lines) + "\n};\n"
+
+
+def order(parts: tuple[Part, ...]) -> str:
+    """The names of a model's boxes, each tower and each stage announced."""
+    said: list[str] = []
+    place = ("", "")
+    for part in parts:
+        if part.tower != place[0]:
+            said.append(part.tower)
+        if (part.tower, part.stage) != place:
+            said.append(part.stage)
+        place = (part.tower, part.stage)
+        said.append(part.name)
+    return " ".join(said)
+
+
+def dump(value: object) -> str:
+    """A value as JavaScript reads it, without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
+    print(f"{TARGET.name}: {len(PRESETS)} presets, {TARGET.stat().st_size:,} bytes")

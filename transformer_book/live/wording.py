@@ -1,0 +1,42 @@
+"""How the live figures write numbers, in Python as in JavaScript."""
+
+import math
+
+
+def number(value: float, digits: int = 2) -> str:
+    """Write a number with a true minus sign, and zero without one.
+
+    Args:
+        value: the number.
+        digits: after the point.
+
+    Returns:
+        The same text as ``Live.part.number`` gives.
+
+    Example:
+        >>> number(-1.5), number(-0.001), number(2, 0)
+        ('−1.50', '0.00', '2')
+    """
+    text = f"{round_half_up(abs(value), digits):.{digits}f}"
+    return f"−{text}" if value < 0 and float(text) != 0 else text
+
+
+def round_half_up(value: float, digits: int) -> float:
+    """Round as JavaScript's ``toFixed`` does, which sends ties of the exact value upwards.
+
+    Args:
+        value: a number that is not negative.
+        digits: after the point.
+
+    Returns:
+        The rounded number.
+
+    Example:
+        >>> round_half_up(0.125, 2), round_half_up(2.5, 0)
+        (0.13, 3.0)
+    """
+    scale = int(10**digits)
+    below = math.floor(value * scale)
+    exact = value.as_integer_ratio() if isinstance(value, float) else (value, 1)
+    is_up = 2 * (exact[0] * scale - below * exact[1]) >= exact[1]
+    return (below + is_up) / scale
