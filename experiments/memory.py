@@ -3,9 +3,10 @@
     python -m experiments.memory
 
 Three questions. How well does a GRU copy a word through one vector, and how well with Bahdanau's
-attention? Which changes of the first weights let a recurrent network learn to recall a symbol, and
-how much of its gradient arrives at the symbol? Where does attention look when numbers are
-translated? Every run has a process and a CPU core of its own, as in ``experiments.recall``.
+attention? Which changes of the initial weights let a recurrent network learn to recall a symbol,
+and how much of its gradient arrives at the symbol? Where does attention look when numbers are
+translated? Recurrent networks take one step of Python for each position, which a GPU does not make
+faster, so every run has a process and a CPU core of its own.
 """
 
 import json
@@ -29,30 +30,29 @@ from experiments.common import (
     side_by_side,
     write_results,
 )
-from experiments.recall import (
-    BATCH,
-    N_SYMBOLS,
-    accuracy,
-    class_batch,
-    learn,
-    recurrent,
-    sequences,
-)
+from experiments.recall import BATCH, ENOUGH, N_SYMBOLS, make_orthogonal, recurrent
 from transformer_book import datasets
-from transformer_book.recurrent import Kind, RecurrentClassifier, RecurrentSeq2Seq, with_lengths
-from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task
+from transformer_book.recurrent import (
+    Kind,
+    RecurrentClassifier,
+    RecurrentSeq2Seq,
+    open_forget_gate,
+    with_lengths,
+)
+from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, recall_task
 from transformer_lib.data import Batch, Batches, translation_batch
 from transformer_lib.recipes import Recipe
+from transformer_lib.run_log import Metrics
 from transformer_lib.training import train
 
 CHAPTER = "01b_one_vector"
 N_LETTERS = 10  # of the words that are copied
-COPY_WIDTH = 48
+COPIERS = ((True, 48), (False, 48), (False, 51), (False, 96))  # attention, and the width
 ALIGNER_WIDTH = 32
 LENGTHS = (2, 5, 10, 15, 20, 25, 30, 40)
 MAX_LENGTH = 30  # of the words to learn from
 DISTANCE = 50
-CHANGES: tuple[tuple[Kind, str], ...] = (  # network, and what is done to its first weights
+CHANGES: tuple[tuple[Kind, str], ...] = (  # network, and what is done to its initial weights
     ("rnn", "none"),
     ("rnn", "orthogonal"),
     ("gru", "none"),
@@ -67,8 +67,10 @@ ABOUT = {
         letter by letter. Recall: one of {N_SYMBOLS} symbols, then {DISTANCE} random fillers in; the
         symbol out. Alignment: an English number below 100 in, the German word out.""",
     "Choices": f"""Copying: a GRU that reads in both directions and a GRU that writes, of width
-        {COPY_WIDTH}, with Bahdanau's attention or through one vector; measured with the true
-        letters before each letter. Recall: the networks of `recall`, with changed first weights:
+        {COPIERS[0][1]}, with Bahdanau's attention or through one vector; through one vector also
+        with a width of {COPIERS[2][1]}, which has as many parameters as the one with attention, and
+        of {COPIERS[3][1]}. They are measured with the true letters before each letter. Recall: the
+        networks of `recall` with two alphabets, with changed initial weights:
         `forget b` sets the bias of an LSTM's forget gate to b; `orthogonal` gives the RNN an
         orthogonal recurrent matrix, no bias and inputs of a tenth. Alignment: the same network
         with attention, of width {ALIGNER_WIDTH}; the numbers from 21 on that 7 divides are kept
@@ -85,11 +87,14 @@ def translation(pairs: Sequence[Pair]) -> Batch:
     return with_lengths(translation_batch(pairs))
 
 
-def copy_one(attention: bool, recipe: Recipe, lengths: Sequence[int], n_tests: int) -> list[Row]:
+def copy_one(
+    attention: bool, width: int, recipe: Recipe, lengths: Sequence[int], n_tests: int
+) -> list[Row]:
     """Train one network to copy words, and measure it at each length.
 
     Args:
         attention: whether it may look back.
+        width: of its states.
         recipe: how to train; its seed is that of weights, data and their order, too.
         lengths: of the words it is measured with.
         n_tests: how many new words of each length it is measured with.
@@ -99,7 +104,7 @@ def copy_one(attention: bool, recipe: Recipe, lengths: Sequence[int], n_tests: i
     """
     seed = recipe.seed
     torch.manual_seed(seed)
-    model = RecurrentSeq2Seq(FIRST_SYMBOL + N_LETTERS, COPY_WIDTH, attention=attention)
+    model = RecurrentSeq2Seq(FIRST_SYMBOL + N_LETTERS, width, attention=attention)
     words = copy_task(BATCH * min(recipe.steps, 500), N_LETTERS, MAX_LENGTH, seed=2 * seed)
     batches = Batches(words, translation, batch_size=BATCH, seed=seed)
     train(model, batches, recipe, device="cpu", progress=False)
@@ -108,7 +113,7 @@ def copy_one(attention: bool, recipe: Recipe, lengths: Sequence[int], n_tests: i
         generator = torch.Generator().manual_seed(1_000 * seed + length)
         new = FIRST_SYMBOL + torch.randint(N_LETTERS, (n_tests, length), generator=generator)
         right = _copies(model, new)
-        row: Row = {"attention": attention, "seed": seed, "length": length}
+        row: Row = {"attention": attention, "width": width, "seed": seed, "length": length}
         row |= {"letters": float(right.double().mean())}
         rows.append(row | {"words": float(right.all(dim=1).double().mean())})
     return rows
@@ -124,17 +129,24 @@ def _copies(model: nn.Module, words: Tensor) -> Tensor:
 
 
 def change_weights(model: RecurrentClassifier, change: str) -> None:
-    """Change a network's first weights as ``CHANGES`` says."""
-    cell = model.recurrent.cell
-    with torch.no_grad():
-        if change == "orthogonal":
-            nn.init.orthogonal_(cell.weight_hh)
-            cell.weight_ih.mul_(0.1)
-            for bias in (cell.bias_ih, cell.bias_hh):
-                bias.zero_()
-        elif change.startswith("forget"):
-            cell.bias_ih.view(4, -1)[1] = float(change.split()[1])
-            cell.bias_hh.view(4, -1)[1] = 0.0
+    """Change a network's initial weights as ``CHANGES`` says."""
+    if change == "orthogonal":
+        make_orthogonal(model)
+    elif change.startswith("forget"):
+        open_forget_gate(model.recurrent, float(change.split()[1]))
+
+
+def class_batch(pairs: Sequence[Pair]) -> Batch:
+    """Make a batch of equally long sequences with one class each, for a recurrent network."""
+    ids, classes = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    return {"ids": ids, "targets": classes[:, 0]}
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, pairs: Sequence[Pair]) -> float:
+    """Return which part of the symbols a network remembers."""
+    batch = class_batch(pairs)
+    return float((model(batch["ids"]).argmax(dim=-1) == batch["targets"]).double().mean())
 
 
 def arriving(model: RecurrentClassifier, pairs: Sequence[Pair]) -> Tensor:
@@ -160,7 +172,7 @@ def arriving(model: RecurrentClassifier, pairs: Sequence[Pair]) -> Tensor:
 def recall_one(
     kind: Kind, change: str, recipe: Recipe, distance: int, n_tests: int
 ) -> tuple[Row, list[Row]]:
-    """Train one network to recall, after a change of its first weights.
+    """Train one network to recall, after a change of its initial weights.
 
     Args:
         kind: which network.
@@ -175,9 +187,17 @@ def recall_one(
     torch.manual_seed(recipe.seed)
     model = recurrent(kind)
     change_weights(model, change)
-    pairs, new = sequences(distance, recipe, n_tests)
-    found = {"before": arriving(model, new[:100])}
-    _, steps = learn(model, pairs, new, recipe)
+    n = BATCH * min(recipe.steps, 500)
+    pairs = recall_task(n, N_SYMBOLS, distance, seed=2 * recipe.seed)
+    new = recall_task(n_tests, N_SYMBOLS, distance, seed=2 * recipe.seed + 1)
+    found, arrived = {"before": arriving(model, new[:100])}, []
+
+    def look(row: Metrics) -> None:
+        if accuracy(model, new[:200]) >= ENOUGH:
+            arrived.append(row["step"])
+
+    batches = Batches(pairs, class_batch, batch_size=BATCH, seed=recipe.seed)
+    train(model, batches, recipe, device="cpu", progress=False, on_step=look)
     found["after"] = arriving(model, new[:100])
     who = {"model": kind, "change": change, "seed": recipe.seed}
     gradients = [
@@ -186,7 +206,8 @@ def recall_one(
         for t in reversed(range(len(norms)))
         if (distance - t) % 5 == 0
     ]
-    return who | {"accuracy": accuracy(model, new), "steps_to_99": steps}, gradients
+    row = who | {"accuracy": accuracy(model, new), "steps_to_99": arrived[0] if arrived else ""}
+    return row, gradients
 
 
 def align(recipe: Recipe, n_tests: int) -> tuple[nn.Module, str, list[Row]]:
@@ -245,8 +266,8 @@ def run_all(options: Options) -> tuple[dict[str, list[Row]], nn.Module, str]:
     n_copies, n_recalls = options.pick(500, 2), options.pick(1_000, 8)
     copying, recalling = options.n_steps(800), options.n_steps(500)
     copies = [
-        (copy_one, attention, constant_adam(copying, 5e-3, seed=seed), lengths, n_copies)
-        for attention, seed in product((True, False), seeds)
+        (copy_one, *kind, constant_adam(copying, 5e-3, seed=seed), lengths, n_copies)
+        for kind, seed in product(COPIERS, seeds)
     ]
     recalls = [
         (recall_one, *each, constant_adam(recalling, 3e-3, seed=seed), distance, n_recalls)
@@ -273,10 +294,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     content = json.dumps({"letters": letters, "d_model": ALIGNER_WIDTH}, ensure_ascii=False)
     (options.folder / "aligner.json").write_text(content + "\n", encoding="utf-8")
     metrics = {
-        f"letters_copied_at_{MAX_LENGTH}_{name}_attention": mean_of(
-            tables["copying"], "letters", attention=attention, length=MAX_LENGTH
+        f"letters_copied_at_{MAX_LENGTH}_{'with' if attention else 'without'}_attention_{width}": (
+            mean_of(
+                tables["copying"], "letters", attention=attention, width=width, length=MAX_LENGTH
+            )
         )
-        for name, attention in (("with", True), ("without", False))
+        for attention, width in COPIERS
     }
     metrics |= {
         f"recalled_by_{kind}_{change}".replace(" ", "_"): mean_of(

@@ -1,63 +1,134 @@
-"""How far back can a model remember? Three recurrent networks and a Transformer.
+"""Who remembers what came first? Recurrent networks, a Transformer, and two controls.
 
     python -m experiments.recall
 
-A symbol, then ``distance`` random fillers; at the end the symbol is asked for. Each network has
-about 25,000 parameters and sees the same batches the same number of times. The recurrent ones take
-one step of Python for each position, which a GPU does not make faster, so every run has a process
-and a CPU core of its own.
+A symbol, then ``distance`` fillers; at the end the first symbol is asked for. With two alphabets no
+filler can be taken for the symbol, so a network that only counts tokens can answer. With one
+alphabet nothing but the order tells which symbol was first. All runs of a network at one distance
+(both forms, all learning rates, all seeds) learn at once; each network
+and distance has a process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from statistics import mean
+from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import one_hot, pad
 
 from experiments.common import (
+    Options,
     Row,
     constant_adam,
     mean_of,
     n_parameters,
     read_options,
+    rows_where,
     side_by_side,
     small_config,
     write_results,
 )
-from transformer_book.recurrent import Kind, RecurrentClassifier
-from transformer_book.tasks import FIRST_SYMBOL, Pair, answer_batch, recall_task
-from transformer_lib.data import Batch, Batches
+from experiments.ensembles import Ensemble, losses_of
+from transformer_book.recurrent import Kind, RecurrentClassifier, open_forget_gate
+from transformer_book.tasks import FIRST_SYMBOL
 from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.training import train
 
 CHAPTER = "01_recurrence"
 N_SYMBOLS = 8
 VOCABULARY = FIRST_SYMBOL + 2 * N_SYMBOLS
 WIDTHS: dict[Kind, int] = {"rnn": 104, "gru": 60, "lstm": 52}  # of the recurrent networks
+OPEN = 5.0  # the forget gate's bias in "lstm open": a gate of 0.993
+WINDOW = 16
 BATCH = 32
-DISTANCES = (5, 10, 20, 50, 100, 200)
-ENOUGH = 0.99
+FORMS = ("two alphabets", "one alphabet")
+DISTANCES = (5, 10, 20, 50, 100)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+ENOUGH, LOOK_EVERY = 0.99, 25
+CHUNK = 200  # sequences that are measured at once
 ABOUT = {
-    "Task": f"""One of {N_SYMBOLS} symbols, then `distance` random fillers in; the symbol out.
-        Guessing gets one in {N_SYMBOLS} right.""",
-    "Choices": """An RNN, a GRU, an LSTM (one layer each, which answer from their last state) and a
-        Transformer decoder (two layers, which answers at the last position), all with
-        about 25,000 parameters. The same batches, the same number of updates, Adam with the same
-        constant learning rate, gradients clipped to length 1.""",
-    "Intended use": "Teaching: why a direct path to every position matters.",
-    "Limits": """One task, one size, one learning rate and one number of updates for all, and the
-        usual first weights. What a network does not learn here it may learn otherwise: an LSTM, for
-        one, whose forget gate starts open rather than half closed.""",
+    "Task": f"""One of {N_SYMBOLS} symbols, then `distance` random fillers in; the first symbol out.
+        Guessing gets one in {N_SYMBOLS} right. With two alphabets the fillers are {N_SYMBOLS}
+        other ids; with one alphabet they are drawn from the same {N_SYMBOLS} symbols.""",
+    "Choices": f"""An RNN, a GRU, an LSTM, the same LSTM whose forget gate starts with a bias of
+        {OPEN:g}, the same RNN with an orthogonal recurrent matrix, no bias and inputs of a tenth
+        (one layer each, which answer from their last state) and a Transformer decoder (two layers,
+        which answers at the last position), all with about 25,000 parameters and otherwise with
+        PyTorch's usual initialisation. Two controls: `bag` is a linear reader of the sum of
+        embeddings, which knows no order; `window` is a linear reader of the last {WINDOW} tokens.
+        Batches of {BATCH} new sequences at each update, the same for all networks and rates;
+        Adam, a constant learning rate after a warm-up, gradients clipped to length 1. For each
+        network, form and distance the learning rate is the one of {RATES} with the best mean
+        accuracy on a validation set, in two digits, and of several such ones the quickest
+        (`grid.csv`); `accuracy` is measured on another set.""",
+    "Intended use": "Teaching: what a recurrent network can learn to remember, and how fast.",
+    "Limits": """One task in two forms, one size, one number of updates. What a network does not
+        learn here it may learn with more updates, another size or another initialisation.""",
 }
+
+
+class Bag(nn.Module):
+    """A linear reader of the sum of the tokens' embeddings: it knows which, but not in what order.
+
+    Args:
+        d_model: the width of the embeddings.
+    """
+
+    def __init__(self, d_model: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, d_model)
+        self.head = nn.Linear(d_model, VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Score each id as the answer, ``(B, V)``."""
+        return self.head(self.embedding(ids).sum(dim=1))  # type: ignore[no-any-return]
+
+
+class Window(nn.Module):
+    """A linear reader of the last tokens, each at its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WINDOW * VOCABULARY, VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Score each id as the answer, ``(B, V)``."""
+        seen = pad(ids, (WINDOW, 0))[:, -WINDOW:]
+        places = seen + VOCABULARY * torch.arange(WINDOW, device=ids.device)
+        return self.head(one_hot(places, WINDOW * VOCABULARY).sum(dim=1).float())  # type: ignore[no-any-return]
 
 
 def recurrent(kind: Kind) -> RecurrentClassifier:
     """Make one of the recurrent networks with new weights."""
     return RecurrentClassifier(kind, VOCABULARY, WIDTHS[kind], n_classes=VOCABULARY)
+
+
+def open_lstm() -> RecurrentClassifier:
+    """Make an LSTM whose forget gate starts nearly open."""
+    model = recurrent("lstm")
+    open_forget_gate(model.recurrent, OPEN)
+    return model
+
+
+def orthogonal_rnn() -> RecurrentClassifier:
+    """Make a plain RNN that starts as a rotation, no bias, with inputs of a tenth."""
+    model = recurrent("rnn")
+    make_orthogonal(model)
+    return model
+
+
+@torch.no_grad()
+def make_orthogonal(model: RecurrentClassifier) -> None:
+    """Let the state of a plain RNN be turned, not shrunk, and hardly moved by the inputs."""
+    cell = model.recurrent.cell
+    nn.init.orthogonal_(cell.weight_hh)
+    cell.weight_ih.mul_(0.1)
+    for bias in (cell.bias_ih, cell.bias_hh):
+        bias.zero_()
 
 
 def transformer() -> CausalLM:
@@ -68,107 +139,173 @@ def transformer() -> CausalLM:
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     **{kind: partial(recurrent, kind) for kind in WIDTHS},
+    "lstm open": open_lstm,
+    "rnn orthogonal": orthogonal_rnn,
     "transformer": transformer,
+    "bag": Bag,
+    "window": Window,
 }
 
 
-def class_batch(pairs: Sequence[Pair]) -> Batch:
-    """Make a batch of equally long sequences with one class each, for a recurrent network."""
-    ids, classes = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    return {"ids": ids, "targets": classes[:, 0]}
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, pairs: Sequence[Pair]) -> float:
-    """Return which part of the symbols a network remembers."""
-    batch = class_batch(pairs)
-    logits = model(batch["ids"])
-    logits = logits if logits.ndim == 2 else logits[:, -1]  # a decoder answers everywhere
-    return float((logits.argmax(dim=-1) == batch["targets"]).double().mean())
-
-
-def sequences(distance: int, recipe: Recipe, n_tests: int) -> tuple[list[Pair], list[Pair]]:
-    """Draw sequences to learn from, and new ones, by the seed of a recipe."""
-    n = BATCH * min(recipe.steps, 500)
-    pairs = recall_task(n, N_SYMBOLS, distance, seed=2 * recipe.seed)
-    return pairs, recall_task(n_tests, N_SYMBOLS, distance, seed=2 * recipe.seed + 1)
-
-
-def learn(
-    model: nn.Module, pairs: Sequence[Pair], new: Sequence[Pair], recipe: Recipe
-) -> tuple[float, int | str]:
-    """Train a network to recall.
+def sequences(n: int, length: int, generator: torch.Generator) -> Tensor:
+    """Draw sequences in both forms from the same numbers.
 
     Args:
-        model: the network.
-        pairs: sequences to learn from.
-        new: others, with which it is measured.
-        recipe: how to train; its seed is that of the order, too.
+        n: how many.
+        length: tokens of each: the symbol and its fillers.
+        generator: of random numbers.
 
     Returns:
-        The last training loss, and after how many steps the network knew nearly all of the new
-        sequences; nothing (empty) if it never did.
+        Ids ``(F, n, T)``, a layer for each of ``FORMS``; the first one is the answer.
     """
-    arrived: list[int] = []
-
-    def look(row: Metrics) -> None:
-        if not arrived and accuracy(model, new[:200]) >= ENOUGH:
-            arrived.append(row["step"])
-
-    collate = answer_batch if isinstance(model, CausalLM) else class_batch
-    batches = Batches(pairs, collate, batch_size=BATCH, seed=recipe.seed)
-    rows = train(model, batches, recipe, device="cpu", progress=False, on_step=look)
-    return rows[-1]["loss"], arrived[0] if arrived else ""
+    one = FIRST_SYMBOL + torch.randint(N_SYMBOLS, (n, length), generator=generator)
+    two = one.clone()
+    two[:, 1:] += N_SYMBOLS
+    return torch.stack([two, one])
 
 
-def run_one(kind: str, distance: int, recipe: Recipe, n_tests: int) -> Row:
-    """Train one network at one distance.
+class Runs:
+    """All runs of one network at one distance, in the order form, rate, seed.
 
     Args:
         kind: which network.
         distance: how many fillers follow the symbol.
-        recipe: how to train; its seed is that of weights, data and their order, too.
-        n_tests: how many new sequences it is measured with at the end.
+        seeds: of weights and data.
+        n_tests: how many sequences are in each of the two sets that nothing is learned from.
+        device: where they are.
+    """
+
+    def __init__(
+        self, kind: str, distance: int, seeds: Sequence[int], n_tests: int, device: str
+    ) -> None:
+        self.seeds, self.length, self.device = list(seeds), 1 + distance, device
+        models = []
+        for seed in self.seeds:
+            torch.manual_seed(seed)
+            models.append(NETWORKS[kind]())
+        self.generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        plan = list(product(FORMS, RATES, models))
+        self.ensemble = Ensemble([m for *_, m in plan], [rate for _, rate, _ in plan], device)
+        self.validation, self.test = self.batch(n_tests), self.batch(n_tests)
+        self.n_parameters = n_parameters(models[0])
+
+    def batch(self, n: int) -> Tensor:
+        """Draw new sequences, ``(R, n, T)``: by the seed, the same for all rates."""
+        drawn = [sequences(n, self.length, generator) for generator in self.generators]
+        ids = torch.stack(drawn, dim=1)[:, None]  # form, rate, seed, n, T
+        return ids.expand(-1, len(RATES), -1, -1, -1).flatten(0, 2).to(self.device)
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """Score each id as the answer to each sequence, ``(R, n, V)``."""
+        with mock.patch("transformer_book.recurrent.check_ids"):
+            scores = self.ensemble(ids)
+        return scores if scores.ndim == 3 else scores[:, :, -1]  # a decoder answers everywhere
+
+    @torch.no_grad()
+    def accuracy(self, ids: Tensor) -> Tensor:
+        """Return which part of the first symbols each network names, ``(R,)``."""
+        answers = [self.logits(part).argmax(dim=-1) for part in ids.split(CHUNK, dim=1)]
+        return (torch.cat(answers, dim=1) == ids[..., 0]).double().mean(dim=1).cpu()
+
+    def train(self, recipe: Recipe) -> list[int | str]:
+        """Train all.
+
+        Args:
+            recipe: how; each network has a learning rate of its own.
+
+        Returns:
+            After how many updates each knew nearly all of the validation set; nothing (empty) if
+            it never did.
+        """
+        arrived: list[int | str] = [""] * len(self.validation)
+        for step in range(1, recipe.steps + 1):
+            ids = self.batch(BATCH)
+            self.ensemble.step(losses_of(self.logits(ids), ids[..., 0]), step, recipe)
+            if step % LOOK_EVERY == 0:
+                known = self.accuracy(self.validation[:, :CHUNK]) >= ENOUGH
+                for run in known.nonzero().flatten().tolist():
+                    arrived[run] = arrived[run] or step
+        return arrived
+
+
+def run_at(kind: str, distance: int, options: Options) -> list[Row]:
+    """Train one network at one distance, in both forms, with all rates and seeds.
+
+    Args:
+        kind: which network.
+        distance: how many fillers follow the symbol.
+        options: the experiment's.
 
     Returns:
-        A row of ``results.csv``. ``steps_to_99`` is empty if the network never got there.
+        A row for each run. ``steps_to_99`` is empty if the network never got there.
     """
-    torch.manual_seed(recipe.seed)
-    model = NETWORKS[kind]()
-    pairs, new = sequences(distance, recipe, n_tests)
-    loss, steps = learn(model, pairs, new, recipe)
-    row: Row = {"model": kind, "distance": distance, "seed": recipe.seed}
-    row |= {"accuracy": accuracy(model, new), "steps_to_99": steps, "loss": loss}
-    return row | {"parameters": n_parameters(model)}
+    seeds, recipe = options.seeds(5), constant_adam(options.n_steps(1_000))
+    runs = Runs(kind, distance, seeds, options.pick(1_000, 20), options.device)
+    steps = runs.train(recipe)
+    found = [runs.accuracy(ids).tolist() for ids in (runs.validation, runs.test)]
+    rows: list[Row] = []
+    for (form, rate, seed), at, known, new in zip(
+        product(FORMS, RATES, seeds), steps, *found, strict=True
+    ):
+        row: Row = {"form": form, "model": kind, "distance": distance, "rate": rate}
+        row |= {"seed": seed, "validation": known, "accuracy": new, "steps_to_99": at}
+        rows.append(row | {"parameters": runs.n_parameters})
+    return rows
+
+
+def choose_rates(rows: Sequence[Row], n_steps: int) -> Iterator[tuple[list[Row], list[Row]]]:
+    """Choose a learning rate for each form, network and distance.
+
+    Args:
+        rows: of all runs.
+        n_steps: what a run counts that never knew nearly all.
+
+    Yields:
+        The runs with the chosen rate, and a row of ``grid.csv`` for each rate.
+    """
+    settings = dict.fromkeys((row["form"], row["model"], row["distance"]) for row in rows)
+    for setting in settings:
+        which = dict(zip(("form", "model", "distance"), setting, strict=True))
+        runs = {rate: rows_where(rows, **which, rate=rate) for rate in RATES}
+        known = {rate: mean(row["validation"] for row in runs[rate]) for rate in RATES}
+        steps = {rate: mean(row["steps_to_99"] or n_steps for row in runs[rate]) for rate in RATES}
+        best = max(RATES, key=lambda rate: (round(known[rate], 2), -steps[rate]))
+        grid = [
+            which | {"rate": rate, "validation": known[rate], "chosen": rate == best}
+            for rate in RATES
+        ]
+        yield runs[best], grid
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs and write one table."""
+    """Make all runs and write two tables."""
     options = read_options("recall", __doc__, arguments)
-    recipe = constant_adam(options.n_steps(1_000))
-    distances, seeds = options.pick(DISTANCES, (2,)), options.seeds(3)
-    n_tests = options.pick(2_000, 20)
+    recipe, distances = constant_adam(options.n_steps(1_000)), options.pick(DISTANCES, (2,))
+    longest_first = list(product(reversed(distances), NETWORKS))
+    plan = [(kind, distance, options) for distance, kind in longest_first]
+    done = [row for rows in side_by_side(run_at, plan, options) for row in rows]
     order = list(NETWORKS)
-    plan = [  # the longest ones start first
-        (kind, distance, replace(recipe, seed=seed), n_tests)
-        for distance, kind, seed in product(reversed(distances), reversed(order), seeds)
-    ]
-    rows = side_by_side(run_one, plan, options)
-    rows.sort(key=lambda row: (order.index(row["model"]), row["distance"], row["seed"]))
+    done.sort(
+        key=lambda row: (FORMS.index(row["form"]), order.index(row["model"]), row["distance"])
+    )
+    chosen, grids = zip(*choose_rates(done, recipe.steps), strict=True)
+    rows = [row for part in chosen for row in part]
     far = max(distances)
     write_results(
-        replace(options, device="cpu"),
-        data=f"transformer_book.tasks.recall_task, {N_SYMBOLS} symbols, distances {distances}",
+        options,
+        data=f"drawn anew at each update, {N_SYMBOLS} symbols, distances {distances}",
         about=ABOUT,
         metrics={
-            f"{kind}_accuracy_at_{far}": mean_of(rows, "accuracy", model=kind, distance=far)
-            for kind in order
+            f"{form}_{kind}_at_{far}".replace(" ", "_"): mean_of(
+                rows, "accuracy", form=form, model=kind, distance=far
+            )
+            for form, kind in product(FORMS, order)
         },
-        recipe=recipe,
-        tables={"results": rows},
+        recipe=replace(recipe, seed=options.seed),
+        tables={"results": rows, "grid": [row for part in grids for row in part]},
         more={
             "parameters": {row["model"]: row["parameters"] for row in rows},
-            "n_seeds": len(seeds),
+            "n_seeds": len(options.seeds(5)),
         },
     )
 

@@ -34,7 +34,7 @@ from transformer_lib.models import CausalLM
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.training import evaluate, train
 
-CHAPTER = "02b_embeddings"
+CHAPTER = "02c_meaning"
 UNKNOWN = "<unk>"  # has the id 0
 WORD = re.compile(r"[a-z]+(?:['’][a-z]+)*|[.,;:!?]")
 KINDS = {"tied": 0, "tied_again": 1, "untied": 2}  # and what is added to the seed

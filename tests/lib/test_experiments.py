@@ -31,6 +31,7 @@ from experiments import (
     hardware,
     heads,
     induction,
+    input_scale,
     languages,
     leakage,
     lengths,
@@ -216,15 +217,22 @@ def test_distortions_differ_and_keep_most_of_the_ink():
     assert 0.5 < ink.min() < ink.max() < 1.5
 
 
-def test_recall_compares_four_networks_of_one_size(results):
+def test_recall_compares_networks_of_one_size_in_two_forms_at_their_best_rates(results):
     folder = results(recall)
-    rows = read_csv(folder / "results.csv")
-    assert [row["model"] for row in rows] == ["rnn", "gru", "lstm", "transformer"]
+    rows, grid = read_csv(folder / "results.csv"), read_csv(folder / "grid.csv")
+    assert [(row["form"], row["model"]) for row in rows] == [
+        (form, model) for form in recall.FORMS for model in recall.NETWORKS
+    ]
     assert all(0 <= float(row["accuracy"]) <= 1 for row in rows)
-    sizes = [int(row["parameters"]) for row in rows]
+    sizes = [int(row["parameters"]) for row in rows if row["model"] not in ("bag", "window")]
     assert max(sizes) / min(sizes) < 1.1
+    for row in rows:
+        which = [g for g in grid if (g["form"], g["model"]) == (row["form"], row["model"])]
+        assert len(which) == len(recall.RATES)
+        assert [g["rate"] for g in which if g["chosen"] == "True"] == [row["rate"]]
+        assert float(row["validation"]) >= max(float(g["validation"]) for g in which) - 0.01
     card = json.loads((folder / "card.json").read_text())
-    assert "recall_task" in card["data"]["description"]
+    assert "8 symbols" in card["data"]["description"]
     assert "model" not in card
     assert not (folder / "model.safetensors").exists()
 
@@ -293,20 +301,62 @@ def test_a_folded_scale_starts_with_the_function_of_the_root():
     assert less < entropy < 1
 
 
-def test_a_network_that_learns_says_when_it_knew():
-    recipe = common.Recipe(
-        steps=60, learning_rate=1e-2, schedule="constant", optimizer="adam", weight_decay=0.0,
-        log_every=10, checkpoint_every=60,
-    )  # fmt: skip
-    row = recall.run_one("gru", distance=1, recipe=recipe, n_tests=200)
-    assert row["accuracy"] == 1
-    assert row["steps_to_99"] in range(10, 60, 10)
+def test_fillers_are_others_with_two_alphabets_and_the_same_with_one():
+    two, one = recall.sequences(200, 9, torch.Generator().manual_seed(0))
+    assert torch.equal(two[:, 0], one[:, 0])
+    assert set(two[:, 0].tolist()) == set(one.flatten().tolist()) == set(range(3, 11))
+    assert set(two[:, 1:].flatten().tolist()) == set(range(11, 19))
+
+
+def test_without_order_two_alphabets_are_easy_and_one_is_not(monkeypatch):
+    monkeypatch.setattr(recall, "RATES", (1e-2,))
+    runs = recall.Runs("bag", distance=4, seeds=[0], n_tests=400, device="cpu")
+    steps = runs.train(common.constant_adam(200))
+    two, one = runs.accuracy(runs.test).tolist()
+    assert two == 1
+    assert steps[0] in range(25, 201, 25)
+    assert 0.25 < one < 0.5  # the most frequent symbol is a fair guess
+    assert steps[1] == ""
+    backwards = runs.logits(runs.test.flip(2))
+    torch.testing.assert_close(backwards, runs.logits(runs.test), rtol=1e-3, atol=1e-3)
+
+
+def test_of_equal_rates_the_quickest_is_chosen():
+    row = {"form": "one alphabet", "model": "gru", "distance": 5, "seed": 0, "validation": 1.0}
+    rows = [row | {"rate": rate, "steps_to_99": ""} for rate in recall.RATES]
+    rows[2]["steps_to_99"] = 50
+    rows[4]["validation"] = 0.9
+    ((chosen, grid),) = recall.choose_rates(rows, n_steps=100)
+    assert chosen == [rows[2]]
+    assert [g["chosen"] for g in grid] == [rate == recall.RATES[2] for rate in recall.RATES]
+
+
+def test_input_scale_starts_the_four_models_with_the_same_random_numbers(results):
+    folder = results(input_scale)
+    rows = read_csv(folder / "results.csv")
+    cases = [(row["start"], row["factor"]) for row in rows]
+    assert cases == [("small", "1"), ("small", "0"), ("unit", "1"), ("unit", "0")]
+    first = dict(zip(cases, (float(row["first"]) for row in rows), strict=True))
+    assert first["unit", "0"] > first["small", "0"]  # logits as large as the root of D
+    tables, inputs = {}, {}
+    for start, factor in itertools.product(input_scale.STARTS, (True, False)):
+        torch.manual_seed(0)
+        model = input_scale.build(start, factor, d_model=16, length=8, vocab=20).eval()
+        embed = model.decoder.embedding
+        tables[start] = embed.tokens.weight
+        places = torch.arange(1)[None]
+        zero, one = embed(torch.tensor([[0], [1]]), places)
+        inputs[start, factor] = zero - one  # without the position
+    torch.testing.assert_close(tables["unit"], 4 * tables["small"])
+    torch.testing.assert_close(inputs["small", True], inputs["unit", False])
+    torch.testing.assert_close(inputs["unit", True], 16 * inputs["small", False])
 
 
 def test_memory_leaves_three_tables_and_a_translator(results):
     folder = results(memory)
     rows = read_csv(folder / "copying.csv")
-    assert [row["attention"] for row in rows] == ["True", "True", "False", "False"]
+    kinds = [(row["attention"] == "True", int(row["width"])) for row in rows]
+    assert kinds == [kind for kind in memory.COPIERS for _ in range(2)]
     assert all(0 <= float(row["words"]) <= float(row["letters"]) <= 1 for row in rows)
     rows = read_csv(folder / "recall.csv")
     assert tuple((row["model"], row["change"]) for row in rows) == memory.CHANGES
@@ -320,7 +370,7 @@ def test_memory_leaves_three_tables_and_a_translator(results):
     assert (row["english"], row["german"]) == ("twenty-one", "einundzwanzig")
 
 
-def test_first_weights_decide_how_much_of_the_gradient_arrives():
+def test_initial_weights_decide_how_much_of_the_gradient_arrives():
     def first_over_last(kind, change):
         torch.manual_seed(0)
         model = RecurrentClassifier(kind, recall.VOCABULARY, 16, n_classes=recall.VOCABULARY)
