@@ -8,7 +8,10 @@ from setuptools.command.build_py import build_py
 
 BOOK = Path("book")
 # What the command line and ``transformer_book`` read: in a clone from here, else from the package.
-INSTALLED = ("data/*", "results/*/card.json", "results/*/*.csv", "results/numbers/*")
+INSTALLED = (
+    "data/*", "results/*/card.json", "results/*/*.csv", "results/numbers/*",
+    "_static/book.css", "_static/live/*",
+)  # fmt: skip
 
 
 class BuildWithBook(build_py):

@@ -87,9 +87,9 @@ def words_of_error(name: str, entry: Entry) -> str:
 
 
 def _link(place: str) -> str:
-    """A link to a heading of a chapter that works on the page and in Jupyter."""
+    """A link to a heading that works on the page and in Jupyter."""
     page, _, anchor = place.partition("#")
-    return f"[{book_places.in_words(place)}]({page}.ipynb#{anchor})"
+    return f"[{book_places.in_words(place)}]({book_places.path_of(page).name}#{anchor})"
 
 
 def with_words(document: Document) -> NotebookNode:

@@ -23,6 +23,7 @@ from pathlib import Path
 import yaml  # type: ignore[import-untyped]
 
 from tools.light import lighten
+from tools.live import write_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
@@ -182,6 +183,7 @@ def build() -> None:
     started = time.monotonic()
     _run_sphinx()
     lighten(HTML)
+    write_weights(HTML / "_static" / "live")
     pages = toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
     problems = list(find_problems(HTML, pages))
     if problems:

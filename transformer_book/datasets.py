@@ -4,6 +4,7 @@ Each function reads one file and returns its parts. ``book/data/README.md`` says
 come from, how they were made and split, and under which licence they may be used.
 """
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,24 @@ class Digits(NamedTuple):
     labels: Int[Tensor, " B"]
 
 
+class Cl100k(NamedTuple):
+    """Part of GPT-4's vocabulary: the tokens that some texts can need.
+
+    Args:
+        ranks: the id of each token, which is also its place in the order of merges.
+        texts: each text with its ids by the whole vocabulary.
+        article: one sentence in several languages; each is one of the texts.
+
+    Example:
+        >>> Cl100k({b"berry": 15717}, {"berry": [15717]}, {}).ranks[b"berry"]
+        15717
+    """
+
+    ranks: dict[bytes, int]
+    texts: dict[str, list[int]]
+    article: dict[str, str]
+
+
 def numbers() -> Parts[list[Number]]:
     """Read English number words and their German translations.
 
@@ -210,6 +229,26 @@ def digits() -> Parts[Digits]:
     for part, *values in _rows("digits.csv", ","):
         found.setdefault(part, []).append([int(value) for value in values])
     return Parts(**{part: _as_digits(torch.tensor(rows)) for part, rows in found.items()})
+
+
+def cl100k() -> Cl100k:
+    """Read the part of GPT-4's vocabulary that the texts of chapter 2 need.
+
+    Returns:
+        The tokens that occur anywhere in these texts, and the texts with their ids. Other texts may
+        be cut otherwise by the whole vocabulary.
+
+    Raises:
+        FileNotFoundError: if the data are not there.
+
+    Example:
+        >>> real = cl100k()
+        >>> real.ranks[b" strawberry"], real.texts["strawberry"]
+        (73700, [496, 675, 15717])
+    """
+    found = json.loads(_read("cl100k.json"))
+    ranks = {bytes.fromhex(token): rank for token, rank in found["ranks"].items()}
+    return Cl100k(ranks, found["texts"], found["article"])
 
 
 def image_batch(examples: Sequence[tuple[Tensor, int | Tensor]]) -> Batch:

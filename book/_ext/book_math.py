@@ -114,7 +114,8 @@ class BindSigns(SphinxPostTransform):
             if sign is None:
                 continue
             parent = formula.parent
-            parent.replace(after, nodes.Text(after.astext()[sign.end() :]))
+            where = next(i for i, child in enumerate(parent) if child is after)  # not an equal text
+            parent[where] = nodes.Text(after.astext()[sign.end() :])
             bound = nodes.inline(classes=["formula-and-sign"])
             parent.replace(formula, bound)
             bound += [formula, nodes.Text(sign.group())]

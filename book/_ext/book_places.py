@@ -47,10 +47,23 @@ def anchor_of(heading: str) -> str:
     return nodes.make_id(heading)
 
 
+def path_of(page: str) -> Path:
+    """Return the file of a page: a notebook, or else plain Markdown.
+
+    >>> path_of("05_masks").name, path_of("sources").name
+    ('05_masks.ipynb', 'sources.md')
+    """
+    notebook = BOOK / f"{page}.ipynb"
+    return notebook if notebook.exists() else notebook.with_suffix(".md")
+
+
 @cache
 def outline(page: str) -> Outline:
-    """Read the outline of a stored notebook, such as ``05_masks``."""
-    cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+    """Read the outline of a stored page, such as ``05_masks`` (a notebook) or ``sources``."""
+    path = path_of(page)
+    text = path.read_text(encoding="utf-8")
+    only = {"cell_type": "markdown", "source": text}
+    cells = [only] if path.suffix == ".md" else json.loads(text)["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     words = [_LINK.sub(r"\1", w) for text in texts for w in _HEADING.findall(_FENCE.sub("", text))]
     headings = {anchor_of(heading): heading.replace("`", "") for heading in words}

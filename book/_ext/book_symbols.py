@@ -1,11 +1,14 @@
 """From each name in the API to the chapter that explains it, and back: by ``symbols.yml``.
 
 Each documented class and function gets a line with the place that explains it; each chapter ends
-with a list of the names that it explains.
+with a list of the names that it imports and explains, each with what its docstring says first, and
+of what else it explains of the library.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,37 +60,76 @@ def place_of(full_name: str) -> str:
     return whole["default"]
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence without its full stop and without marks of code.
+
+    >>> first_sentence("Return ``(B, T)``. The rest follows.")
+    'Return (B, T)'
+    """
+    return text.partition(". ")[0].rstrip(".").replace("`", "")
+
+
 def _add_place(
     app: Sphinx, what: str, name: str, _object: object, _options: object, lines: list[str]
 ) -> None:
     if what in _KINDS and module_of(name) in places():
         target = place_of(name)
+        summary = first_sentence(lines[0]) if lines else ""
         lines += ["", f"Explained in :place:`{in_words(target)} <{target}>`.", ""]
-        _explained(app).setdefault(target.partition("#")[0], {})[name] = what
+        _explained(app).setdefault(target.partition("#")[0], {})[name] = summary
 
 
 def _explained(app: Sphinx) -> dict[str, dict[str, str]]:
-    """For each page the names that it explains, filled while the API pages are read."""
+    """For each page the names that it explains, with a summary, while the API pages are read."""
     if not hasattr(app.env, "book_explained"):
         app.env.book_explained = {}  # type: ignore[attr-defined]
     found: dict[str, dict[str, str]] = app.env.book_explained  # type: ignore[attr-defined]
     return found
 
 
+def imported_by(sources: list[str]) -> set[str]:
+    """Name what code takes from the two packages: what it imports, and what it uses of a module.
+
+    >>> sorted(imported_by(["from transformer_book.figures import plots", "plots.lines(torch.e)"]))
+    ['plots', 'plots.lines']
+    """
+    steps = [step for source in sources for step in ast.walk(ast.parse(source))]
+    imports = [step for step in steps if isinstance(step, ast.ImportFrom)]
+    ours = [step for step in imports if (step.module or "").startswith("transformer_")]
+    names = {alias.name for step in ours for alias in step.names}
+    used = [step for step in steps if isinstance(step, ast.Attribute)]
+    parts = {(s.value.id, s.attr) for s in used if isinstance(s.value, ast.Name)}
+    return names | {f"{module}.{name}" for module, name in parts if module in names}
+
+
+def _names_of(app: Sphinx, document: str) -> tuple[dict[str, str], dict[str, str]]:
+    """For a page, the names that it explains and imports, and what else it explains."""
+    explained = _explained(app).get(document.removeprefix("book/"), {})
+    if not explained:
+        return {}, {}
+    text = Path(str(app.env.doc2path(document))).read_text(encoding="utf-8")
+    code = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    used = imported_by(["".join(cell["source"]) for cell in code])
+    imported = [name for name in explained if any(name.endswith(f".{u}") for u in used)]
+    others = [name for name in explained if name.startswith("transformer_lib.")]
+    rest = sorted(set(others) - set(imported))
+    return {name: explained[name] for name in sorted(imported)}, dict.fromkeys(rest, "")
+
+
 def _list_names(app: Sphinx, doctree: nodes.document, document: str) -> None:
     """Fill the list at the end of a chapter, now that the API pages are read."""
-    names = sorted(_explained(app).get(document.removeprefix("book/"), {}))
     for paragraph in list(doctree.findall(nodes.paragraph)):
         if "library-names" not in paragraph["classes"]:
             continue
-        if not names:
+        used, others = _names_of(app, document)
+        for title, names in {"In the library: ": used, "Also explained here: ": others}.items():
+            for position, (name, summary) in enumerate(names.items()):
+                paragraph += nodes.Text("; " if position else title)
+                paragraph += _api_link(app, document, name)
+                paragraph += nodes.Text(f" ({summary})" if summary else "")
+            paragraph += nodes.Text(". " if names else "")
+        if not used and not others:
             paragraph.parent.remove(paragraph)
-            continue
-        paragraph += nodes.Text("In the library: ")
-        for position, name in enumerate(names):
-            paragraph += nodes.Text(", " if position else "")
-            paragraph += _api_link(app, document, name)
-        paragraph += nodes.Text(".")
 
 
 def _api_link(app: Sphinx, document: str, name: str) -> nodes.Node:

@@ -28,6 +28,8 @@ PAGE = r"""# The root, $\sqrt{d_k}$
 
 Scores are $q \cdot k$, divided by ($\sqrt{d_k}$). And $x$ alone.
 
+Take **one**. The $y$. The *end*.
+
 $$
 \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V
 $$ (eq-attention)
@@ -78,7 +80,7 @@ def test_every_formula_is_set_with_mathml_inside(page: BeautifulSoup) -> None:
         assert isinstance(hidden, Tag)
         assert hidden["aria-hidden"] == "true"  # who listens hears the MathML, once
     assert formulas(page, "h1") == [r"\sqrt{d_k}"]
-    assert formulas(page, "p") == [r"q \cdot k", r"\sqrt{d_k}", "x"]
+    assert formulas(page, "p") == [r"q \cdot k", r"\sqrt{d_k}", "x", "y"]
     first, second, third = formulas(page, "div.math")
     assert first.startswith(r"\operatorname{softmax}")
     assert second.startswith(r"\begin{aligned}")
@@ -105,7 +107,12 @@ def test_a_sign_stays_with_its_formula(page: BeautifulSoup) -> None:
     bound = [
         place.find_all(string=True, recursive=False) for place in page.select(".formula-and-sign")
     ]
-    assert bound == [[","], [")."]]
+    assert bound == [[","], [")."], ["."]]
+
+
+def test_an_equal_piece_of_text_keeps_its_sign(page: BeautifulSoup) -> None:
+    (text,) = [p for p in page.select("p") if p.get_text().startswith("Take")]
+    assert text.find_all(string=True, recursive=False) == ["Take ", ". The ", " The ", "."]
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,7 @@ FAULTS = {
     "jpeg": ("control", display(text_plain=SENTENCE, image_jpeg="aGk="), "stores image/jpeg"),
     "script": ("control", display(application_javascript="x"), "stores application/javascript"),
     "bitmap in html": ("control", display(text_html='<img src="data:image/png;'), "bitmap"),
+    "live form": ("control", display(text_html="<iframe></iframe>"), "stores the live form"),
     "no alt text": ("control", display(image_svg="<svg/>"), "image without alt text"),
     "repr as alt text": (
         "control",

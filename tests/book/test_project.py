@@ -104,9 +104,21 @@ def test_ci_runs_make_test_and_fails_closed() -> None:
 
 def test_make_test_runs_every_check() -> None:
     (recipe,) = re.findall(r"^test: (.+?)\s+##", read("Makefile"), re.MULTILINE)
-    assert set(recipe.split()) == {
-        *("lint", "test-lib", "check-notebooks", "nbval", "test-site", "test-browser")
-    }
+    (alone,) = re.findall(
+        r"^test-alone: .*\n\t\$\(MAKE\) --jobs=2 (.+)$", read("Makefile"), re.MULTILINE
+    )
+    assert recipe.split() == ["test-alone", "test-lib", "nbval", "test-browser"]
+    assert set(alone.split()) == {"lint", "check-notebooks", "test-site"}
+
+
+def test_every_test_of_the_library_runs_once() -> None:
+    """Some run with coverage, the others without; the same list says which."""
+    (recipe,) = re.findall(r"^test-lib: .*\n((?:\t.*\n)+)", read("Makefile"), re.MULTILINE)
+    traced, untraced = re.split(r"\n(?=\tOMP)", recipe.strip("\n"))
+    assert "transformer_lib transformer_book tests/lib tests/book" in traced
+    assert "$(UNTRACED:%=--ignore=%)" in traced
+    assert "--cov-fail-under=97" in traced
+    assert untraced.endswith("pytest -n 2 $(UNTRACED)")
 
 
 def test_every_chapter_can_be_stamped_for_the_deployment(tmp_path: Path) -> None:

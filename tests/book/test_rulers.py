@@ -252,9 +252,3 @@ def test_verdicts_are_counted(cells: list[NotebookNode], share: float) -> None:
 )
 def test_mentions_are_found_wherever_they_are(cell: NotebookNode) -> None:
     assert rule(page(cell), "x").mentions == 1
-
-
-def test_chapter_0_may_say_where_the_book_comes_from() -> None:
-    notebook = page(new_markdown_cell("It answers five public documents."))
-    assert rule(notebook, "00_reading_this_book").mentions == 0
-    assert rule(notebook, "01_recurrence").mentions == 1

@@ -404,7 +404,9 @@ def test_serving_needs_a_built_site(
 # What has no place in the API: one calls the command line, the other tells where modules went.
 NOT_FOR_READERS = {"transformer_lib.__main__", "transformer_lib.moved"}
 # Packages that are documented by their own names: their modules are entries of a catalogue.
-CATALOGUES = {"transformer_book.exercises", "transformer_book.mistakes"}
+CATALOGUES = {
+    "transformer_book.exercises", "transformer_book.live", "transformer_book.mistakes",
+}  # fmt: skip
 
 
 def modules_of(package: str) -> Iterator[str]:

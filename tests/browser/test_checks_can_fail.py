@@ -88,6 +88,10 @@ BROKEN = {
     ),
     "image without alt": ('<img src="data:image/gif;base64,R0lG">', "pictures are described"),
     "figure without a role": ("<svg><title>A figure</title></svg>", "pictures are described"),
+    "controls inside an image": (
+        '<svg role="img"><title>A figure</title><g tabindex="0"></g></svg>',
+        "pictures are described",
+    ),
     "figure without a name": ('<svg role="img"></svg>', "pictures are described"),
     "code without a button": ('<div class="highlight-python">x = 1</div>', "code can be copied"),
     "stays light": (

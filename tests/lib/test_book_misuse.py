@@ -121,6 +121,10 @@ FIGURES = [
         "bins=(0, inf, 2) must be (low, high, n) with low < high and n > 0",
     ),
     (plane({}), "arrows is empty; expected at least one arrow or point"),
+    (
+        lambda: plots.name_map({"a": (NAN, 1.0, "key")}, title="t"),
+        "'a' holds nan; expected finite numbers",
+    ),
     (plane({"k": (NAN, 1.0, "key")}), "'k' holds nan; expected finite numbers"),
     (
         plane({"k": (1.0, 1.0, "keys")}),

@@ -1,5 +1,6 @@
 """exercises: right answers pass, every known mistake is diagnosed, and nothing else passes."""
 
+import copy
 import dataclasses
 import math
 import re
@@ -41,6 +42,8 @@ def spoil(arguments):
 def copied(value):
     if isinstance(value, torch.Tensor):
         return value.clone()
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value)  # it may hold an argument
     if isinstance(value, tuple | list):
         return type(value)(copied(item) for item in value)
     return {k: copied(v) for k, v in value.items()} if isinstance(value, dict) else value
@@ -93,7 +96,7 @@ def test_mistakes_made_by_machine_are_refused(name):
 
 # counts, and what must not be taken for rounding
 COUNTS = [
-    ("tokens.best_pair", 1),
+    ("tokens.ways_to_cut", 1),
     ("recurrence.steps_until", 1),
     ("transformer.count", 1),
     ("masks.pairs", 1),

@@ -9,7 +9,15 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from transformer_book.figures import diagrams, landscapes, panels, plot_style, plots, sketches
+from transformer_book.figures import (
+    diagrams,
+    landscapes,
+    panels,
+    plot_style,
+    plots,
+    sketches,
+    unrolled,
+)
 from transformer_book.figures.pictures import INK, finish_svg
 from transformer_lib.config import Position, TransformerConfig
 
@@ -44,6 +52,9 @@ PICTURES = {
         {"a": ([1, 10], [1e-3, 1])}, title="L", x_label="x", y_label="y", log_x=True, log_y=True
     ),
     "bars": lambda: plots.bars({"a": [0.5, 0.5]}, names=NAMES, title="Bars", y_label="w"),
+    "name_map": lambda: plots.name_map(
+        {"a": (0.5, 0.3, "query"), "e": (0.5, 0.3, "query"), "b": (-0.4, 0.0, "key")}, title="M"
+    ),
     "plane": lambda: plots.plane(
         {"q": (1.0, 2.0, "query")},
         {"o": (-1.0, -0.5, "weight")},
@@ -94,6 +105,12 @@ PICTURES = {
     ),
     "two stacks": lambda: sketches.two_stacks([1, 1]),
     "storyboard": lambda: sketches.storyboard("ab", [("", "B", [0.1, 0.9])], title="Story"),
+    "chains": lambda: unrolled.word_chains(
+        ["a", "b", "c"], {"RNN": (True, False), "attention": (False, True)}, title="Chains"
+    ),
+    "one vector": lambda: unrolled.encoder_decoder("ab", "BA", attention=False, title="One"),
+    "all states": lambda: unrolled.encoder_decoder("ab", "BA", attention=True, title="All"),
+    "LSTM": unrolled.lstm_cell,
     "attention": lambda: diagrams.attention_diagram(n_queries=3, n_keys=5, d_head=4, d_value=2),
     "path": lambda: diagrams.tensor_path([("ids", "B T", (2, 6))], title="Path"),
     "encoder block": lambda: diagrams.block_diagram(TransformerConfig()),
@@ -313,11 +330,33 @@ def test_architecture_diagram_follows_the_configuration():
         (lambda: sketches.token_rows({"a": []}, title="t"), "at least one token"),
         (lambda: sketches.two_stacks([2, 2]), "encoder layers 0 to 1"),
         (lambda: sketches.storyboard("ab", [], title="t"), "at least one step"),
+        (lambda: unrolled.word_chains([], {"a": (True, True)}, title="t"), "at least one word"),
+        (lambda: unrolled.word_chains(["a"], {}, title="t"), "at least one network"),
+        (
+            lambda: unrolled.encoder_decoder("ab", "B", attention=True, title="t"),
+            "must have two words or more",
+        ),
     ],
 )
 def test_bad_input_gets_a_clear_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_chain_hands_its_states_on_and_attention_looks_at_all_of_them():
+    rows = {"RNN": (True, False), "both": (True, True), "attention": (False, True)}
+    for name, (chain, looks) in rows.items():
+        svg = unrolled.word_chains("abcd", {name: rows[name]}, title="Four").svg
+        heads = svg.count("Z")  # of arrows: one a word, and one from each state to the next
+        assert heads == 4 + 3 * chain
+        assert svg.count("<circle") == 3 * looks
+
+
+@pytest.mark.parametrize(("attention", "lines"), [(False, 1), (True, 3)])
+def test_without_attention_one_state_is_handed_over(attention, lines):
+    svg = unrolled.encoder_decoder("abc", "CBA", attention=attention, title="Three").svg
+    context = svg.count('stroke="#00735a" stroke-width="1.8"')  # the lines to and from it
+    assert context == lines + (1 if attention else 3)
 
 
 @pytest.mark.parametrize("position", get_args(Position))
@@ -326,3 +365,13 @@ def test_every_position_scheme_is_drawn_where_it_acts(position):
     added = position in ("sinusoidal", "learned")
     assert (f"+ {position} positions" in svg) == added
     assert (", in attention" in svg) == (position in ("rope", "alibi", "t5"))
+
+
+def test_names_at_the_same_place_are_moved_apart_and_told_where_they_were():
+    points = {"a": (0.5, 0.3, "query"), "e": (0.5, 0.3, "query"), "b": (-0.5, 0.0, "key")}
+    picture = plots.name_map(points, title="M")
+    found = re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>([aeb])</text>', picture.svg)
+    (ax, ay), (ex, ey), _ = [(float(x), float(y)) for x, y, _ in found]
+    assert [name for _, _, name in found] == ["a", "e", "b"]
+    assert math.hypot(ax - ex, ay - ey) > 9
+    assert picture.summary == "M: a (0.5, 0.3), e (0.5, 0.3), b (-0.5, 0.0)."

@@ -20,6 +20,7 @@ from transformer_book.recurrent import (
     RecurrentSeq2Seq,
     RNNCell,
     State,
+    open_forget_gate,
 )
 
 TORCH_CELLS = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -130,6 +131,25 @@ def test_an_lstm_with_an_open_forget_gate_keeps_its_cell_state():
         state = cell(draw(4, D), state)
     assert_close(state.cell, start.cell)
     assert_close(state.hidden, start.cell.tanh())
+
+
+@pytest.mark.parametrize("bias", [0.0, 3.0])
+def test_the_forget_gate_starts_where_it_is_told(bias):
+    network = Recurrent("lstm", D, DH).double()
+    open_forget_gate(network, bias)
+    with torch.no_grad():
+        network.cell.weight_ih.zero_()
+        network.cell.weight_hh.zero_()
+        network.cell.bias_ih.view(4, DH)[[0, 2, 3]] = -1e9  # nothing new comes in
+    start = first_state("lstm", 2)
+    after = network(draw(2, 3, D), state=start)[1]
+    assert_close(after.cell, start.cell * torch.sigmoid(torch.tensor(bias)).double() ** 3)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "gru"])
+def test_only_an_lstm_has_a_forget_gate(kind):
+    with pytest.raises(ValueError, match="expected an LSTM, which has a forget gate"):
+        open_forget_gate(Recurrent(kind, D, DH), 1.0)
 
 
 # ---------------------------------------------------------------- sequences

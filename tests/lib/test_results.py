@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 import torch
 
-from experiments import digits, surfaces
+from experiments import digits, memory, surfaces
 from experiments.common import ROOT, accuracy, card_text, modern_config, predictions
 from experiments.numbers import mistakes
 from transformer_book import datasets
@@ -34,7 +34,7 @@ def test_every_experiment_has_its_card():
     without |= {"lengths", "activations", "warmup", "surfaces", "dropout", "decoders"}
     without |= {"ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"}
     without |= {"patches", "scaling", "hardware", "precision", "addition", "paragraphs"}
-    without |= {"word_head"}
+    without |= {"word_head", "input_scale"}
     models = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
     assert set(CARDS) - without == set(WITH_MODEL) == models
     assert without <= set(CARDS)
@@ -127,11 +127,10 @@ def test_shakespeare_keeps_the_step_with_the_lowest_validation_loss():
 def test_recall_means_are_those_of_its_rows():
     rows = read_csv(RESULTS / "recall" / "results.csv")
     for name, value in CARDS["recall"]["metrics"].items():
-        kind, distance = name.split("_")[0], name.split("_")[-1]
         found = [
             float(row["accuracy"])
             for row in rows
-            if (row["model"], row["distance"]) == (kind, distance)
+            if name == f"{row['form']} {row['model']} at {row['distance']}".replace(" ", "_")
         ]
         assert len(found) == CARDS["recall"]["n_seeds"]
         assert sum(found) / len(found) == pytest.approx(value)
@@ -181,10 +180,12 @@ def test_a_card_sums_up_its_rows(name, metric, column, where):
     assert CARDS[name]["metrics"][metric] == pytest.approx(found, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["with", "without"])
-def test_the_card_of_memory_sums_up_its_copies(name):
-    found = mean_where("memory", "copying.csv", "letters", attention=name == "with", length=30)
-    metric = CARDS["memory"]["metrics"][f"letters_copied_at_30_{name}_attention"]
+@pytest.mark.parametrize(("attention", "width"), memory.COPIERS)
+def test_the_card_of_memory_sums_up_its_copies(attention, width):
+    where = {"attention": attention, "width": width, "length": 30}
+    found = mean_where("memory", "copying.csv", "letters", **where)
+    name = "with" if attention else "without"
+    metric = CARDS["memory"]["metrics"][f"letters_copied_at_30_{name}_attention_{width}"]
     assert metric == pytest.approx(found, abs=1e-4)
 
 

@@ -65,11 +65,12 @@ def execute(path: Path) -> tuple[NotebookNode, float]:
 
 
 def kernel_environment() -> dict[str, str]:
-    """The variables of the kernels: offline, and no debugger messages on stderr."""
+    """The variables of the kernels: offline, no debugger messages on stderr, static figures."""
     return {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "TRANSFORMER_BOOK_STATIC": "1",  # a live figure's scripts are not stored
     }
 
 

@@ -170,6 +170,13 @@ def _check_description(picture: str, summary: str) -> Iterator[Trouble]:
         )
 
 
+def check_live(cell: NotebookNode) -> Iterator[Trouble]:
+    """A live figure is stored as its static picture: a change of its scripts changes no page."""
+    for output in cell.outputs:
+        if "<iframe" in str(output.get("data", {}).get("text/html", "")):
+            yield "stores the live form of a figure", RERUN
+
+
 def check_traces_of_a_machine(cell: NotebookNode) -> Iterator[Trouble]:
     """Addresses and absolute paths are different on every machine."""
     text = "\n".join(_texts(cell.outputs))
@@ -196,6 +203,7 @@ CODE_CHECKS: tuple[Callable[[NotebookNode], Iterator[Trouble]], ...] = (
     check_weight,
     check_formats,
     check_alt_text,
+    check_live,
     check_traces_of_a_machine,
 )
 

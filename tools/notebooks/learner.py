@@ -18,7 +18,7 @@ from .model import BOOK, ROOT, NotebookError, code_cells, find_notebooks, load, 
 
 FOLDER = ROOT / "_build" / "learner"
 # What the notebooks read, and what `pip install .` needs.
-FROM_BOOK = ("data", "results", "references.bib")
+FROM_BOOK = ("data", "results", "references.bib", "_static/book.css", "_static/live")
 FROM_ROOT = (
     *("transformer_lib", "transformer_book", "pyproject.toml", "setup.py"),
     *("requirements-weights.txt", "LICENSE", "LICENSE-TEXT.md"),
@@ -92,6 +92,7 @@ def _make_room(folder: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*", "__pycache__"))
     else:

@@ -153,7 +153,6 @@ CULPRIT = re.compile(
 )
 # Checked by eye: words that look like a culprit and are none, and the few that may speak of them.
 EXCEPTIONS = {
-    "00_reading_this_book": ("five public documents",),
     "glossary": ("erratum", "five documents", "X-A11"),
 }
 

@@ -1,199 +1,184 @@
 """Exercises of chapter 02, From text to tensors."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.checking import Exercise, UnfitError, random_inputs
 
 Symbols = Sequence[int]
-Merges = Sequence[tuple[int, int, int]]
 
-
-Pairs = dict[tuple[int, int], int]
-
-
-def _pair_counts(words: Sequence[Symbols], counts: Sequence[int]) -> Pairs:
-    pairs: Pairs = {}
-    for word, n in zip(words, counts, strict=True):
-        for pair in pairwise(word):
-            pairs[pair] = pairs.get(pair, 0) + n
-    return pairs
-
-
-def _single_symbols(words: Sequence[Symbols], counts: Sequence[int]) -> int:
-    symbols: Counter[int] = Counter()
-    for word, n in zip(words, counts, strict=True):
-        for symbol in word:
-            symbols[symbol] += n
-    return max(symbols.values())
-
-
-def _words_with_the_pair(words: Sequence[Symbols], counts: Sequence[int]) -> int:
-    once = [sorted(set(pairwise(word))) for word in words]
-    pairs: Counter[tuple[int, int]] = Counter()
-    for found, n in zip(once, counts, strict=True):
-        for pair in found:
-            pairs[pair] += n
-    return max(pairs.values())
-
-
-def _best_pair(words: Sequence[Symbols], counts: Sequence[int]) -> int:
-    return max(_pair_counts(words, counts).values())
-
-
-def _most_frequent_pair(words: Sequence[Symbols], counts: Sequence[int]) -> tuple[int, int]:
-    pairs = _pair_counts(words, counts)
-    return max(pairs, key=lambda pair: pairs[pair])
-
-
-def _across_words(words: Sequence[Symbols], counts: Sequence[int]) -> int:
-    text = [word for word, n in zip(words, counts, strict=True) for _ in range(n)]
-    return max(Counter(pairwise(chain.from_iterable(text))).values())
-
-
-def _unordered(words: Sequence[Symbols], counts: Sequence[int]) -> int:
-    both: Counter[tuple[int, ...]] = Counter()
-    for pair, n in _pair_counts(words, counts).items():
-        both[tuple(sorted(pair))] += n
-    return max(both.values())
-
-
-BEST_PAIR = Exercise(
-    reference=_best_pair,
-    inputs=[
-        ([[1, 2, 3, 1, 2], [2, 3], [3, 1, 4]], [2, 5, 3]),
-        ([[7, 8, 7, 8, 7, 8], [8, 8, 9]], [4, 1]),
-        ([[9], [1, 2], [6, 1, 2]], [7, 2, 3]),  # a word of one symbol has no pair
-    ],
+BITS_PER_BYTE = Exercise(
+    reference=lambda loss, n_tokens, n_bytes: loss * n_tokens / n_bytes / math.log(2),
+    inputs=[(3.2, 1_000, 4_000), (2.5, 2_000, 6_000), (0.7, 5, 5)],
     mistakes={
-        "Every word was counted once; a word that occurs 5 times brings its pairs 5 times.": (
-            lambda words, counts: _best_pair(words, [1] * len(words))
+        "These are nats per byte; a bit is ln 2 = 0.69 nats, so divide by it.": (
+            lambda loss, n_tokens, n_bytes: loss * n_tokens / n_bytes
         ),
-        "A pair that stands twice in a word counts twice.": _words_with_the_pair,
-        "These are single symbols; count pairs of neighbours.": _single_symbols,
-        "That is the number of all pairs; return the count of the most frequent one.": (
-            lambda words, counts: sum(_pair_counts(words, counts).values())
+        "A nat is more than a bit, so there are more bits than nats: divide by ln 2.": (
+            lambda loss, n_tokens, n_bytes: loss * n_tokens / n_bytes * math.log(2)
         ),
-        "That is the number of different pairs; return the count of the most frequent one.": (
-            lambda words, counts: len(_pair_counts(words, counts))
+        "These are bits per token; divide by the bytes that a token has.": (
+            lambda loss, n_tokens, n_bytes: loss / math.log(2)
         ),
-        "The order matters: (a, b) and (b, a) are different pairs.": _unordered,
-        "That is the pair itself; return how often it occurs.": _most_frequent_pair,
-        "The end of a word and the beginning of the next are no pair: count in each word alone.": (
-            _across_words
+        "That multiplies by the bytes a token has; a longer token spreads its loss over more.": (
+            lambda loss, n_tokens, n_bytes: loss * n_bytes / n_tokens / math.log(2)
+        ),
+        "That is the loss of the whole text in bits; divide by its bytes.": (
+            lambda loss, n_tokens, n_bytes: loss * n_tokens / math.log(2)
         ),
     },
     hints=(
-        "Count every pair of neighbours in every word, then look for the largest count.",
-        "Each word brings its pairs as often as it occurs. Keep the sums in a `Counter`, with the "
-        "pair `(a, b)` as key.",
-        "The neighbours of a word are `pairwise(word)`, or `zip(word, word[1:])`. Add n to each of "
-        "them and return `max(pairs.values())`.",
+        "What does the whole text cost, in nats? And how many bytes share that cost?",
+        "`n_tokens` tokens cost `loss` nats each. A bit is ln 2 nats.",
+        "`loss * n_tokens / n_bytes` is in nats per byte; divide it by `math.log(2)`.",
     ),
 )
 
 
-def _cut(symbols: Symbols, merges: Merges) -> list[int]:
-    for merge in merges:
-        symbols = _merge_all(symbols, merge)
-    return list(symbols)
+def _letters(pieces: object) -> list[int]:
+    """Write a list of texts as numbers, so that it can be compared; 0 ends a text."""
+    if not isinstance(pieces, list | tuple) or not all(isinstance(p, str) for p in pieces):
+        raise UnfitError("Return a list of texts.")
+    return [number for piece in pieces for number in [*map(ord, piece), 0]]
 
 
-def _merge_all(symbols: Symbols, merge: tuple[int, int, int]) -> list[int]:
-    first, second, new = merge
-    merged: list[int] = []
-    for symbol in symbols:
-        if merged and (merged[-1], symbol) == (first, second):
-            merged[-1] = new
-        else:
-            merged.append(symbol)
-    return merged
+def _group_digits(number: str) -> list[str]:
+    first = len(number) % 3
+    groups = [number[start : start + 3] for start in range(first, len(number), 3)]
+    return [number[:first], *groups] if first else groups
 
 
-def _only_the_first(symbols: Symbols, merges: Merges) -> list[int]:
-    word = list(symbols)
-    for first, second, new in merges:
-        for place in range(len(word) - 1):
-            if (word[place], word[place + 1]) == (first, second):
-                word[place : place + 2] = [new]
-                break
-    return word
+GROUP_DIGITS = Exercise(
+    reference=_group_digits,
+    inputs=[("1234567",), ("84",), ("198400",), ("9",), ("12345",)],
+    mistakes={
+        "These groups start from the left; the short group must come first.": (
+            lambda number: [number[start : start + 3] for start in range(0, len(number), 3)]
+        ),
+        "A number whose digits come out even has an empty group in front.": (
+            lambda number: [number[: len(number) % 3], *_group_digits(number[len(number) % 3 :])]
+        ),
+        "The groups are in the wrong order: put the last three digits last.": (
+            lambda number: _group_digits(number)[::-1]
+        ),
+        "The digits within a group are turned round.": (
+            lambda number: [group[::-1] for group in _group_digits(number)]
+        ),
+        "These are single digits; group them by threes.": (list),
+    },
+    measure=_letters,
+    hints=(
+        "How long is the first group of a number with 7 digits? With 5? With 6?",
+        "All groups but the first have three digits; the first has what is left over by 3, or "
+        "three if nothing is.",
+        "Start at `first = len(number) % 3` and go on in steps of 3, "
+        "`range(first, len(number), 3)`; put `number[:first]` in front if it is not empty.",
+    ),
+)
 
 
-def _from_the_left(symbols: Symbols, merges: Merges) -> list[int]:
-    """Merge whatever fits at the first place where something fits."""
-    table = {(first, second): new for first, second, new in merges}
-    word = list(symbols)
-    place = 0
-    while place < len(word) - 1:
-        pair = (word[place], word[place + 1])
-        if pair in table:
-            word[place : place + 2] = [table[pair]]
-            place = 0
-        else:
-            place += 1
-    return word
+def _stream(tokens: Sequence[bytes]) -> list[str]:
+    shown, n_shown = [], 0
+    for n in range(1, len(tokens) + 1):
+        text = b"".join(tokens[:n]).decode(errors="ignore")  # without a half character at the end
+        shown.append(text[n_shown:])
+        n_shown = len(text)
+    return shown
 
 
-def _from_the_right(symbols: Symbols, merges: Merges) -> list[int]:
-    turned = _cut(list(reversed(symbols)), [(b, a, new) for a, b, new in merges])
-    return list(reversed(turned))
+def _all_or_nothing(tokens: Sequence[bytes]) -> list[str]:
+    shown, waiting = [], b""
+    for token in tokens:
+        waiting += token
+        try:
+            shown.append(waiting.decode())
+            waiting = b""
+        except UnicodeDecodeError:
+            shown.append("")
+    return shown
 
 
-def _keeps_both(symbols: Symbols, merges: Merges) -> list[int]:
-    word = list(symbols)
-    for first, second, new in merges:
-        merged: list[int] = []
-        for symbol in word:
-            known = bool(merged) and (merged[-1], symbol) == (first, second)
-            merged.extend([new, symbol] if known else [symbol])
-        word = merged
-    return word
-
-
-CUT = Exercise(
-    reference=_cut,
+STREAM = Exercise(
+    reference=_stream,
     inputs=[
-        ([1, 2, 3, 2, 3], [(2, 3, 10), (1, 2, 11), (1, 10, 12)]),
-        ([5, 5, 5, 6], [(5, 6, 20), (5, 5, 21)]),
-        ([1, 2, 1, 2, 4], [(1, 2, 30), (30, 30, 31), (31, 4, 32)]),
-        ([8, 8, 8, 8, 8], [(8, 8, 40), (40, 8, 41), (8, 40, 42)]),
-        ([6, 7, 6, 9], [(6, 9, 50), (7, 6, 51), (6, 7, 52)]),
+        ([b"na", b"\xc3", b"\xaf", b"ve"],),
+        ([b"5 ", b"\xe2", b"\x82", b"\xac", b" or", b" \xe2\x82", b"\xac"],),
+        ([b"rain", b"y"],),
     ],
     mistakes={
-        "The merges were applied in the order of the places in the word; the order in which they "
-        "were learned decides.": _from_the_left,
-        "Each merge was applied at one place only; a pair may stand in a word several times.": (
-            _only_the_first
+        "Each token was decoded alone; keep bytes that are no whole character for the next.": (
+            lambda tokens: [token.decode(errors="replace") for token in tokens]
         ),
-        "The merges were applied last first; begin with the one that was learned first.": (
-            lambda symbols, merges: _cut(symbols, list(reversed(merges)))
+        "Bytes that are no whole character were thrown away; keep them for the next token.": (
+            lambda tokens: [token.decode(errors="ignore") for token in tokens]
         ),
-        "Nothing was merged: these are the symbols as they came.": (
-            lambda symbols, merges: list(symbols)
+        "What was shown once is shown again: show only what is new.": (
+            lambda tokens: list(accumulate(_stream(tokens)))
         ),
-        "The order within a pair matters: `a` stands on the left of `b`.": (
-            lambda symbols, merges: _cut(symbols, [(b, a, new) for a, b, new in merges])
+        "A token can hold whole characters and the beginning of another: show the whole ones at "
+        "once.": _all_or_nothing,
+        "Nothing comes before the end; show a character as soon as it is whole.": (
+            lambda tokens: [*[""] * (len(tokens) - 1), b"".join(tokens).decode()]
         ),
-        "Only the first merge was applied; go on with the others.": (
-            lambda symbols, merges: _cut(symbols, merges[:1])
+        "Give one text for each token, an empty one where no character is whole yet.": (
+            lambda tokens: [text for text in _stream(tokens) if text]
         ),
-        "Where a symbol could belong to two pairs, the left pair takes it: go from left to "
-        "right.": _from_the_right,
-        "Both symbols are still there: `new` takes the place of `a` and of `b`.": _keeps_both,
+    },
+    measure=_letters,
+    hints=(
+        "A token may end in the middle of a character. What has to be remembered until the next?",
+        "Decode all bytes that have come so far, without a half character at their end, and show "
+        "what is new in it.",
+        'Half a character is left out by `b"".join(tokens[:n]).decode(errors="ignore")`; remember '
+        "how many characters were shown before.",
+    ),
+)
+
+
+def _ways_to_cut(word: str, pieces: Sequence[str]) -> int:
+    ways = [1]  # of the first 0 letters, 1, 2, ...
+    for end in range(1, len(word) + 1):
+        starts = [end - len(piece) for piece in pieces if word[:end].endswith(piece)]
+        ways.append(sum(ways[start] for start in starts))
+    return ways[-1]
+
+
+def _without_the_word(word: str, pieces: Sequence[str]) -> int:
+    return _ways_to_cut(word, [piece for piece in pieces if piece != word])
+
+
+WAYS_TO_CUT = Exercise(
+    reference=_ways_to_cut,
+    inputs=[
+        ("trainy", ["t", "r", "ai", "n", "y", "tr", "rai", "rain", "train", "ny"]),
+        ("aaaaa", ["a", "aa", "aaa"]),
+        ("rain", ["rain", "ra", "in"]),
+        ("snow", ["s", "no"]),
+        ("banana", ["ba", "na", "ban", "ana", "an", "a"]),
+    ],
+    mistakes={
+        "The whole word is a piece as well, and a cut into one.": _without_the_word,
+        "That is how many pieces occur in the word; count the ways to write all of it.": (
+            lambda word, pieces: sum(piece in word for piece in pieces)
+        ),
+        "All cuts were counted, also into letters that are no pieces.": (
+            lambda word, pieces: 2 ** (len(word) - 1)
+        ),
+        "The longest pieces alone make one cut; count the others, too.": (
+            lambda word, pieces: min(1, _ways_to_cut(word, pieces))
+        ),
     },
     hints=(
-        "Two loops: one over the merges, in their order, and inside it one over the word.",
-        "Build a new list from left to right. Whenever its last symbol and the next one are the "
-        "pair `a, b`, the last symbol becomes `new`; otherwise the next one is added.",
-        "The test inside is `if merged and (merged[-1], symbol) == (a, b):`, then "
-        "`merged[-1] = new`. The result of one merge is the word for the next.",
+        "How many ways are there for the first letter alone? For the first two, if you know that?",
+        "Keep a list: the ways for the first 0 letters (one: nothing), for 1, for 2, and so on. "
+        "The last piece of a cut ends where the letters end.",
+        "For each `end` add up `ways[end - len(piece)]` over the pieces with "
+        "`word[:end].endswith(piece)`.",
     ),
 )
 

@@ -275,6 +275,54 @@ def plane(
         return picture_of(figure, title, f"{title}: " + "; ".join(parts) + ".")
 
 
+def name_map(points: Mapping[str, tuple[float, float, str]], *, title: str) -> Picture:
+    """Write names at their places in a plane, such as the two main directions of a table.
+
+    Names that would cover each other are moved apart.
+
+    Args:
+        points: for each name x, y and its role (a key of ``pictures.ROLES``).
+        title: a short name for the picture.
+
+    Returns:
+        The picture; its sentence gives the places to one decimal.
+
+    Raises:
+        ValueError: if there is no point, a number is not finite, or there is no such role.
+
+    Example:
+        >>> name_map({"a": (0.5, 0.26, "query"), "b": (-0.5, 0, "key")}, title="Two").summary
+        'Two: a (0.5, 0.3), b (-0.5, 0.0).'
+    """
+    x_limits, y_limits = _limits([*points.items()])
+    across = x_limits[1] - x_limits[0]
+    places = _apart(as_array([place[:2] for place in points.values()]), 0.042 * across)
+    height = 4.4 * (y_limits[1] - y_limits[0]) / across
+    with styled_axes(5.0, min(height, 4.8)) as (figure, axes):
+        axis = axes[0]
+        axis.set(xlim=x_limits, ylim=y_limits, aspect="equal")
+        axis.axhline(0, color=MUTED, linewidth=0.8)
+        axis.axvline(0, color=MUTED, linewidth=0.8)
+        for (name, (_, _, role)), (x, y) in zip(points.items(), places, strict=True):
+            font = {"color": ROLES[role][0], "size": 13, "weight": "bold"}
+            axis.text(x, y, name, fontdict=font, ha="center", va="center")
+        axis.set_title(title, pad=10)
+        told = (f"{n} ({written(x, 1)}, {written(y, 1)})" for n, (x, y, _) in points.items())
+        return picture_of(figure, title, f"{title}: {', '.join(told)}.")
+
+
+def _apart(places: NDArray[np.float64], distance: float) -> NDArray[np.float64]:
+    """Push places apart until they have the distance, or forty times."""
+    places = places + np.linspace(0, 0.01 * distance, len(places))[:, None]  # no two are equal
+    for _ in range(40):
+        gaps = places[:, None] - places
+        lengths = np.linalg.norm(gaps, axis=-1)
+        np.fill_diagonal(lengths, np.inf)
+        push = np.clip(distance - lengths, 0, None) / np.maximum(lengths, 1e-9)
+        places = places + 0.5 * (push[..., None] * gaps).sum(axis=1)
+    return places
+
+
 def _draw_heatmap(
     axis: Axes,
     matrix: NDArray[np.float64],
