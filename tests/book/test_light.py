@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from base64 import b64encode
 from pathlib import Path
 from types import ModuleType
 
@@ -104,15 +105,29 @@ def test_pages_that_only_lead_on_and_templates_stay_as_they_are(site: Path) -> N
     assert (site / "_static/macros.html").read_text(encoding="utf-8") == "{{ a template }}"
 
 
-def test_fonts_for_formulas_are_fetched_ahead_only_where_there_are_some(tmp_path: Path) -> None:
+def test_the_code_font_is_fetched_ahead_only_where_there_is_code(tmp_path: Path) -> None:
     (tmp_path / "_static").mkdir()
     (tmp_path / "_static/theme.css").write_text("a{b:c}", encoding="utf-8")
     sheet = '<link rel="stylesheet" href="_static/theme.css" />'
     (tmp_path / "plain.html").write_text(sheet, encoding="utf-8")
-    (tmp_path / "formula.html").write_text(f'{sheet}<b class="katex">', encoding="utf-8")
+    (tmp_path / "code.html").write_text(f"{sheet}<code>", encoding="utf-8")
     lighten(tmp_path)
-    assert "KaTeX" not in (tmp_path / "plain.html").read_text(encoding="utf-8")
-    assert "KaTeX_Main" in (tmp_path / "formula.html").read_text(encoding="utf-8")
+    assert "jetbrains-mono" not in (tmp_path / "plain.html").read_text(encoding="utf-8")
+    assert "jetbrains-mono" in (tmp_path / "code.html").read_text(encoding="utf-8")
+
+
+def test_fonts_of_formulas_are_inside_the_sheet_that_asks_for_them(tmp_path: Path) -> None:
+    (tmp_path / "_static/katex/fonts").mkdir(parents=True)
+    (tmp_path / "_static/katex/fonts/KaTeX_Main-Regular.woff2").write_bytes(b"letters")
+    names = ("KaTeX_Main-Regular", "KaTeX_Size1-Regular")
+    faces = "".join(f"@font-face{{src:url(fonts/{name}.woff2)}}" for name in names)
+    (tmp_path / "_static/katex/katex.css").write_text(faces, encoding="utf-8")
+    sheet = '<link rel="stylesheet" href="_static/katex/katex.css" />'
+    (tmp_path / "page.html").write_text(sheet, encoding="utf-8")
+    lighten(tmp_path)
+    (sheet,) = joined(tmp_path, "page.html", "css")
+    assert sheet.count(f"url(data:font/woff2;base64,{b64encode(b'letters').decode()})") == 1
+    assert sheet.count("url(katex/fonts/KaTeX_Size1-Regular.woff2)") == 1
 
 
 def test_only_fonts_that_are_asked_for_ahead_are_optional(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -22,10 +23,19 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
+class LateFonts(QuietHandler):
+    """Serves fonts as a slow line does: after the rest of the page."""
+
+    def do_GET(self) -> None:
+        if self.path.endswith(".woff2"):
+            time.sleep(1.5)
+        super().do_GET()
+
+
 @contextmanager
-def serve(folder: Path) -> Iterator[str]:
+def serve(folder: Path, handling: type[QuietHandler] = QuietHandler) -> Iterator[str]:
     """Serve a folder on a free port of the loopback interface; yields its origin."""
-    handler = partial(QuietHandler, directory=str(folder))
+    handler = partial(handling, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from browser_checks import PHONE, Traffic, settle
+from browser_checks import DESKTOP, PHONE, Traffic, jumps, settle
 from built_site import CHAPTER_03, SITE
+from local_site import LateFonts, serve
 from playwright.sync_api import BrowserContext, Page, expect
 
 Style = dict[str, str]
@@ -37,6 +38,17 @@ def test_chapter_03_has_formulas_and_figures(chapter: Page) -> None:
     assert chapter.locator(".katex").count() >= 5
     assert chapter.locator("article svg[role=img]").count() >= 1
     assert chapter.locator("button.copybtn").count() >= 5
+
+
+def test_formulas_do_not_jump_when_fonts_come_late(context: BrowserContext) -> None:
+    """Late letters of its formulas once moved this page's first screen by 0.044."""
+    page = context.new_page()
+    page.set_viewport_size(DESKTOP)
+    with serve(SITE, LateFonts) as origin:
+        page.goto(f"{origin}/book/04b_scores_in_training.html")
+        settle(page)
+        assert page.locator(".katex").count() >= 5
+        assert not jumps(page)
 
 
 def test_search_finds_softmax_in_chapter_03(chapter: Page) -> None:

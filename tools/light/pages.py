@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -36,9 +37,13 @@ FONTS_AHEAD = {
     "fonts/source-sans-3-latin-wght-italic.woff2": "<td><p><em>",
     "fonts/jetbrains-mono-latin-wght-normal.woff2": "<code",
     "fonts/jetbrains-mono-latin-wght-italic.woff2": '<span class="c1">',
-    "katex/fonts/KaTeX_Main-Regular.woff2": 'class="katex"',
-    "katex/fonts/KaTeX_Math-Italic.woff2": 'class="katex"',
 }
+# No other font has the widths of a formula: a line with one would jump when its letters came late.
+# These two, which nearly all formulas need, are inside the style sheet, there at the first paint.
+FONTS_INSIDE = (
+    "katex/fonts/KaTeX_Main-Regular.woff2",
+    "katex/fonts/KaTeX_Math-Italic.woff2",
+)
 # From a folder on the reader's disk, browsers refuse to load ahead; there, fonts may come late.
 _ASK_AHEAD = """<script>
   (() => {
@@ -129,8 +134,17 @@ class Lightener:
         if tuple(sheets) not in self._joined:
             whole = (whole_sheet(sheet, self.root / "_static") for sheet in sheets)
             css = "".join(used_part(without_icon_font(css), self.used) for css in whole)
-            self._joined[tuple(sheets)] = self._written(_FONT_FACE.sub(_optional, css), "css")
+            css = self._with_fonts(_FONT_FACE.sub(_optional, css))
+            self._joined[tuple(sheets)] = self._written(css, "css")
         return self._joined[tuple(sheets)]
+
+    def _with_fonts(self, css: str) -> str:
+        """Put the fonts of formulas into a sheet that asks for them."""
+        for font in FONTS_INSIDE:
+            if (link := f"url({font})") in css:
+                data = b64encode((self.root / "_static" / font).read_bytes()).decode()
+                css = css.replace(link, f"url(data:font/woff2;base64,{data})")
+        return css
 
     def _script(self, scripts: list[Path]) -> str:
         """Write one script for several, in their order, and return its name."""
