@@ -42,7 +42,7 @@ from transformer_book.exercises.checking import Answer, Exercise, Verdict, judge
 
 EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,
-    "reading.mixes_tokens": reading.MIXES_TOKENS,
+    "reading.directions": reading.DIRECTIONS,
     "reading.table_module": reading.TABLE_MODULE,
     "tokens.bits_per_byte": tokens.BITS_PER_BYTE,
     "tokens.group_digits": tokens.GROUP_DIGITS,

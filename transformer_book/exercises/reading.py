@@ -58,8 +58,11 @@ SCORE_SHAPE = Exercise(
 )
 
 
-def _mixes_tokens(module: Module, x: Tensor) -> bool:
-    return _mixes(module, x, _nudge(x))
+Directions = tuple[bool, bool]
+
+
+def _directions(module: Module, x: Tensor) -> Directions:
+    return _read(_moved(module, x, _nudge(x)))
 
 
 def _nudge(x: Tensor) -> Tensor:
@@ -67,106 +70,145 @@ def _nudge(x: Tensor) -> Tensor:
     return random_inputs(x.shape[2:])[0]
 
 
-def _mixes(module: Module, x: Tensor, nudge: Tensor) -> bool:
-    return any(_moves_others(module, x, place, nudge) for place in range(x.shape[1]))
-
-
-def _moves_others(module: Module, x: Tensor, place: int, nudge: Tensor) -> bool:
-    """Whether a change of one position moves the output at another."""
-    moved = _moved(module, x, place, nudge)
-    moved[place] = False
-    return bool(moved.any())
-
-
-def _moved(module: Module, x: Tensor, place: int, nudge: Tensor) -> Tensor:
-    """At which positions the output moves when one position of the input is changed."""
-    changed = x.clone()
-    changed[:, place] += nudge
-    return ~torch.isclose(module(changed), module(x)).all(dim=-1)[0]
-
-
-def _counts_itself(module: Module, x: Tensor) -> bool:
-    return any(bool(_moved(module, x, t, _nudge(x)).any()) for t in range(x.shape[1]))
-
-
-def _one_place(module: Module, x: Tensor, place: int) -> bool:
-    return _moves_others(module, x, place % x.shape[1], _nudge(x))
-
-
-def _one_feature(module: Module, x: Tensor, feature: int) -> bool:
-    nudge = torch.zeros_like(x[0, 0])
-    nudge[feature] = 1.0
-    return _mixes(module, x, nudge)
-
-
-def _without_abs(module: Module, x: Tensor) -> bool:
-    nudge = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
+def _moved(module: Module, x: Tensor, nudge: Tensor) -> Tensor:
+    """Which outputs (rows) move when an input (column) is changed by the nudge."""
+    columns = []
     for place in range(x.shape[1]):
         changed = x.clone()
         changed[:, place] += nudge
-        grown = (module(changed) - module(x)).amax(dim=-1)[0]
-        grown[place] = 0
-        if grown.max() > 1e-6:
-            return True
-    return False
+        columns.append(~torch.isclose(module(changed), module(x)).all(dim=-1)[0])
+    return torch.stack(columns, dim=1)
+
+
+def _read(moved: Tensor) -> Directions:
+    """Whether an output reads an earlier input, and whether one reads a later input."""
+    return bool(moved.tril(-1).any()), bool(moved.triu(1).any())
+
+
+def _with(nudge: Callable[[Tensor], Tensor]) -> Callable[[Module, Tensor], Directions]:
+    """An answer that changes a token by another nudge."""
+    return lambda module, x: _read(_moved(module, x, nudge(x)))
+
+
+def _from(see: Callable[[Tensor], Tensor]) -> Callable[[Module, Tensor], Directions]:
+    """An answer that sees the whole matrix in another way."""
+    return lambda module, x: _read(see(_moved(module, x, _nudge(x))))
+
+
+def _one_feature(x: Tensor, feature: int) -> Tensor:
+    nudge = torch.zeros_like(x[0, 0])
+    nudge[feature] = 1.0
+    return nudge
+
+
+def _columns(moved: Tensor, *places: int) -> Tensor:
+    """Only some inputs were changed."""
+    kept = torch.zeros_like(moved)
+    kept[:, places] = moved[:, places]
+    return kept
+
+
+def _neighbours(moved: Tensor) -> Tensor:
+    return moved.triu(-1).tril(1)
+
+
+def _with_itself(module: Module, x: Tensor) -> Directions:
+    moved = _moved(module, x, _nudge(x))
+    return bool(moved.tril().any()), bool(moved.triu().any())
+
+
+def _same_for_both(module: Module, x: Tensor) -> Directions:
+    mixes = any(_directions(module, x))
+    return mixes, mixes
+
+
+def _all_of_them(module: Module, x: Tensor) -> Directions:
+    lower = torch.ones(x.shape[1], x.shape[1]).tril(-1).bool()
+    moved = _moved(module, x, _nudge(x))
+    return bool(moved[lower].all()), bool(moved[lower.T].all())
+
+
+def _without_abs(module: Module, x: Tensor) -> Directions:
+    nudge = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
+    columns = []
+    for place in range(x.shape[1]):
+        changed = x.clone()
+        changed[:, place] += nudge
+        columns.append((module(changed) - module(x)).amax(dim=-1)[0] > 1e-6)
+    return _read(torch.stack(columns, dim=1))
+
+
+def _measure_truths(found: object) -> object:
+    parts = found if isinstance(found, tuple | list) else ()
+    if any(torch.as_tensor(part).dtype != torch.bool for part in parts):
+        raise UnfitError("Return two truth values: whether anything moves, not how far.")
+    return found
 
 
 _TOKENS = random_inputs((1, 5, 3))[0]
 
-MIXES_TOKENS = Exercise(
-    reference=_mixes_tokens,
+DIRECTIONS = Exercise(
+    reference=_directions,
     inputs=[
         (torch.tanh, _TOKENS),
-        (lambda x: x.cumsum(dim=1), _TOKENS),  # mixes forwards only
-        (lambda x: x.flip(1).cumsum(dim=1).flip(1), _TOKENS),  # mixes backwards only
+        (lambda x: x.cumsum(dim=1), _TOKENS),
+        (lambda x: x.flip(1).cumsum(dim=1).flip(1), _TOKENS),
+        (lambda x: x.softmax(dim=1), _TOKENS),  # each from all
         (lambda x: x - x.mean(dim=-1, keepdim=True), _TOKENS),
         (lambda x: (x - x.mean(dim=-1, keepdim=True)).cumsum(dim=1), _TOKENS),
         (lambda x: x[:, [0, 3, 2, 1, 4]], _TOKENS),  # neither the first place nor the last mixes
         (lambda x: x[:, [0, 1, 2, 4, 4]], _TOKENS),  # only the last place is read by another
+        (lambda x: x[:, [0, 0, 2, 3, 4]], _TOKENS),  # only a neighbour reads
+        (lambda x: x[:, [0, 1, 0, 3, 4]], _TOKENS),  # only one that is no neighbour
         (lambda x: x[..., :1].cumsum(dim=1), _TOKENS),  # reads the first feature only
         (lambda x: -x[..., -1:].cumsum(dim=1), _TOKENS),  # the last one only, turned round
         (lambda x: x * x.flip(1), _TOKENS),  # the size of a token decides how far another moves
         (torch.zeros_like, _TOKENS),
     ],
+    returns=("earlier", "later"),
+    measure=_measure_truths,
     mistakes={
-        "It says yes whenever the output changes at all; look only at the positions that were "
-        "not touched.": _counts_itself,
-        "It misses modules that mix backwards only: change every position in turn.": (
-            lambda module, x: _one_place(module, x, 0)
+        "The two are swapped: an output that reads an earlier input stands below the diagonal, "
+        "since rows are outputs and columns are inputs.": _from(lambda moved: moved.mT),
+        "A position may read itself: leave the diagonal out.": _with_itself,
+        "It gives the same answer twice: which side of the diagonal is not zero?": _same_for_both,
+        "One output that reads an earlier input is enough; not all of them have to.": _all_of_them,
+        "It changes the first position only: change every one in turn.": (
+            _from(lambda moved: _columns(moved, 0))
         ),
-        "It misses modules that mix forwards only: change every position in turn.": (
-            lambda module, x: _one_place(module, x, -1)
+        "It changes the last position only: change every one in turn.": (
+            _from(lambda moved: _columns(moved, -1))
         ),
         "It changes the first and the last position; one in between may be the only one that "
-        "others read.": lambda module, x: _one_place(module, x, 0) or _one_place(module, x, -1),
+        "others read.": _from(lambda moved: _columns(moved, 0, -1)),
+        "It looks at direct neighbours only; tokens further away count, too.": _from(_neighbours),
         "It adds the same number to all features, and a norm does not notice that.": (
-            lambda module, x: _mixes(module, x, torch.ones_like(x[0, 0]))
+            _with(lambda x: torch.ones_like(x[0, 0]))
         ),
         "It changes the first feature only; change all of them, each by another number.": (
-            lambda module, x: _one_feature(module, x, 0)
+            _with(lambda x: _one_feature(x, 0))
         ),
         "It changes the last feature only; change all of them, each by another number.": (
-            lambda module, x: _one_feature(module, x, -1)
+            _with(lambda x: _one_feature(x, -1))
         ),
         "It misses outputs that fall: compare absolute values.": _without_abs,
         "It always says no: is the changed position the only one that is compared?": (
-            lambda module, x: False
+            lambda module, x: (False, False)
         ),
         "It always says yes: does it compare an output with itself, or with the input?": (
-            lambda module, x: True
+            lambda module, x: (True, True)
         ),
-        "True and False are swapped: True means that it mixes.": (
-            lambda module, x: not _mixes_tokens(module, x)
+        "True and False are swapped: True means that such an input is read.": (
+            lambda module, x: tuple(not one for one in _directions(module, x))
         ),
     },
     hints=(
-        "Change one position of the input. Which positions of the output may move if the module "
-        "works on each token alone?",
-        "Do that for every position in turn: a module may mix in one direction only. Leave the "
-        "position that you changed out of the comparison, and change its features by different "
-        "numbers.",
-        "Compare `(module(changed) - module(x)).abs()`, where `changed = x.clone()` and one "
-        "position of it, `changed[:, place]`, has got other numbers.",
+        "What does the matrix of `influence` look like for a part that treats each token alone? "
+        "Where would a number appear if output 2 read input 0?",
+        "Rows are outputs, columns are inputs. An earlier input has the smaller number: its "
+        "column stands to the left of the diagonal.",
+        "`influence(module, x).tril(-1)` keeps what lies below the diagonal, and `.triu(1)` what "
+        "lies above it. Is there anything above `1e-6`?",
     ),
 )
 

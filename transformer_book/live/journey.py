@@ -12,12 +12,8 @@ from transformer_book.live.wording import number
 from transformer_lib.presets import PRESETS
 
 WORDS = ("", " thousand", " million", " billion", " trillion")
-BOX, LANE, ASIDE, MIDDLE = (
-    176.0,
-    30.0,
-    96.0,
-    72.0,
-)  # widths: a box, the way past it, shapes, between
+# Widths: a box, the way past it, shapes, between the towers.
+BOX, LANE, ASIDE, MIDDLE = 176.0, 30.0, 96.0, 72.0
 COLORS = {
     "attention": "query",
     "cross_attention": "key",

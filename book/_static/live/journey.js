@@ -217,8 +217,7 @@ function draw(figure, { preset }, found) {
   const nodes = parts.map((box, at) => {
     const pick = () => { figure.set({ box: box.id }); figure.released(); };
     const across = parts.findIndex((one) => one.name === box.name && one.tower !== box.tower);
-    const name = `${title(box.label)}, ${box.tower}: ${found.shapes[at]}`;
-    const label = `${name}, ${whole(found.parameters[at])} parameters`;
+    const label = `${title(box.label)}, ${box.tower}: ${found.shapes[at]}`;
     return button(box, label, at === found.at, pick, (event) => {
       const to = { ArrowUp: at + 1, ArrowDown: at - 1, ArrowLeft: across, ArrowRight: across }[event.key];
       if (event.key === "Enter" || event.key === " ") pick();
@@ -242,31 +241,31 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
     row(name, formula ? `${formula} = ${whole(number)}` : "none"),
     formula && copies[at] > 1 ? row(`in ${copies[at]} layers`, whole(copies[at] * number)) : null,
   ];
-  const letters = "B sequences, S source and T target tokens, D width, H heads of width K, F inner width, " +
-    "V vocabulary. FLOPs: matrix products.";
+  const letters = "B sequences, S source and T target tokens, D width, H heads of width K, F inner width, V vocabulary";
   const link = (href, words) => html("a", { href, text: words, style: "color: var(--book-link)" });
   const api = { attention: "attention", models: "models", blocks: "models" }[module] || "parts";
-  const isTied = steps.some(([what]) => what.endsWith("(tied)"));
-  const tied = isTied ? " It shares the first table of tokens." : "";
+  const tied = steps.some(([what]) => what.endsWith("(tied)")) ? " It shares the first table of tokens." : "";
   return [
+    list("its steps", ...steps.map(([what, shape, numbers]) => row(what, `${shape} = ${numbers}`))),
+    list("its costs", ...counted("parameters", formulas[0], parameters[at]),
+      ...counted("FLOPs (matrix products)", formulas[1], flops[at])),
     html("p", {}, html("strong", { text: title(box.label) }), ` (${box.tower}). ${does}${tied} Read: `,
       ...pages.split(" ").flatMap((page) =>
         [link(`${page}.html`, `chapter ${page.split("_")[0].replace(/^0/, "")}`), ", "]),
       link(`api/${api}.html#module-${module}`, "its code"), "."),
-    list("the chosen box", row("shape", shapes[at]), row("here", sizes),
-      ...counted("parameters", formulas[0], parameters[at]), ...counted("FLOPs", formulas[1], flops[at])),
+    list("the chosen box", row("shape", shapes[at]), row("here", sizes)),
     html("p", { class: "live-title", text: letters }),
-    list("its steps", ...steps.map(([what, shape, numbers]) => row(what, `${shape} = ${numbers}`))),
   ];
 }
 
 function build(part, figure) {
-  const [picture, info] = [html("div"), html("div")];
+  const [picture, info, inside, costs] = [0, 1, 2, 3].map(() => html("div"));
   const names = ["parameters", "FLOPs"];
   const bars = part.bars({ names, label: "share of the whole, percent", max: 100, digits: 1 });
   const total = part.numbers({ label: "the whole model", names: names.map((name) => `${name} in all`) });
-  const [inside, more] = [html("summary", { text: "Inside, step by step" }), html("details")];
-  const right = html("div", {}, info, part.titled("share of the whole model, %", bars.node), total.node, more);
+  const fold = (text, ...nodes) => html("details", {}, html("summary", { text }), ...nodes);
+  const right = html("div", {}, info, fold("Inside, step by step", inside),
+    fold("What it costs", costs, part.titled("share of the whole model, %", bars.node), total.node));
   return {
     nodes: [part.columns(picture, right)],
     update(state, found) {
@@ -274,9 +273,10 @@ function build(part, figure) {
       const [drawing, chosenBox] = draw(figure, state, found);
       picture.replaceChildren(drawing);
       if (hadFocus) chosenBox.focus();
-      const [words, counts, ...steps] = details(state, found);
-      info.replaceChildren(words, counts);
-      more.replaceChildren(inside, ...steps);
+      const [steps, counts, ...words] = details(state, found);
+      info.replaceChildren(...words);
+      inside.replaceChildren(steps);
+      costs.replaceChildren(counts);
       bars.set(found.shares.map((share) => 100 * share));
       total.set(found.totals.map(whole));
     },
@@ -286,9 +286,9 @@ function build(part, figure) {
 Live.define({
   name: "journey",
   title: "The whole model, box by box",
-  question: "What happens in each box of a Transformer, and what does it cost?",
+  question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [929, 1603],
+  heights: [843, 1428],
   scripts: ["journey_data.js"],
   state: {
     preset: {
