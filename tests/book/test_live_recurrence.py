@@ -8,7 +8,8 @@ from live_v8 import agree, caught, difference, engine
 from transformer_book.live.recurrence import LONGEST, drawing, say, short, values
 
 NAME = "recurrence"
-START = {"distance": 50, "weight": 0.9, "tanh": False, "gate": 0.95, "score": 4.0}
+START = {"distance": 50, "weight": 0.9, "tanh": True, "gate": 0.95, "score": 4.0}
+PLAIN = START | {"tanh": False}  # a power of w
 
 
 def test_the_figure_computes_what_the_cells_do():
@@ -30,7 +31,7 @@ EDGES = [
 def test_at_the_edges():
     v8 = engine(NAME)
     for edge in EDGES:
-        state = START | edge
+        state = PLAIN | edge
         expected = values(**state)
         assert not difference(v8.values(NAME, state), expected), state
         assert v8.say(NAME, state) == say(state, expected), state
@@ -44,7 +45,7 @@ def test_only_the_tanh_sets_input_and_gradient_apart():
 
 
 def test_without_tanh_it_is_a_power():
-    found = values(**START)
+    found = values(**PLAIN)
     for n in range(1, LONGEST + 1):
         left = [n * math.log10(0.9), n * math.log10(0.95), math.log10(1 / (1 + n * math.exp(-4)))]
         assert [curve[n - 1] for curve in found["inputs"]] == pytest.approx(left, rel=1e-12)
@@ -119,6 +120,10 @@ def test_the_static_picture():
     assert height < 400
     assert "left at distance 50" in body
     assert "0.522" in body
-    assert "the RNN’s gradient" not in body  # it is the same line
-    switch = START | {"weight": 1.5, "tanh": True}
-    assert "the RNN’s gradient" in drawing(switch, values(**switch))[0]
+    assert "the RNN’s gradient" in body
+    assert "the RNN’s gradient" not in drawing(PLAIN, values(**PLAIN))[0]  # it is the same line
+
+
+def test_at_the_start_the_state_and_its_gradient_are_two_curves():
+    found = values(**START)
+    assert found["input"][0] > 4 * found["gradient"][0]

@@ -53,6 +53,7 @@ EXERCISES: dict[str, Exercise] = {
     "tokens.equal_std": tokens.EQUAL_STD,
     "tokens.analogy": tokens.ANALOGY,
     "recurrence.steps_until": recurrence.STEPS_UNTIL,
+    "recurrence.largest_input": recurrence.LARGEST_INPUT,
     "recurrence.forget_bias": recurrence.FORGET_BIAS,
     "attention.three_tokens": attention.THREE_TOKENS,
     "attention.query_length": attention.QUERY_LENGTH,

@@ -44,6 +44,45 @@ STEPS_UNTIL = Exercise(
 )
 
 
+def _largest_input(keep: float, steps: int) -> float:
+    return float(keep**steps / sum(keep**k for k in range(steps)))
+
+
+LARGEST_INPUT = Exercise(
+    reference=_largest_input,
+    inputs=[(0.5, 3), (0.9, 20), (1.0, 100), (0.99, 50)],
+    mistakes={
+        "The first bit fades, too: after all the steps keep^steps of it is left.": (
+            lambda keep, steps: 1 / sum(keep**k for k in range(steps))
+        ),
+        "Not all fillers count alike: an early one has faded by the end.": (
+            lambda keep, steps: keep**steps / steps
+        ),
+        "This is how far random fillers drift as a rule; ask for the worst ones.": (
+            lambda keep, steps: keep**steps / math.sqrt(sum(keep ** (2 * k) for k in range(steps)))
+        ),
+        "This is the sum of endlessly many fillers; there are only `steps`.": (
+            lambda keep, steps: keep**steps * (1 - keep)
+        ),
+        "A power is off by one: `steps` factors on the first bit, none on the last filler.": (
+            lambda keep, steps: keep ** (steps - 1) / sum(keep**k for k in range(steps))
+        ),
+        "The first bit is no filler: there are `steps` terms in the sum, not one more.": (
+            lambda keep, steps: keep**steps / sum(keep**k for k in range(steps + 1))
+        ),
+        "This asks for fillers twice as strong as the bit: they flip it once they outweigh it.": (
+            lambda keep, steps: 2 * keep**steps / sum(keep**k for k in range(steps))
+        ),
+    },
+    hints=(
+        "Which fillers are the worst for a first bit of +1? Write h after three of them.",
+        "The worst are all −1. The bit is keep^steps by then, the last filler counts in full, the "
+        "one before it keep times, the next keep² times. When do they outweigh the bit?",
+        "Divide what is left of the bit by `sum(keep**k for k in range(steps))`.",
+    ),
+)
+
+
 def _forget_bias(steps: float) -> float:
     return _logit(0.5 ** (1 / steps))
 

@@ -128,7 +128,7 @@ Live.define({
   state: {
     distance: { kind: "number", label: "distance\u00a0n", min: 1, max: LONGEST, step: 1, start: 50 },
     weight: { kind: "number", label: "RNN:\u00a0weight\u00a0w", min: 0, max: 1.5, step: 0.01, start: 0.9 },
-    tanh: { kind: "toggle", label: "tanh around the state", start: false },
+    tanh: { kind: "toggle", label: "tanh around the state", start: true },
     gate: {
       kind: "number", label: "LSTM:\u00a0forget\u00a0gate\u00a0f",
       min: 0.5, max: 1, step: 0.01, start: 0.95,
@@ -150,7 +150,7 @@ Live.define({
     {
       do: "Give all tokens the same score", set: { score: 0, distance: 200 },
       see: "A plain mean: 1/201. Each step adds a token here, and that is what dilutes attention; " +
-        "the RNN has 7.06 × 10⁻¹⁰ left.",
+        "the RNN has 3.56 × 10⁻¹⁰ left.",
     },
   ],
   build,
