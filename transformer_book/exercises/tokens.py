@@ -1,7 +1,7 @@
 """Exercises of chapter 02, From text to tensors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import torch
@@ -47,37 +47,81 @@ def _letters(pieces: object) -> list[int]:
     return [number for piece in pieces for number in [*map(ord, piece), 0]]
 
 
-def _group_digits(number: str) -> list[str]:
-    first = len(number) % 3
-    groups = [number[start : start + 3] for start in range(first, len(number), 3)]
-    return [number[:first], *groups] if first else groups
+Ranks = dict[bytes, int]
 
 
-GROUP_DIGITS = Exercise(
-    reference=_group_digits,
-    inputs=[("1234567",), ("84",), ("198400",), ("9",), ("12345",)],
+def _byte_values(pieces: object) -> list[int]:
+    """Write a list of bytes as numbers, so that it can be compared; -1 ends a piece."""
+    if not isinstance(pieces, list | tuple) or not all(isinstance(p, bytes) for p in pieces):
+        raise UnfitError("Return a list of two pieces, as bytes.")
+    return [number for piece in pieces for number in [*piece, -1]]
+
+
+def _in_order(letters: bytes, learned: str) -> Ranks:
+    """Give ids to bytes, then to tokens in the order in which they were learned; _ is a space."""
+    tokens = [bytes([n]) for n in letters] + [t.replace("_", " ").encode() for t in learned.split()]
+    return {token: n for n, token in enumerate(tokens)}
+
+
+def _merged(token: bytes, ranks: Ranks, n_left: int, by: Callable[[int], int]) -> list[bytes]:
+    """Merge neighbours, those with the smallest ``by(id)`` first, until so many are left."""
+    parts = [bytes([byte]) for byte in token]
+    for _ in range(len(token) - n_left):
+        places = [n for n in range(len(parts) - 1) if parts[n] + parts[n + 1] in ranks]
+        if not places:
+            break
+        place = min(places, key=lambda n: by(ranks[parts[n] + parts[n + 1]]))
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts
+
+
+def _splits(token: bytes, ranks: Ranks) -> list[list[bytes]]:
+    both = [[token[:n], token[n:]] for n in range(1, len(token))]
+    return [[a, b] for a, b in both if a in ranks and b in ranks]
+
+
+PAIR_OF = Exercise(
+    reference=lambda token, ranks: _merged(token, ranks, 2, lambda rank: rank),
+    inputs=[  # in the order of cl100k
+        (b" cats", _in_order(b" acst", "at _c ca ats _ca ts cat _cat _cats cats")),
+        (b"berry", _in_order(b"bery", "er err rr ber ry be erry berry")),
+        (
+            b" return",
+            _in_order(b" enrtu", "re et _re ur urn turn _r _return return _ret ret eturn tu rn"),
+        ),
+        (b"abcde", _in_order(b"abcde", "bc bcd abcd de ab cde abcde")),
+        (b"ai", _in_order(b"aint", "ai in")),
+    ],
     mistakes={
-        "These groups start from the left; the short group must come first.": (
-            lambda number: [number[start : start + 3] for start in range(0, len(number), 3)]
+        "The merging went on to the end; stop when two pieces are left.": (
+            lambda token, ranks: _merged(token, ranks, 1, lambda rank: rank)
         ),
-        "A number whose digits come out even has an empty group in front.": (
-            lambda number: [number[: len(number) % 3], *_group_digits(number[len(number) % 3 :])]
+        "That is the first place where both halves are tokens; there may be several. Start from "
+        "the bytes and merge.": lambda token, ranks: _splits(token, ranks)[0],
+        "That is the last place where both halves are tokens; there may be several. Start from "
+        "the bytes and merge.": lambda token, ranks: _splits(token, ranks)[-1],
+        "These halves have the lowest ids, but they were never neighbours. Start from the bytes "
+        "and merge.": (
+            lambda token, ranks: min(
+                _splits(token, ranks), key=lambda pair: ranks[pair[0]] + ranks[pair[1]]
+            )
         ),
-        "The groups are in the wrong order: put the last three digits last.": (
-            lambda number: _group_digits(number)[::-1]
+        "You merged from left to right; of all neighbours take those whose union has the lowest "
+        "id.": lambda token, ranks: _merged(token, ranks, 2, lambda rank: 0),
+        "You merged the union with the highest id first; the lowest was learned first.": (
+            lambda token, ranks: _merged(token, ranks, 2, lambda rank: -rank)
         ),
-        "The digits within a group are turned round.": (
-            lambda number: [group[::-1] for group in _group_digits(number)]
+        "The two pieces are in the wrong order.": (
+            lambda token, ranks: _merged(token, ranks, 2, lambda rank: rank)[::-1]
         ),
-        "These are single digits; group them by threes.": (list),
     },
-    measure=_letters,
+    measure=_byte_values,
     hints=(
-        "How long is the first group of a number with 7 digits? With 5? With 6?",
-        "All groups but the first have three digits; the first has what is left over by 3, or "
-        "three if nothing is.",
-        "Start at `first = len(number) % 3` and go on in steps of 3, "
-        "`range(first, len(number), 3)`; put `number[:first]` in front if it is not empty.",
+        "When the token was learned, its bytes had been merged by all earlier merges. How many "
+        "pieces were left?",
+        "Do what `encode` does with a word: start from bytes, and merge the neighbours whose union "
+        "has the lowest id. The last merge makes the token itself; leave it out.",
+        "The loop of `encode` runs `while len(parts) > 1`. Which number do you need instead of 1?",
     ),
 )
 
