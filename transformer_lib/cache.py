@@ -137,10 +137,12 @@ class MemoryCache(LayerCache):
         if memory is None:
             raise ValueError("the cache is for a memory, and none was given")
         if memory is not self._memory or _was_edited(memory, self._edits):
-            self._check_same(memory)
+            check = self._check_same
+            if torch.compiler.is_compiling():  # not a decorator: it would import the compiler
+                check = torch.compiler.disable(check)
+            check(memory)
         return self.length > 0
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_same(self, memory: Tensor) -> None:
         held, advice = self._memory, "start with a new cache, or reset() this one"
         if held.shape[:2] != memory.shape[:2]:
