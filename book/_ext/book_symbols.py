@@ -122,7 +122,7 @@ def _list_names(app: Sphinx, doctree: nodes.document, document: str) -> None:
         if "library-names" not in paragraph["classes"]:
             continue
         used, others = _names_of(app, document)
-        for title, names in {"In the library: ": used, "Also explained here: ": others}.items():
+        for title, names in {"In the library: ": used, "Related: ": others}.items():
             for position, (name, summary) in enumerate(names.items()):
                 paragraph += nodes.Text("; " if position else title)
                 paragraph += _api_link(app, document, name)

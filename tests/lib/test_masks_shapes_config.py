@@ -118,6 +118,7 @@ def test_influence_tells_mixing_from_working_alone():
     causal = influence(lambda y: head(y, mask=causal_mask(5))[0], x)
     assert (causal.triu(diagonal=1) == 0).all()
     assert (causal.tril() > 0)[causal_mask(5)].all()
+    assert (influence(lambda y: y + y.mean(dim=(1, 2), keepdim=True), x) > 0.01).all()
 
 
 def test_influence_wants_one_sequence():

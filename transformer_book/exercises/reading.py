@@ -129,7 +129,7 @@ def _all_of_them(module: Module, x: Tensor) -> Directions:
 
 
 def _without_abs(module: Module, x: Tensor) -> Directions:
-    nudge = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
+    nudge = torch.linspace(-0.5, 1, x.shape[-1], dtype=x.dtype, device=x.device)
     columns = []
     for place in range(x.shape[1]):
         changed = x.clone()
@@ -163,6 +163,7 @@ DIRECTIONS = Exercise(
         (lambda x: x[..., :1].cumsum(dim=1), _TOKENS),  # reads the first feature only
         (lambda x: -x[..., -1:].cumsum(dim=1), _TOKENS),  # the last one only, turned round
         (lambda x: x * x.flip(1), _TOKENS),  # the size of a token decides how far another moves
+        (lambda x: x + x.mean(dim=(1, 2), keepdim=True), _TOKENS),  # mixes by the means alone
         (torch.zeros_like, _TOKENS),
     ],
     returns=("earlier", "later"),
@@ -184,6 +185,9 @@ DIRECTIONS = Exercise(
         "It looks at direct neighbours only; tokens further away count, too.": _from(_neighbours),
         "It adds the same number to all features, and a norm does not notice that.": (
             _with(lambda x: torch.ones_like(x[0, 0]))
+        ),
+        "It adds numbers whose sum is 0, and a part that mixes means does not notice that.": (
+            _with(lambda x: torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device))
         ),
         "It changes the first feature only; change all of them, each by another number.": (
             _with(lambda x: _one_feature(x, 0))

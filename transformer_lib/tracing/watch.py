@@ -158,8 +158,9 @@ def influence(
     """
     if x.ndim != 3 or x.shape[0] != 1:
         raise ValueError(f"x has shape {tuple(x.shape)}; expected one sequence, (1, T, D)")
-    # Not the same for all features: a norm would not notice a shift of the whole vector.
-    nudge = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
+    # Not the same for all features, and not 0 in the mean: LayerNorm would not notice the one, and
+    # what mixes the means of tokens not the other.
+    nudge = torch.linspace(-0.5, 1, x.shape[-1], dtype=x.dtype, device=x.device)
     nudges = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[:, :, None] * nudge  # (T, T, D)
     with torch.no_grad():
         changes = torch.cat([function(x + one) - function(x) for one in nudges])  # (T, T_out, ...)

@@ -300,7 +300,7 @@ Live.define({
       steps: [1, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768],
     },
     box: {
-      kind: "choice", label: "box", start: "encoder.attention", hidden: true,
+      kind: "choice", label: "box", start: "encoder.tokens", hidden: true,
       of: Object.fromEntries(
         Object.keys(presets).flatMap(partsOf).map(({ id, label }) => [id, title(label)])),
     },
