@@ -12,8 +12,10 @@ INSTALL := $(BIN)/python -m tools.install
 TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
-.PHONY: help book pdf serve test lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+endif
+.PHONY: help book pdf serve test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,23 +34,16 @@ test: test-alone test-lib nbval test-browser  ## run every check: what CI runs
 	@echo "make test: everything passed"
 
 test-alone: $(READY)  ## the checks that keep one core busy, two at a time
-	$(MAKE) --jobs=2 --assume-old=$(READY) test-site lint check-notebooks
+	$(MAKE) --jobs=2 --assume-old=$(READY) SIDE_BY_SIDE=yes test-site lint check-notebooks
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Coverage makes a test twice as slow, so tests that reach hardly a line which others do not run without it.
-UNTRACED := $(patsubst %,tests/lib/test_%.py,bench counting experiments given_model lean losses models no_state \
-	properties recurrent routes text_stream tokenizers tracing) \
-	$(filter-out tests/book/test_live%,$(wildcard tests/book/test_*.py))
-
 test-lib: $(READY)  ## tests of the library and of the book's machinery, with shapes enforced
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 transformer_lib transformer_book tests/lib tests/book \
-		$(UNTRACED:%=--ignore=%) \
 		--cov=transformer_lib --cov=transformer_book --cov-report=term-missing:skip-covered --cov-fail-under=97
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(UNTRACED)
 
 check-notebooks: $(READY)  ## guard: every cell run, every output stored, every figure described
 	$(BIN)/python -m tools.notebooks check

@@ -187,6 +187,13 @@ def test_nothing_is_installed_twice(clone: Clone) -> None:
     assert not clone.installs("test")
 
 
+def test_only_what_is_said_to_runs_side_by_side(clone: Clone) -> None:
+    for settings, alone in ([], True), (["SIDE_BY_SIDE=yes"], False):
+        command = ["make", "--dry-run", "--print-data-base", "help", *settings]
+        run = subprocess.run(command, cwd=clone.folder, capture_output=True, text=True, check=True)
+        assert ("\n.NOTPARALLEL:" in run.stdout) == alone
+
+
 def test_new_pins_are_installed(clone: Clone) -> None:
     clone.ready(".site-ready", ".ready")
     pins = clone.folder / "requirements.txt"

@@ -49,6 +49,34 @@ THIN_OUT = """() => {
     .forEach((stroke) => stroke.remove());
 }"""
 
+# Contrast depends on how a text looks, and hundreds of texts look alike: in tag, colour, size,
+# weight, decoration, and in every background behind them. One of each look is measured for all.
+LOOKS = """() => {
+  const clear = "rgba(0, 0, 0, 0),none,1,none,normal,static";
+  const known = new Map();
+  const behind = (element) => {
+    if (element === null) return "";
+    if (!known.has(element)) {
+      const style = getComputedStyle(element);
+      const own = [style.backgroundColor, style.backgroundImage, style.opacity, style.filter,
+                   style.mixBlendMode, style.position].join();
+      known.set(element, (own === clear ? "" : `${own}/`) + behind(element.parentElement));
+    }
+    return known.get(element);
+  };
+  const looks = new Map();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const look = [element.tagName, style.color, style.fontSize, style.fontWeight, style.textShadow,
+                  style.textDecorationLine, behind(element)].join("|");
+    if (!looks.has(look)) looks.set(look, element);
+  }
+  return [...looks.values()];
+}"""
+
 RAW_MARKUP = {
     "display math": re.compile(r"\$\$"),
     "inline math": re.compile(r"\$(?!\s)[^$\n]{1,80}(?<!\s)\$(?!\d)"),
@@ -256,23 +284,35 @@ def copy_buttons(page: Page) -> list[str]:
     return [f"code without a copy button: {text!r}" for text in lacking]
 
 
-def accessibility(page: Page, options: dict[str, object] | None = None) -> list[str]:
-    """Run axe-core and report what it calls serious or critical."""
+def accessibility(page: Page, rule: str = "", contrast: bool = True) -> list[str]:
+    """Run axe-core and report what it calls serious or critical.
+
+    Args:
+        page: the page.
+        rule: the only rule to run, beside contrast; all of them unless said otherwise.
+        contrast: whether to measure the contrast of each look, which is slow.
+    """
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE.read_text(encoding="utf-8"))
         page.evaluate(THIN_OUT)
     violations: list[dict[str, object]] = page.evaluate(
-        """async (options) => {
-          const found = await axe.run(document, {resultTypes: ["violations"], ...options});
-          return found.violations
+        """async ([rule, contrast]) => {
+          const resultTypes = ["violations"];
+          const others = rule ? {runOnly: [rule]} : {rules: {"color-contrast": {enabled: false}}};
+          const found = [await axe.run(document, {resultTypes, ...others})];
+          if (contrast) {
+            const include = (LOOKS)();
+            found.push(await axe.run({include}, {resultTypes, runOnly: ["color-contrast"]}));
+          }
+          return found.flatMap((result) => result.violations)
             .filter((rule) => ["serious", "critical"].includes(rule.impact))
             .map((rule) => ({
               id: rule.id, help: rule.help, count: rule.nodes.length,
               nodes: rule.nodes.slice(0, 3).map(
                 (node) => `${node.target.join(" ")} ${node.any[0]?.message ?? ""}`),
             }));
-        }""",
-        options or {},
+        }""".replace("LOOKS", LOOKS),
+        [rule, contrast],
     )
     return [
         f"{rule['id']} ({rule['help']}), {rule['count']} places: {rule['nodes']}"
@@ -282,12 +322,12 @@ def accessibility(page: Page, options: dict[str, object] | None = None) -> list[
 
 def accessible_colours(page: Page) -> list[str]:
     """Run the rules of axe-core that a change of colours can break."""
-    return accessibility(page, {"runOnly": ["color-contrast", "link-in-text-block"]})
+    return accessibility(page, rule="link-in-text-block")
 
 
 def accessible_layout(page: Page) -> list[str]:
     """Run the rules of axe-core that a change of layout can break: all but the slow contrast."""
-    return accessibility(page, {"rules": {"color-contrast": {"enabled": False}}})
+    return accessibility(page, contrast=False)
 
 
 def weight(page: Page) -> list[str]:

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
@@ -334,6 +333,8 @@ def _draw_heatmap(
 ) -> None:
     low, high = (-top, top) if signed else (0.0, top)
     color_map = SIGNED if signed else AMOUNT
+    import seaborn as sns  # noqa: PLC0415  (with pandas, it takes as long as all of this package)
+
     sns.heatmap(
         matrix,
         ax=axis,
