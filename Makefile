@@ -41,9 +41,16 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Coverage makes a test twice as slow, so tests that reach hardly a line which others do not run without it.
+UNTRACED := $(patsubst %,tests/lib/test_%.py,bench counting experiments given_model lean losses models no_state \
+	properties recurrent routes text_stream tokenizers tracing) \
+	$(filter-out tests/book/test_live%,$(wildcard tests/book/test_*.py))
+
 test-lib: $(READY)  ## tests of the library and of the book's machinery, with shapes enforced
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 transformer_lib transformer_book tests/lib tests/book \
+		$(UNTRACED:%=--ignore=%) \
 		--cov=transformer_lib --cov=transformer_book --cov-report=term-missing:skip-covered --cov-fail-under=97
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(UNTRACED)
 
 check-notebooks: $(READY)  ## guard: every cell run, every output stored, every figure described
 	$(BIN)/python -m tools.notebooks check

@@ -14,22 +14,6 @@ install_import_hook(
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 
-# Coverage makes a test twice as slow. These reach hardly a line that others do not.
-_UNTRACED = {
-    *("bench", "counting", "experiments", "given_model", "lean", "losses", "models", "no_state"),
-    *("properties", "recurrent", "routes", "text_stream", "tokenizers", "tracing"),
-}
-
-
-def pytest_collection_modifyitems(items):
-    """Leave out of the coverage what it would only slow down, a compiler above all."""
-    for item in items:
-        name = item.path.stem.removeprefix("test_")
-        of_the_book = item.path.parent.name == "book" and not name.startswith("live")
-        compiles = "fresh_compiler" in getattr(item, "fixturenames", ())
-        if name in _UNTRACED or of_the_book or compiles:
-            item.add_marker("no_cover")
-
 
 @pytest.fixture
 def unchecked_shapes():
