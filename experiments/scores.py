@@ -1,11 +1,12 @@
-"""What does the scale of the scores do to training? One decoder, four scales, two kinds of start.
+"""What does the scale of the scores do to training? One decoder, four scales, six learning rates.
 
     python -m experiments.scores
 
-A small decoder learns Shakespeare's letters. Its width is fixed and it is cut into heads of 16, 64
-or 256 features. Scores are divided by the root of that number, by the number itself, or by nothing;
-or by nothing while the first queries are made as much smaller (T5's way). Queries and keys start
-with variance 1 or, as in GPT-2, with matrices of standard deviation 0.02. Everything else is the
+A small decoder learns Shakespeare's letters. The number of its heads and their width are chosen
+apart from each other. Scores are divided by the root of the width, by the width itself, or by
+nothing; or by nothing while the first queries are made as much smaller (T5's way). Queries and
+keys start with variance 1 or, as in GPT-2, with matrices of standard deviation 0.02. Every arm is
+trained with all learning rates, so that each can be judged at its own best. Everything else is the
 same in all runs; each has a process of its own.
 """
 
@@ -22,7 +23,6 @@ from experiments.common import (
     Row,
     mean_of,
     read_options,
-    rounded,
     rounded_row,
     side_by_side,
     small_config,
@@ -33,51 +33,68 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.data import Batch, TextWindows
 from transformer_lib.losses import Objective
 from transformer_lib.models import CausalLM
+from transformer_lib.parts import Parts
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.tracing import attention_maps
 from transformer_lib.training import evaluate, train
 
-CHAPTER = "04b_scores_in_training"
+CHAPTER = "04c_scale_in_training"
 SCALES = ("root", "width", "none", "folded")
-STARTS = ("unit", "small")
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+Arm = tuple[int, int, str, str]  # number of heads, width of a head, scale, start
 ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
-    "Choices": """A decoder of two pre-norm blocks, RoPE, GELU, no dropout, whose width D = 256 is
-        cut into heads of 16, 64 or 256 features, so all have the same number of parameters. `scale`
-        is what the scores are multiplied by: `root` 1/sqrt(d_head), `width` 1/d_head, `none` 1;
-        `folded` is 1 too, but the first queries are divided by sqrt(d_head). `start` is how the
-        matrices of queries and keys are drawn: `unit` with standard deviation 1/sqrt(D), `small`
-        with 0.02; all other matrices as in GPT-2. AdamW with one learning rate for all.""",
-    "How to read the table": """`loss` is that of new text after the training; `spread` the standard
-        deviation of the scaled scores within a row, `entropy` that of the rows of weights as a part
-        of the largest possible (1: even weights, 0: all on one key), both means over heads, layers
-        and rows, before (`_start`) and after (`_end`) the training; `gradient_q`, `_k` and `_v` are
-        the lengths of the first gradients of the first block's matrices. `curves.csv` has the
-        training losses.""",
+    "Choices": """A decoder of two pre-norm blocks, width D = 256, RoPE, GELU, no dropout.
+        `n_heads` heads have `d_head` features each: 16 of 16, 4 of 64 and 1 of 256 share the
+        width, as usual; 4 of 16 and 4 of 256 have a narrower or a wider inside, so that the
+        width of a head changes alone (at 4 heads) or the number alone (at a width of 16 and of
+        256). `scale` is what the scores are multiplied by: `root` 1/sqrt(d_head), `width`
+        1/d_head, `none` 1; `folded` is 1 too, but the first queries are divided by
+        sqrt(d_head). `start` is how the matrices of queries and keys are drawn: `unit` with
+        standard deviation 1/sqrt(D), `small` with 0.02; all other matrices as in GPT-2. AdamW
+        with six learning rates (`rate`) for every arm; the value under Recipe is one of them.""",
+    "How to read the table": """`loss` is that of new text after the training (`nan`: it
+        diverged); `spread` the standard deviation of the scaled scores within a row, `entropy`
+        that of the rows of weights as a part of the largest possible (1: even weights, 0: all
+        on one key), both means over heads, layers and rows, before (`_start`) and after
+        (`_end`) the training; `gradient_q`, `_k` and `_v` are the lengths of the first
+        gradients of the first block's matrices.""",
     "Intended use": "Teaching: what dividing by the root of d_head is good for, and when.",
-    "Limits": """One size, one task, one learning rate, a short training. Larger and deeper models
-        may need the scale more or less than this one.""",
+    "Limits": """One size, one task, a short training, one optimizer. Larger and deeper models
+        may need the scale more or less than this one. 4 heads of 16 have fewer parameters and 4
+        of 256 have more than the others: compare scales within a shape.""",
 }
 
 
-def build(d_head: int, scale: str, start: str, d_model: int, length: int, vocab: int) -> CausalLM:
+def all_arms() -> list[Arm]:
+    """Return every combination of heads, scale and start that is trained."""
+    shared = ((16, 16), (4, 64), (1, 256))  # the heads share the width of the model
+    arms = [
+        (*shape, scale, "unit")
+        for shape, scale in product(((4, 256), (4, 16), *shared), ("root", "none"))
+    ]
+    arms += [(*shape, scale, "unit") for shape, scale in product(shared, ("width", "folded"))]
+    return arms + [(1, 256, scale, "small") for scale in SCALES]
+
+
+def build(arm: Arm, d_model: int, length: int, vocab: int) -> CausalLM:
     """Make the decoder with new weights.
 
     Args:
-        d_head: how many features a head has.
-        scale: one of ``SCALES``.
-        start: one of ``STARTS``.
-        d_model: the width, a multiple of ``d_head``.
+        arm: how many heads of which width, one of ``SCALES``, and the start.
+        d_model: the width, a multiple of that of a head.
         length: the longest text.
         vocab: how many different characters there are.
 
     Returns:
-        The model. The same random numbers were drawn for every scale and start.
+        The model. Arms with the same heads drew the same random numbers.
     """
+    n_heads, d_head, scale, start = arm
     sizes = {"vocab_size": vocab, "max_len": length, "d_model": d_model}
-    sizes["n_heads"] = d_model // d_head
+    sizes["n_heads"] = d_model // d_head  # so RoPE turns heads of this width
     config = small_config(**sizes, position="rope", scale_embeddings=False, init="gpt2")
-    model = CausalLM(config)
+    heads = Parts(attention=lambda _: MultiHeadAttention(d_model, n_heads, d_head=d_head))
+    model = CausalLM(config, parts=heads)
     for part in attentions(model):
         if start == "unit":
             for matrix in (part.query.weight, part.key.weight):
@@ -135,21 +152,12 @@ def _length(weight: Tensor) -> float:
 
 
 def run_one(
-    d_head: int,
-    scale: str,
-    start: str,
-    recipe: Recipe,
-    d_model: int,
-    length: int,
-    n_characters: int | None,
-    device: str,
-) -> tuple[Row, list[Row]]:
+    arm: Arm, recipe: Recipe, d_model: int, length: int, n_characters: int | None, device: str
+) -> Row:
     """Train one decoder.
 
     Args:
-        d_head: how many features a head has.
-        scale: one of ``SCALES``.
-        start: one of ``STARTS``.
+        arm: how many heads of which width, one of ``SCALES``, and the start.
         recipe: how to train; its seed is that of weights and batches, too.
         d_model: the width.
         length: how many characters a window has.
@@ -157,53 +165,56 @@ def run_one(
         device: where to train.
 
     Returns:
-        A row of ``results.csv``, and rows of ``curves.csv``.
+        A row of ``results.csv``.
     """
     known, unknown, letters = texts(n_characters)
     windows = TextWindows(known, length, batch_size=32, seed=recipe.seed)
     new = TextWindows(unknown[: 256 * length + 1], length, batch_size=256)
     some = {name: tensor.to(device) for name, tensor in next(iter(new.one_pass())).items()}
     torch.manual_seed(recipe.seed)
-    model = build(d_head, scale, start, d_model, length, len(letters)).to(device)
-    run: Row = {"d_head": d_head, "scale": scale, "start": start, "seed": recipe.seed}
+    model = build(arm, d_model, length, len(letters)).to(device)
     gradients = first_gradients(model, some)
     before = spread_and_entropy(model, some["ids"][:16])
-    rows = train(model, windows, recipe, device=device, progress=False)
-    after = spread_and_entropy(model, some["ids"][:16])
-    found: Row = {"loss": evaluate(model, new)["loss"]}
+    try:
+        train(model, windows, recipe, device=device, progress=False)
+        loss, after = evaluate(model, new)["loss"], spread_and_entropy(model, some["ids"][:16])
+    except FloatingPointError:  # it diverged
+        loss, after = math.nan, (math.nan, math.nan)
+    found: Row = {"loss": loss}
     for when, (spread, entropy) in {"start": before, "end": after}.items():
         found |= {f"spread_{when}": spread, f"entropy_{when}": entropy}
-    found |= gradients
-    curve = [run | {"step": row["step"], "loss": rounded(row["loss"])} for row in rows]
-    return run | rounded_row(found), curve
+    run: Row = dict(zip(("n_heads", "d_head", "scale", "start"), arm, strict=True))
+    run |= {"rate": recipe.learning_rate, "seed": recipe.seed}
+    return run | rounded_row(found | gradients)
+
+
+def best(rows: Sequence[Row], arm: Arm) -> float:
+    """Return an arm's mean loss at the rate where that is lowest; diverged runs do not count."""
+    names = dict(zip(("n_heads", "d_head", "scale", "start"), arm, strict=True))
+    means = [mean_of(rows, "loss", **names, rate=rate) for rate in {row["rate"] for row in rows}]
+    return min(mean for mean in means if not math.isnan(mean))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs and write two tables."""
+    """Make all runs and write a table."""
     options = read_options("scores", __doc__, arguments)
     steps = options.n_steps(500)
-    recipe = modern_recipe(
-        steps, 1e-3, warmup=steps // 20, log_every=max(steps // 20, 1), checkpoint_every=steps
-    )
-    d_heads, seeds = options.pick((16, 64, 256), (4, 16)), options.seeds(3)
-    d_model, length = max(d_heads), options.pick(64, 8)
+    recipe = modern_recipe(steps, 1e-3, warmup=steps // 20, log_every=steps, checkpoint_every=steps)
+    few: list[Arm] = [(2, 16, "root", "unit"), (2, 16, "none", "unit"), (1, 4, "root", "unit")]
+    arms, rates = options.pick((all_arms(), RATES), (few, RATES[2:3]))
+    d_model, length, seeds = options.pick(256, 16), options.pick(64, 8), options.seeds(3)
     rest = (d_model, length, options.pick(None, 2_000), options.device)
-    choices = options.pick((SCALES, STARTS), (("root", "none"), ("unit",)))
     plan = [
-        (*model, replace(recipe, seed=seed), *rest)
-        for *model, seed in product(d_heads, *choices, seeds)
+        (arm, replace(recipe, seed=seed, learning_rate=rate), *rest)
+        for arm, rate, seed in product(arms, rates, seeds)
     ]
-    rows, curves = zip(*side_by_side(run_one, plan, options), strict=True)
-    metrics = {
-        f"loss_{scale}_{start}_{d_model}": mean_of(
-            rows, "loss", d_head=d_model, scale=scale, start=start
-        )
-        for start, scale in product(*reversed(choices))
-    }
+    rows = side_by_side(run_one, plan, options)
     write_results(
-        options, "shakespeare.txt", ABOUT, metrics, recipe,
-        tables={"results": rows, "curves": [point for curve in curves for point in curve]},
-        more={"d_model": d_model, "length": length, "n_seeds": len(seeds)},
+        options, "shakespeare.txt", ABOUT,
+        {f"best_loss_{n}x{width}_{scale}_{start}": best(rows, (n, width, scale, start))
+         for n, width, scale, start in arms},
+        recipe, tables={"results": rows},
+        more={"d_model": d_model, "length": length, "n_seeds": len(seeds), "rates": list(rates)},
     )  # fmt: skip
 
 

@@ -274,22 +274,34 @@ def test_frequency_alone_is_a_loss_that_can_be_computed_by_hand():
 def test_scores_compares_scales_that_start_with_the_same_weights(results):
     folder = results(scores)
     rows = read_csv(folder / "results.csv")
-    assert [(row["d_head"], row["scale"]) for row in rows] == [
-        ("4", "root"), ("4", "none"), ("16", "root"), ("16", "none"),
+    assert [(row["n_heads"], row["d_head"], row["scale"]) for row in rows] == [
+        ("2", "16", "root"), ("2", "16", "none"), ("1", "4", "root"),
     ]  # fmt: skip
-    for with_root, without in (rows[:2], rows[2:]):
-        factor = float(without["spread_start"]) / float(with_root["spread_start"])
-        assert factor == pytest.approx(int(with_root["d_head"]) ** 0.5, rel=0.02)
-        assert float(without["entropy_start"]) < float(with_root["entropy_start"]) <= 1
-    assert len(read_csv(folder / "curves.csv")) == 4 * len(rows)
-    assert "model" not in json.loads((folder / "card.json").read_text())
+    with_root, without, _ = rows
+    factor = float(without["spread_start"]) / float(with_root["spread_start"])
+    assert factor == pytest.approx(4, rel=0.02)
+    assert float(without["entropy_start"]) < float(with_root["entropy_start"]) <= 1
+    card = json.loads((folder / "card.json").read_text())
+    assert "model" not in card
+    assert card["metrics"]["best_loss_1x4_root_unit"] == float(rows[2]["loss"])
+
+
+def test_each_arm_is_judged_at_its_own_best_rate_and_no_arm_is_trained_twice():
+    arm = (1, 16, "root", "unit")
+    names = {"n_heads": 1, "d_head": 16, "scale": "root", "start": "unit"}
+    losses = {0.1: (1.0, math.nan), 0.01: (3.0, 2.0), 0.001: (4.0, 4.0)}
+    rows = [names | {"rate": rate, "loss": loss} for rate, pair in losses.items() for loss in pair]
+    assert scores.best([*rows, names | {"scale": "none", "rate": 0.1, "loss": 0.0}], arm) == 2.5
+    arms = scores.all_arms()
+    assert len(set(arms)) == len(arms)
 
 
 def test_a_folded_scale_starts_with_the_function_of_the_root():
     models = {}
     for scale in scores.SCALES:
         torch.manual_seed(0)
-        models[scale] = scores.build(16, scale, "unit", d_model=32, length=8, vocab=20).eval()
+        arm = (3, 16, scale, "unit")  # heads need not share the width
+        models[scale] = scores.build(arm, d_model=32, length=8, vocab=20).eval()
     ids = torch.arange(16).view(2, 8)
     answers = {scale: model(ids) for scale, model in models.items()}
     torch.testing.assert_close(answers["folded"], answers["root"])
