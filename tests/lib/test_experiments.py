@@ -420,12 +420,19 @@ def test_heads_asks_twice_and_takes_heads_out(results):
         ordered, any_order = float(row["both_right"]), float(row["both_right_in_some_order"])
         assert 0 <= ordered <= min(any_order, float(row["each_right"])) <= 1
         assert (float(row["distance"]) > 0) == (row["heads"] != "1")
-    for name in ("single", "greedy"):
+    for name, size in {"single": 5, "greedy": 3}.items():  # all heads, and two, in both ways
         rows = read_csv(folder / f"{name}.csv")
         assert {row["model"] for row in rows} == {"shakespeare", "numbers", "languages"}
         for model in ("shakespeare", "numbers", "languages"):
             losses = [row["loss"] for row in rows if row["model"] == model]
-            assert len(set(losses)) == len(losses) == 3  # all heads, and two heads less
+            assert len(set(losses)) == len(losses) == size
+    for row in read_csv(folder / "single.csv"):
+        for name in ("rise", "fall"):
+            low, middle, high = (float(row[name + end]) for end in ("_low", "", "_high"))
+            assert low <= middle <= high
+    rows = read_csv(folder / "spans.csv")
+    assert [row["space"] for row in rows] == 16 * ["all", "span", "weighted"]
+    assert all(0 < float(row[name]) < 1.001 for row in rows for name in ("heads", "random"))
 
 
 def test_heads_that_are_all_shut_say_nothing():
@@ -450,6 +457,63 @@ def test_heads_that_are_all_shut_say_nothing():
     expected = layer.output.bias.expand(1, 3, 8)
     torch.testing.assert_close(layer(torch.ones(1, 3, 8)), expected)
     assert model(ids).shape == (1, 6, 9)
+
+
+def test_a_shut_head_can_say_its_mean():
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=9, max_len=8, d_model=8, n_heads=2, n_layers=1)
+    model = CausalLM(config).eval()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    targets = torch.tensor([[2, 3, -100], [5, 6, 7]])  # the third place of the first is padding
+    subject = heads.Subject("", model, [{"ids": ids, "targets": targets}], [], whole_rows=False)
+    seen = []
+    layer = model.decoder.stack.blocks[0].attention
+    hook = layer.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    (mean,) = heads.mean_outputs(subject).values()
+    hook.remove()
+    found = torch.cat([seen[0][0, :2], seen[0][1]]).view(5, 2, 4)
+    torch.testing.assert_close(mean, found.mean(dim=0))
+    gates = heads.Gates(subject)
+    path = "decoder.stack.blocks.0.attention"
+    gates.instead[path], gates.open[path] = mean, torch.tensor([[1.0], [0.0]])
+    layer.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(ids)
+    torch.testing.assert_close(seen[-1][..., :4], seen[0][..., :4])
+    torch.testing.assert_close(seen[-1][..., 4:], mean[1].expand(2, 3, 4))
+
+
+def test_an_interval_keeps_pairs_together():
+    of = torch.rand(50, generator=torch.Generator().manual_seed(0)).double() + 0.5
+    middle, low, high = heads.interval(0.1 * of, of)
+    assert [middle, low, high] == pytest.approx([0.1, 0.1, 0.1])  # the same share in every text
+    changes = torch.arange(50).double()
+    middle, low, high = heads.interval(changes, torch.ones(50).double())
+    error = changes.std() / math.sqrt(50)
+    assert middle == 24.5
+    assert low == pytest.approx(24.5 - 1.96 * error, abs=0.5)
+    assert high == pytest.approx(24.5 + 1.96 * error, abs=0.5)
+
+
+def test_overlap_of_heads_by_hand():
+    eye = torch.eye(4).double()
+    first, second = eye[:, :2], eye[:, 2:]
+    assert heads.overlap(torch.stack([first, second])) == 0
+    assert heads.overlap(torch.stack([first, first.flip(1)])) == pytest.approx(1)
+    assert heads.overlap(torch.stack([first, eye[:, 1:3]])) == pytest.approx(0.5)
+    assert heads.overlap(torch.stack([first, first @ torch.diag(eye[0, :2])])) < 0.8
+
+
+def test_random_heads_overlap_as_the_span_lets_them():
+    generator = torch.Generator().manual_seed(1)
+    random = torch.randn(8, 12, 3, generator=generator).double()  # K = 3 of D = 12
+    varies = torch.diag(torch.tensor([1.0] * 6 + [0.0] * 6)).double()  # six dimensions only
+    rows = heads.compare(random, varies, reads=True, n_random=20)
+    found = {row["space"]: row for row in rows}
+    assert {row["dimensions"] for row in rows} == {6}
+    assert found["all"]["random"] == pytest.approx(3 / 12, abs=0.01)
+    assert found["span"]["random"] == pytest.approx(3 / 6, abs=0.01)
+    for row in rows:
+        assert row["heads"] == pytest.approx(row["random"], abs=0.07)
 
 
 def test_heads_apart_by_hand():
