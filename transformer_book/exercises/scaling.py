@@ -10,7 +10,7 @@ from transformer_book.exercises.checking import Exercise, random_inputs
 
 
 def _first_std(d_model: int, d_k: int) -> float:
-    return (d_model * math.sqrt(d_k)) ** -0.5
+    return 1 / math.sqrt(d_model * math.sqrt(d_k))
 
 
 FIRST_STD = Exercise(
