@@ -45,7 +45,7 @@ def test_formulas_do_not_jump_when_fonts_come_late(context: BrowserContext) -> N
     page = context.new_page()
     page.set_viewport_size(DESKTOP)
     with serve(SITE, LateFonts) as origin:
-        page.goto(f"{origin}/book/04b_scores_in_training.html")
+        page.goto(f"{origin}/book/04c_scale_in_training.html")
         settle(page)
         assert page.locator(".katex").count() >= 5
         assert not jumps(page)

@@ -9,176 +9,131 @@ from torch import Tensor
 from transformer_book.exercises.checking import Exercise, random_inputs
 
 
-def _score_std(d_k: int, std_q: float, std_k: float) -> float:
-    return math.sqrt(d_k) * std_q * std_k
+def _first_std(d_model: int, d_k: int) -> float:
+    return 1 / math.sqrt(d_model * math.sqrt(d_k))
 
 
-SCORE_STD = Exercise(
-    reference=_score_std,
-    inputs=[(64, 1.0, 1.0), (64, 0.5, 1.0), (9, 2.0, 3.0)],
+FIRST_STD = Exercise(
+    reference=_first_std,
+    inputs=[(512, 64), (256, 16), (768, 128)],
     mistakes={
+        "That is right for scaled scores; here nothing takes the root of d_k away.": (
+            lambda d, d_k: d**-0.5
+        ),
         "That is the variance; the standard deviation is its root.": (
-            lambda d, q, k: d * q**2 * k**2
+            lambda d, d_k: 1 / (d * math.sqrt(d_k))
         ),
-        "This grows with d_k; a standard deviation of a sum grows with its root.": (
-            lambda d, q, k: d * q * k
+        "The raw score has d_k terms: it spreads by the root of d_k, not by d_k.": (
+            lambda d, d_k: (d * d_k) ** -0.5
         ),
-        "It must depend on how large queries and keys are, not on d_k alone.": (
-            lambda d, q, k: math.sqrt(d)
+        "The root of D is in the query and in the key: together that is D.": (
+            lambda d, d_k: (math.sqrt(d) * math.sqrt(d_k)) ** -0.5
         ),
-        "You have divided by the root already: this is the scaled score.": lambda d, q, k: q * k,
-        "Each feature contributes a product of a query and a key: their deviations multiply.": (
-            lambda d, q, k: math.sqrt(d) * (q + k)
-        ),
-        "The deviations are roots already; only d_k goes under the root.": (
-            lambda d, q, k: math.sqrt(d * q * k)
-        ),
-        "These are variances of queries and keys; a deviation is asked for: do not square.": (
-            lambda d, q, k: math.sqrt(d) * q**2 * k**2
-        ),
-        "The score is not scaled yet: multiply by the root, do not divide.": (
-            lambda d, q, k: q * k / math.sqrt(d)
+        "That is the spread of the raw score for entries of variance 1, not what undoes it.": (
+            lambda d, d_k: d * math.sqrt(d_k)
         ),
     },
     hints=(
-        "A score is a sum of `d_k` products. What is the variance of one product, and what "
-        "happens to variances when independent terms are added?",
-        "With mean 0 the variance of a product is std_q² · std_k². The sum of d_k such terms has "
-        "d_k times as much. Then take the root.",
-        "The root of `d_k * std_q**2 * std_k**2` can be written more simply.",
+        "Which spread have the raw scores, if all entries of both matrices have the standard "
+        "deviation sigma?",
+        "Scaled scores spread by D sigma², raw ones by sqrt(d_k) D sigma². Set this to 1.",
+        "sigma² is `1 / (d_model * math.sqrt(d_k))`; take its root.",
     ),
 )
 
 
-def _first_spread(d_model: int, std: float) -> float:
-    return d_model * std**2
+def _needle(n: int, d_k: int) -> float:
+    return (math.log(n) + 0.5) / math.sqrt(d_k)
 
 
-FIRST_SPREAD = Exercise(
-    reference=_first_spread,
-    inputs=[(768, 0.02), (256, 0.05), (64, 0.125)],
+NEEDLE = Exercise(
+    reference=_needle,
+    inputs=[(32, 64), (2048, 128), (10, 25)],
     mistakes={
-        "That is the deviation of a query; the score has a key in it, too.": (
-            lambda d, std: math.sqrt(d) * std
+        "That is the score that is needed; a match by rho scores rho times the root of d_k.": (
+            lambda n, d: math.log(n) + 0.5
         ),
-        "Squared once too often: the variance of a query is D std², that of a key too, and the "
-        "deviation of a product is the root of both together.": lambda d, std: (d * std**2) ** 2,
-        "Queries are sums over all features of the input: D must be in it.": lambda d, std: std**2,
-        "The variance of an entry is std², not std.": lambda d, std: d * std,
-        "A query has the deviation √D std and a key as well: their product has D, not √D.": (
-            lambda d, std: math.sqrt(d) * std**2
+        "The raw score grows with d_k, but it is divided by the root: rho sqrt(d_k) is left.": (
+            lambda n, d: (math.log(n) + 0.5) / d
+        ),
+        "The others sum to n times the root of e, not to n: half is missing in the logarithm.": (
+            lambda n, d: math.log(n) / math.sqrt(d)
+        ),
+        "The logarithm of the root of e is one half, not 1.": (
+            lambda n, d: (math.log(n) + 1) / math.sqrt(d)
+        ),
+        "The power of the match must equal the sum of the others: take the logarithm of it.": (
+            lambda n, d: n * math.sqrt(math.e) / math.sqrt(d)
+        ),
+        "Use the natural logarithm: the softmax has powers of e.": (
+            lambda n, d: (math.log2(n) + 0.5) / math.sqrt(d)
+        ),
+        "The score is divided by the root of d_k, so rho is what is needed over that root.": (
+            lambda n, d: (math.log(n) + 0.5) * math.sqrt(d)
         ),
     },
     hints=(
-        "Go step by step: the spread of one entry of a query, then that of a raw score, then the "
-        "scale.",
-        "An entry of a query is a sum of D terms, each with variance std²: its deviation is √D "
-        "std, and that of a key is the same. Exercise 1 of chapter 4 gives the raw score; the "
-        "scale takes its √d_k away.",
-        "What is left is the product of the two deviations, each `math.sqrt(d_model) * std`.",
+        "Two steps: which score does the match need, and which rho gives that score?",
+        "Half of the weight means that the match's power equals the sum of all others: "
+        "e^score = n sqrt(e). And a match by rho scores rho d_k / sqrt(d_k).",
+        "The logarithm of n sqrt(e) is `math.log(n) + 0.5`; divide it by `math.sqrt(d_k)`.",
     ),
 )
 
 
-def _softmax(x: Tensor) -> Tensor:
-    powers = (x - x.amax(dim=-1, keepdim=True)).exp()
-    return powers / powers.sum(dim=-1, keepdim=True)
+def _with_sink(x: Tensor, sink: float) -> Tensor:
+    largest = x.amax(dim=-1, keepdim=True).clamp(min=sink)
+    powers = (x - largest).exp()
+    return powers / (powers.sum(dim=-1, keepdim=True) + (sink - largest).exp())
 
 
-def _far_apart() -> tuple[Tensor]:
+def _far_apart() -> tuple[Tensor, float]:
     """Rows that overflow without a shift, and whose largest scores are far apart."""
     (x,) = random_inputs((4, 5))
     x[3, 2] += 1700.0  # one score of a row around 800, the others around -900
-    return (x + torch.tensor([[0.0], [800.0], [-900.0], [-900.0]], dtype=x.dtype),)
+    return x + torch.tensor([[0.0], [800.0], [-900.0], [-900.0]], dtype=x.dtype), -899.0
 
 
-def _shifted_by(shift: Tensor, x: Tensor) -> Tensor:
-    e = (x - shift).exp()
-    return e / e.sum(dim=-1, keepdim=True)
+def _sink_shifted_by(shift: Tensor, x: Tensor, sink: float) -> Tensor:
+    powers = (x - shift).exp()
+    return powers / (powers.sum(dim=-1, keepdim=True) + (sink - shift).exp())
 
 
-def _without_keepdim(x: Tensor) -> Tensor:
-    powers = (x - x.amax(dim=-1)).exp()
-    return powers / powers.sum(dim=-1)
+def _whole(x: Tensor, sink: float) -> Tensor:
+    """Return the softmax of the scores and the sink, with the sink's own weight last."""
+    return torch.cat([x, torch.full_like(x[..., :1], sink)], dim=-1).softmax(dim=-1)
 
 
-SAFE_SOFTMAX = Exercise(
-    reference=_softmax,
-    inputs=[random_inputs((3, 3)), _far_apart()],
+SINK = Exercise(
+    reference=_with_sink,
+    inputs=[(*random_inputs((3, 3)), 0.5), (*random_inputs((2, 4)), -1.0), _far_apart],
     mistakes={
-        "Right for small scores; e^800 is too large for any format. Subtract each row's maximum.": (
-            lambda x: _shifted_by(torch.zeros(()), x)
+        "Right for small scores; e^800 is too large for any format. Subtract a maximum first.": (
+            lambda x, sink: _sink_shifted_by(torch.zeros(()), x, sink)
         ),
         "One maximum for all rows: rows far below it become 0 / 0. Take each row's own.": (
-            lambda x: _shifted_by(x.max(), x)
+            lambda x, sink: _sink_shifted_by(x.max().clamp(min=sink), x, sink)
         ),
-        "The columns sum to 1; each row must (dim=-1).": lambda x: x.softmax(dim=0),
-        "Not divided by the sum: the rows must sum to 1.": (
-            lambda x: (x - x.amax(dim=-1, keepdim=True)).exp()
+        "The sink is missing: these rows sum to 1.": lambda x, sink: x.softmax(dim=-1),
+        "The sink is a score: e to its power stands in the sum.": (
+            lambda x, sink: x.exp() / (x.exp().sum(dim=-1, keepdim=True) + sink)
         ),
-        "These are logarithms of the weights; take e to their power.": (
-            lambda x: x.log_softmax(dim=-1)
-        ),
-        "The mean of a row is subtracted; only its maximum makes sure that no power is large.": (
-            lambda x: _shifted_by(x.mean(dim=-1, keepdim=True), x)
-        ),
-        "The scores are divided by their maximum; subtract it.": (
-            lambda x: _shifted_by(torch.zeros(()), x / x.amax(dim=-1, keepdim=True))
-        ),
-        "The axis is lost, so that the numbers of the rows meet the columns: keepdim=True.": (
-            _without_keepdim
-        ),
-        "One sum for the whole matrix: each row must sum to 1 by itself.": (
-            lambda x: (
+        "The scores were shifted by the maximum and the sink was not.": (
+            lambda x, sink: (
                 (x - x.amax(dim=-1, keepdim=True)).exp()
-                / (x - x.amax(dim=-1, keepdim=True)).exp().sum()
+                / (
+                    (x - x.amax(dim=-1, keepdim=True)).exp().sum(dim=-1, keepdim=True)
+                    + math.exp(sink)
+                )
             )
         ),
+        "The sink's own weight is in the result; return the weights of the keys alone.": _whole,
     },
     hints=(
-        "e^800 is too large for any format. Which number may be subtracted from all scores of a "
-        "row without changing its softmax?",
-        "Any number may be, as long as it is the same in the whole row. Subtract the row's "
-        "maximum: then the largest power is e^0 = 1. Keep the axis, so that `(rows, 1)` "
-        "broadcasts.",
-        "Start with `(x - x.amax(dim=-1, keepdim=True)).exp()` and divide by its sum over the same "
-        "axis.",
-    ),
-)
-
-
-def _jacobian(p: Tensor) -> Tensor:
-    return torch.diag(p) - torch.outer(p, p)
-
-
-JACOBIAN = Exercise(
-    reference=_jacobian,
-    inputs=[(scores.softmax(dim=0),) for scores in (*random_inputs((3,)), *random_inputs((5,)))],
-    mistakes={
-        "Only the diagonal: raising one score also lowers all other weights.": (
-            lambda p: torch.diag(p * (1 - p))
-        ),
-        "Only diag(p): each weight also loses what the sum gains.": lambda p: torch.diag(p),
-        "The signs are turned round: raising a score raises its own weight.": (
-            lambda p: -_jacobian(p)
-        ),
-        "The diagonal is missing its p: it is p(1 - p), not -p².": lambda p: -torch.outer(p, p),
-        "Only what is off the diagonal has a minus sign: entry (i, i) is p(1 - p).": (
-            lambda p: torch.diag(p) + torch.outer(p, p)
-        ),
-        "Off the diagonal a minus is missing: raising one score lowers all other weights.": (
-            lambda p: torch.diag(p * (1 - p)) + torch.outer(p, p) - torch.diag(p * p)
-        ),
-        "Off the diagonal it is -p_i p_j, with the weights of both.": (
-            lambda p: torch.diag(p) - p.expand(len(p), -1)
-        ),
-    },
-    hints=(
-        "There are two cases: how weight i changes with its own score, and how it changes with "
-        "another one.",
-        "The derivative is p_i (1 - p_i) on the diagonal and -p_i p_j elsewhere. Both are p_i "
-        "(1 if i = j, else 0) minus p_i p_j.",
-        "All the products p_i p_j are `torch.outer(p, p)`; `torch.diag(p)` has p on the diagonal.",
+        "Think of the sink as one more key whose weight is thrown away.",
+        "A softmax over the row and the sink is safe if the largest of both is subtracted from "
+        "both. Rows differ: each needs its own maximum.",
+        "`x.amax(dim=-1, keepdim=True).clamp(min=sink)` is the largest of both.",
     ),
 )
 
@@ -211,6 +166,40 @@ TEMPERATURE_FOR = Exercise(
         "gap / temperature = log(p / (1 - p)).",
         "Solve for the temperature; the right-hand side is `math.log(p / (1 - p))`.",
     ),
+)
+
+
+def _split_fold(d_k: int, share: float) -> tuple[float, float]:
+    return d_k ** (-share / 2), d_k ** (-(1 - share) / 2)
+
+
+SPLIT_FOLD = Exercise(
+    reference=_split_fold,
+    inputs=[(64, 0.5), (256, 0.25), (16, 1.0)],
+    mistakes={
+        "The factors must multiply to 1 / sqrt(d_k); here they multiply to 1 / d_k. (Adam's step "
+        "does not grow with the gradient: a rate changes as its matrix does, and no more.)": (
+            lambda d, share: (d**-share, d ** -(1 - share))
+        ),
+        "Both matrices have got the whole root: together that divides by d_k.": (
+            lambda d, share: (d**-0.5, d**-0.5)
+        ),
+        "The rates go the wrong way: a smaller matrix needs smaller steps.": (
+            lambda d, share: (d ** (share / 2), d ** ((1 - share) / 2))
+        ),
+        "Queries and keys are swapped.": lambda d, share: tuple(reversed(_split_fold(d, share))),
+        "The root is shared as a product of powers, not as a sum.": (
+            lambda d, share: (share * d**-0.5, (1 - share) * d**-0.5)
+        ),
+    },
+    hints=(
+        "By which factor is each of the two matrices smaller? The two factors multiply to "
+        "1 / sqrt(d_k).",
+        "W_Q is d_k^(-share/2) times as large, W_K d_k^(-(1-share)/2) times. For Adam a rate "
+        "must change as its matrix does.",
+        "Return `d_k ** (-share / 2)` and the same with `1 - share`.",
+    ),
+    returns=("rate of W_Q", "rate of W_K"),
 )
 
 
