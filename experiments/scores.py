@@ -1,13 +1,14 @@
-"""What does the scale of the scores do to training? One decoder, four scales, six learning rates.
+"""What does the scale of the scores do to training? One decoder, five scales, six learning rates.
 
     python -m experiments.scores
 
 A small decoder learns Shakespeare's letters. The number of its heads and their width are chosen
 apart from each other. Scores are divided by the root of the width, by the width itself, or by
-nothing; or by nothing while the first queries are made as much smaller (T5's way). Queries and
-keys start with variance 1 or, as in GPT-2, with matrices of standard deviation 0.02. Every arm is
-trained with all learning rates, so that each can be judged at its own best. Everything else is the
-same in all runs; each has a process of its own.
+nothing; or by nothing while the first queries are made as much smaller (T5's way); or by the root
+while the first queries are made as much larger. Queries and keys start with variance 1 or, as in
+GPT-2, with matrices of standard deviation 0.02. Every arm is trained with all learning rates, so
+that each can be judged at its own best. Everything else is the same in all runs; each has a process
+of its own.
 """
 
 import math
@@ -39,7 +40,7 @@ from transformer_lib.tracing import attention_maps
 from transformer_lib.training import evaluate, train
 
 CHAPTER = "04c_scale_in_training"
-SCALES = ("root", "width", "none", "folded")
+SCALES = ("root", "width", "none", "folded", "loud")
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 Arm = tuple[int, int, str, str]  # number of heads, width of a head, scale, start
 ABOUT = {
@@ -50,6 +51,7 @@ ABOUT = {
         width of a head changes alone (at 4 heads) or the number alone (at a width of 16 and of
         256). `scale` is what the scores are multiplied by: `root` 1/sqrt(d_head), `width`
         1/d_head, `none` 1; `folded` is 1 too, but the first queries are divided by
+        sqrt(d_head); `loud` is 1/sqrt(d_head), but the first queries are multiplied by
         sqrt(d_head). `start` is how the matrices of queries and keys are drawn: `unit` with
         standard deviation 1/sqrt(D), `small` with 0.02; all other matrices as in GPT-2. AdamW
         with six learning rates (`rate`) for every arm; the value under Recipe is one of them.""",
@@ -73,7 +75,9 @@ def all_arms() -> list[Arm]:
         (*shape, scale, "unit")
         for shape, scale in product(((4, 256), (4, 16), *shared), ("root", "none"))
     ]
-    arms += [(*shape, scale, "unit") for shape, scale in product(shared, ("width", "folded"))]
+    arms += [
+        (*shape, scale, "unit") for shape, scale in product(shared, ("width", "folded", "loud"))
+    ]
     return arms + [(1, 256, scale, "small") for scale in SCALES]
 
 
@@ -101,7 +105,10 @@ def build(arm: Arm, d_model: int, length: int, vocab: int) -> CausalLM:
                 matrix.data *= 1 / (0.02 * math.sqrt(d_model))
         if scale == "folded":
             part.query.weight.data /= math.sqrt(d_head)
-        part.scale = {"root": 1 / math.sqrt(d_head), "width": 1 / d_head}.get(scale, 1.0)
+        elif scale == "loud":
+            part.query.weight.data *= math.sqrt(d_head)
+        root = 1 / math.sqrt(d_head)
+        part.scale = {"root": root, "loud": root, "width": 1 / d_head}.get(scale, 1.0)
     return model
 
 

@@ -305,6 +305,7 @@ def test_a_folded_scale_starts_with_the_function_of_the_root():
     ids = torch.arange(16).view(2, 8)
     answers = {scale: model(ids) for scale, model in models.items()}
     torch.testing.assert_close(answers["folded"], answers["root"])
+    torch.testing.assert_close(answers["loud"], answers["none"])
     assert not torch.allclose(answers["none"], answers["root"], atol=1e-4)
     (spread, entropy), (more, less) = (
         scores.spread_and_entropy(models[scale], ids) for scale in ("root", "none")
