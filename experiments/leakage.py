@@ -39,7 +39,7 @@ from transformer_lib.sampling import Sampling, choose_token
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training import evaluate, train
 
-CHAPTER = "05_masks"
+CHAPTER = "05c_cheating"
 PAD, BOS, EOS = 0, 1, 2
 LIMIT = 10_000  # numbers below this are spelled
 LENGTH = 48  # of the longest one, with its start and its end

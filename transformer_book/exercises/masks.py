@@ -13,10 +13,6 @@ _BIAS = "These are numbers to be added to scores; here a mask is boolean: True m
 _BOTH_ALLOW = "The masks are joined by |: a pair is allowed only if both allow it (&)."
 _NO_HEADS = "The axis of the heads is missing: return (B, 1, T, S)."
 _AS_QUERY = "Padding is hidden as a query; it must be hidden as a key: (B, 1, 1, S)."
-_AS_BOTH = (
-    "Padding is hidden as a key and as a query. Then its rows allow nothing, and a softmax over "
-    "nothing is NaN: hide it as a key only, (B, 1, 1, S)."
-)
 
 
 def _distances(n_queries: int, n_keys: int, first: int = 0) -> Tensor:
@@ -30,78 +26,130 @@ def _bias(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, device="cpu").masked_fill(~mask, -math.inf)
 
 
-CAUSAL = Exercise(
-    reference=lambda n: _distances(n, n) >= 0,
-    inputs=[(4,), (1,), (7,)],
+def _sinks(n: int, window: int, sinks: int) -> Tensor:
+    distances = _distances(n, n)
+    first = torch.arange(n, device="cpu") < sinks
+    return (distances >= 0) & ((distances < window) | first)
+
+
+SINKS = Exercise(
+    reference=_sinks,
+    inputs=[(7, 3, 2), (1, 1, 1), (6, 2, 0), (5, 2, 4)],
     mistakes={
-        "It hides the diagonal: a position may see itself.": lambda n: _distances(n, n) > 0,
-        "It lets each position see the next one too.": lambda n: _distances(n, n) >= -1,
-        "It is transposed: rows are queries, and a query sees the keys before it.": (
-            lambda n: _distances(n, n) <= 0
+        "The future is seen: the rule for the first tokens needs the causal rule, too (&).": (
+            lambda n, window, sinks: (
+                _sinks(n, window, sinks) | (torch.arange(n, device="cpu") < sinks)
+            )
         ),
-        _POLARITY: lambda n: _distances(n, n) < 0,
-        "Nothing is hidden.": lambda n: torch.ones(n, n, dtype=torch.bool, device="cpu"),
-        _BIAS: lambda n: _bias(_distances(n, n) >= 0),
+        "The first tokens are forgotten when they leave the window: join the two rules by |.": (
+            lambda n, window, sinks: _sinks(n, window, 0)
+        ),
+        "Only the first tokens are seen; the window is missing.": (
+            lambda n, window, sinks: (
+                (_distances(n, n) >= 0) & (torch.arange(n, device="cpu") < sinks)
+            )
+        ),
+        "A window of w means w keys, the position's own included; you show one more.": (
+            lambda n, window, sinks: _sinks(n, window + 1, sinks)
+        ),
+        "A window of w means w keys, the position's own included; you show one less.": (
+            lambda n, window, sinks: _sinks(n, window - 1, sinks)
+        ),
+        "You keep one sink too many: the first `sinks` tokens have the numbers below it.": (
+            lambda n, window, sinks: _sinks(n, window, sinks + 1)
+        ),
+        "It is transposed: rows are queries, and a query sees the keys before it.": (
+            lambda n, window, sinks: _sinks(n, window, sinks).mT
+        ),
+        _POLARITY: lambda n, window, sinks: ~_sinks(n, window, sinks),
+        "Nothing is hidden.": (
+            lambda n, window, sinks: torch.ones(n, n, dtype=torch.bool, device="cpu")
+        ),
+        _BIAS: lambda n, window, sinks: _bias(_sinks(n, window, sinks)),
     },
     hints=(
-        "Number the positions. A query may see a key whose number is not larger than its own.",
-        "`torch.arange(n)` has these numbers. As a column `(n, 1)` they are queries, as a row "
-        "`(n,)` keys; comparing the two broadcasts to `(n, n)`.",
-        "With `place = torch.arange(n)`, compare `place[:, None]` with `place` by `>=`.",
+        "Say it as a sentence with *and* and *or*: not the future, and near enough or one of the "
+        "first.",
+        "With `i = torch.arange(n)[:, None]` and `j = torch.arange(n)` each rule is a comparison; "
+        "put the *or* into brackets.",
+        "`(j <= i) & ((i - j < window) | ...)`.",
     ),
 )
 
 
-def _batch(ids: Tensor, pad_id: int) -> Tensor:
-    real = (ids != pad_id)[:, None, None, :]
-    return real & (_distances(ids.shape[1], ids.shape[1]) >= 0)
+def _floor(probabilities: Tensor, lengths: Tensor) -> Tensor:
+    return -(probabilities * probabilities.log()).sum() / (probabilities * lengths).sum()
 
 
-def _causal_alone(ids: Tensor) -> Tensor:
-    n = ids.shape[1]
-    return (_distances(n, n) >= 0).expand(len(ids), 1, n, n)
-
-
-def _padding_alone(ids: Tensor, pad_id: int) -> Tensor:
-    return (ids != pad_id)[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
-
-
-def _padded_queries(ids: Tensor, pad_id: int) -> Tensor:
-    return (ids != pad_id)[:, None, :, None]
-
-
-_IDS = torch.tensor([[5, 7, 0, 0], [3, 2, 8, 6], [4, 2, 1, 0]], device="cpu")
-_OTHER_IDS = torch.tensor([[6, 3, 0, 4, 1], [2, 5, 3, 3, 0]], device="cpu")
-BATCH = Exercise(
-    reference=_batch,
-    inputs=[(_IDS, 0), (_OTHER_IDS, 3)],  # in the second, padding is 3 and stands in the middle
+_CHANCES = torch.tensor([0.5, 0.25, 0.125, 0.125], dtype=torch.float64, device="cpu")
+_LENGTHS = torch.tensor([3.0, 5.0, 4.0, 9.0], dtype=torch.float64, device="cpu")
+_TWO = torch.tensor([0.9, 0.1], dtype=torch.float64, device="cpu")
+FLOOR = Exercise(
+    reference=_floor,
+    inputs=[(_CHANCES, _LENGTHS), (_TWO, _LENGTHS[2:])],
     mistakes={
-        "The future is not hidden: combine with the causal mask (&).": _padding_alone,
-        "That is the padding alone, (B, 1, 1, T): combine it with the causal mask (&).": (
-            lambda ids, pad: (ids != pad)[:, None, None, :]
+        "That is the floor of equally likely texts; weigh each by its probability.": (
+            lambda p, n: math.log(len(p)) / (p * n).sum()
         ),
-        "The padding is not hidden: compare ids with pad_id.": (
-            lambda ids, pad: _causal_alone(ids)
+        "Those are the nats of a whole text: divide by the letters of a text.": (
+            lambda p, n: -(p * p.log()).sum()
         ),
-        _AS_QUERY: lambda ids, pad: _padded_queries(ids, pad) & _causal_alone(ids),
-        _AS_BOTH: lambda ids, pad: _padded_queries(ids, pad) & _batch(ids, pad),
-        _BOTH_ALLOW: lambda ids, pad: _padding_alone(ids, pad) | _causal_alone(ids),
-        "The pad id is written into your code; take the one you are given.": (
-            lambda ids, pad: _batch(ids, 0)
+        "You divide each text by its own length; all nats are divided by all letters.": (
+            lambda p, n: -(p * p.log() / n).sum()
         ),
-        "True stands where the padding is; a key that is *not* padding may be attended to (!=).": (
-            lambda ids, pad: ~_padding_alone(ids, pad) & _causal_alone(ids)
+        "The lengths are not weighed: frequent texts bring more letters.": (
+            lambda p, n: -(p * p.log()).sum() / n.mean()
         ),
-        _NO_HEADS: lambda ids, pad: _batch(ids, pad)[:, 0],
-        _POLARITY: lambda ids, pad: ~_batch(ids, pad),
-        _BIAS: lambda ids, pad: _bias(_batch(ids, pad)),
+        "Nats use the natural logarithm.": lambda p, n: _floor(p, n) / math.log(2),
+        "A floor is not negative: the logarithm of a probability is.": (lambda p, n: -_floor(p, n)),
+        "Every text counts once in your sum; weigh -ln p by p.": (
+            lambda p, n: -p.log().sum() / (p * n).sum()
+        ),
     },
     hints=(
-        "There are two conditions for a pair: the key is not padding, and it does not stand "
-        "after the query.",
-        "The padding is a matter of keys, the last axis: `(B, 1, 1, T)`. The causal mask is "
-        "`(T, T)`, the same for every text. Together they broadcast to `(B, 1, T, T)`.",
-        "Join `(ids != pad_id)[:, None, None, :]` and the causal mask of exercise 1 by `&`.",
+        "Write down a long list in which each text stands as often as its probability says. How "
+        "many nats does it cost at least, and how many letters has it?",
+        "A text of probability p costs at least -ln p, and stands in the list p times in all.",
+        "Divide the sum of `-p * p.log()` by the sum of `p * lengths`.",
+    ),
+)
+
+
+def _starts(cu_seqlens: Tensor) -> Tensor:
+    lengths = cu_seqlens.diff()
+    places = torch.arange(int(cu_seqlens[-1]), device="cpu")
+    return places - cu_seqlens[:-1].repeat_interleave(lengths)
+
+
+def _numbers(cu_seqlens: Tensor) -> Tensor:
+    lengths = cu_seqlens.diff()
+    return torch.arange(len(lengths), device="cpu").repeat_interleave(lengths)
+
+
+STARTS = Exercise(
+    reference=_starts,
+    inputs=[
+        (torch.tensor([0, 3, 5, 9], device="cpu"),),
+        (torch.tensor([0, 4], device="cpu"),),
+        (torch.tensor([0, 1, 6], device="cpu"),),
+    ],
+    mistakes={
+        "Positions run on from one text into the next; each text starts at 0 again.": (
+            lambda cu: torch.arange(int(cu[-1]), device="cpu")
+        ),
+        "Those are the numbers of the texts; we want the place within each.": _numbers,
+        "Positions count from 0, not from 1.": lambda cu: _starts(cu) + 1,
+        "Those are the places where the texts start; subtract them from 0, 1, 2, ...": (
+            lambda cu: cu[:-1].repeat_interleave(cu.diff())
+        ),
+        "You subtract the end of each text; subtract its start.": (
+            lambda cu: torch.arange(int(cu[-1]), device="cpu") - cu[1:].repeat_interleave(cu.diff())
+        ),
+    },
+    hints=(
+        "Number all tokens 0, 1, 2, ... and subtract from each the place where its text starts.",
+        "The starts are `cu_seqlens[:-1]`, the lengths `cu_seqlens.diff()`.",
+        "`repeat_interleave(lengths)` writes each start as often as its text has tokens.",
     ),
 )
 
