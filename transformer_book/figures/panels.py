@@ -252,10 +252,8 @@ def sorted_ranges(
             first, *_ = series.values()
             order = sorted(range(len(first)), key=lambda i: -first[i][0])
             for number, (name, values) in enumerate(series.items()):
-                ranges = as_finite(name, [values[i] for i in order])
-                style = {k: v for k, v in SERIES_STYLES[number].items() if k != "linestyle"}
-                styles[name] = style | {"linestyle": "none"}
-                middle, low, high = ranges.T
+                middle, low, high = as_finite(name, [values[i] for i in order]).T
+                styles[name] = SERIES_STYLES[number] | {"linestyle": "none"}
                 ends = np.clip([middle - low, high - middle], 0, None)
                 places = np.arange(len(order)) + 0.35 * number
                 axis.errorbar(places, middle, ends, **styles[name], markersize=3, elinewidth=1)
