@@ -152,6 +152,22 @@ DRAWINGS = [
         lambda: sketches.token_rows({"ids": []}, title="t"),
         "rows['ids'] is empty; expected at least one token",
     ),
+    (
+        lambda: sketches.heads_in_colour(n_tokens=6, d_model=10, n_heads=4),
+        "n_heads=4 must divide d_model=10",
+    ),
+    (
+        lambda: sketches.split_right_and_wrong(n_tokens=0, n_heads=4),
+        "n_tokens=0 must be a whole number of at least 1",
+    ),
+    (
+        lambda: panels.sorted_ranges({}, title="t", x_label="x", y_label="y"),
+        "panels is empty; expected at least one panel",
+    ),
+    (
+        lambda: panels.sorted_ranges({"m": {}}, title="t", x_label="x", y_label="y"),
+        "panels['m'] is empty; expected at least one series",
+    ),
     (lambda: sketches.two_stacks([]), "reads is empty; expected at least one layer"),
     (storyboard([], columns=""), "columns is empty; expected at least one token"),
     (

@@ -96,6 +96,14 @@ PICTURES = {
         log_y=[True, False],
         y_from_zero=True,
     ),
+    "ranges": lambda: panels.sorted_ranges(
+        {"m": {"a": [(1, 0, 2), (-3, -4, -2)], "b": [(9, 8, 30), (0, 0, 0)]}},
+        title="Ranges",
+        x_label="x",
+        y_label="y",
+    ),
+    "heads": lambda: sketches.heads_in_colour(n_tokens=3, d_model=8, n_heads=4),
+    "split": lambda: sketches.split_right_and_wrong(n_tokens=3, n_heads=4),
     "histograms": lambda: panels.histograms(
         {"a": [0.0, 0.5, 2.0], "b": [1.0]}, bins=(0, 4, 8), title="Shares", x_label="x"
     ),
@@ -375,3 +383,24 @@ def test_names_at_the_same_place_are_moved_apart_and_told_where_they_were():
     assert [name for _, _, name in found] == ["a", "e", "b"]
     assert math.hypot(ax - ex, ay - ey) > 9
     assert picture.summary == "M: a (0.5, 0.3), e (0.5, 0.3), b (-0.5, 0.0)."
+
+
+def test_the_drawn_split_is_what_tensors_do():
+    n_tokens, n_heads = 6, 8
+    blocks = torch.arange(n_tokens * n_heads).view(n_tokens, n_heads)  # one number a block
+    right = blocks.view(n_tokens, n_heads, 1).transpose(0, 1)  # (H, T, 1)
+    wrong = blocks.view(n_heads, n_tokens, 1)
+    said = sketches.split_right_and_wrong(n_tokens=n_tokens, n_heads=n_heads).summary
+    for name, heads in {"right": right, "wrong": wrong}.items():
+        owner = torch.empty(n_tokens * n_heads, dtype=torch.long)
+        for head, own in enumerate(heads):
+            owner[own.flatten()] = head
+        rows = ["".join(map(str, row)) for row in owner.view(n_tokens, n_heads).tolist()]
+        assert f"{name}: {'/'.join(rows)}" in said
+
+
+def test_ranges_are_sorted_by_the_first_series_and_counted():
+    heads = {"zero": [(1, 0.5, 2), (5, 4, 6), (0.1, -1, 1)], "mean": [(7, 6, 8)] * 3}
+    said = panels.sorted_ranges({"m": heads}, title="t", x_label="x", y_label="y").summary
+    assert "zero: 5.0 down to 0.1; 2 of 3 intervals above 0." in said
+    assert "mean: 7.0 down to 7.0; 3 of 3 intervals above 0." in said

@@ -79,7 +79,7 @@ EXERCISES: dict[str, Exercise] = {
     "heads.merge": heads.MERGE,
     "heads.multi_head": heads.MULTI_HEAD,
     "heads.parameters": heads.PARAMETERS,
-    "heads.write": heads.WRITE,
+    "heads.ov": heads.OV,
     "heads.distance": heads.DISTANCE,
     "heads.prune": heads.PRUNE,
     "positions.row": positions.ROW,

@@ -214,45 +214,54 @@ PARAMETERS = Exercise(
 )
 
 
-def _write(heads: Tensor, w_o: Tensor, head: int) -> Tensor:
-    width = heads.shape[-1]
-    return heads[:, head] @ w_o[head * width : (head + 1) * width]
+def _ov(value: Tensor, output: Tensor, n_heads: int, head: int) -> Tensor:
+    width = value.shape[0] // n_heads
+    own = slice(head * width, (head + 1) * width)
+    return value[own].mT @ output[:, own].mT
 
 
-WRITE = Exercise(
-    reference=_write,
+def _ov_of_every_nth(value: Tensor, output: Tensor, n_heads: int, head: int) -> Tensor:
+    return value[head::n_heads].mT @ output[:, head::n_heads].mT
+
+
+def _ov_not_stored(value: Tensor, output: Tensor, n_heads: int, head: int) -> Tensor:
+    """Take the matrices as the formula writes them, not as they are stored."""
+    width = output.shape[0] // n_heads
+    own = slice(head * width, (head + 1) * width)
+    return value[:, own] @ output[own]
+
+
+OV = Exercise(
+    reference=_ov,
     inputs=[
-        (*random_inputs((3, 2, 5, 4), (8, 8)), 1),
-        (*random_inputs((4, 3, 5, 2), (6, 7)), 1),
-        (*random_inputs((4, 3, 5, 2), (6, 7)), 2),
+        (*random_inputs((8, 8), (8, 8)), 4, 1),
+        (*random_inputs((12, 10), (10, 12)), 3, 2),  # H*K is not D
     ],
     mistakes={
-        "That is what all heads write; take one of them.": (
-            lambda heads, o, head: _merge(heads) @ o
+        "nn.Linear stores (out, in): a head has rows of `value` and columns of `output`.": (
+            _ov_not_stored
         ),
-        "Every head has rows of its own in W_O: those from head · K on.": (
-            lambda heads, o, head: heads[:, head] @ o[: heads.shape[-1]]
+        "This is the transpose: x @ ov must first be read by the values, then written.": (
+            lambda v, o, n, head: _ov(v, o, n, head).mT
         ),
-        "Those are every H-th row of W_O; a head has K neighbouring ones.": (
-            lambda heads, o, head: heads[:, head] @ o[head :: heads.shape[1]]
+        "A head has K neighbouring rows, not every H-th one.": _ov_of_every_nth,
+        "That is the sum over all heads; take the rows and columns of one.": (
+            lambda v, o, n, head: v.mT @ o.mT
         ),
-        "A head reads rows of W_O and writes to all of its columns.": (
-            lambda heads, o, head: (
-                heads[:, head] @ o.mT[head * heads.shape[-1] : (head + 1) * heads.shape[-1]]
+        "This is K by K: what a head writes, read again by its values. Read first, then write.": (
+            lambda v, o, n, head: (
+                v[head * (len(v) // n) : (head + 1) * (len(v) // n)]
+                @ o[:, head * (len(v) // n) : (head + 1) * (len(v) // n)]
             )
         ),
-        _FROM_ZERO: lambda heads, o, head: _write(heads, o, head - 1),
-        "heads[head] is a text of the batch; the heads are the second axis, heads[:, head].": (
-            lambda heads, o, head: (
-                heads[head] @ o[head * heads.shape[-1] : (head + 1) * heads.shape[-1]]
-            )
-        ),
+        _FROM_ZERO: lambda v, o, n, head: _ov(v, o, n, head - 1),
     },
     hints=(
-        "Side by side, head 0 is features 0 to K - 1, head 1 the next K. Which rows of `w_o` "
-        "do these features meet?",
-        "`heads[:, head]` is `(B, T, K)` and needs K rows of `w_o`, all columns: `(K, D)`.",
-        "With `width = heads.shape[-1]` the rows are `w_o[head * width : (head + 1) * width]`.",
+        "The head's values are x times its part of W_V; its write is that times its part of W_O. "
+        "Which part of each stored matrix belongs to head number `head`?",
+        "`value` is W_V transposed, so a head has K neighbouring *rows* of it; `output` is W_O "
+        "transposed, so it has K neighbouring *columns*.",
+        "With `own = slice(head * width, (head + 1) * width)`: `value[own].T @ output[:, own].T`.",
     ),
 )
 

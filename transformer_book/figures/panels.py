@@ -212,6 +212,68 @@ down, y against x: a: 2 points, 5 at 1, 3 at 2; lowest 3, highest 5.'
         return picture_of(figure, title, f"{title}. " + " ".join(sentences))
 
 
+def sorted_ranges(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    linear: float = 1.0,
+    decimals: int = 1,
+) -> Picture:
+    """Draw values with their intervals, in each panel from the largest to the smallest.
+
+    Args:
+        panels: for each panel its name and its series: value, low end and high end of each member.
+            The first series gives the order; the others follow it.
+        title: a short name for the picture.
+        x_label: what is counted along x.
+        y_label: what the values are.
+        linear: up to this size the y axis is linear, beyond it logarithmic.
+        decimals: decimals in the summary.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no panel, or a panel has no series or series of different lengths.
+
+    Example:
+        >>> heads = {"zero": [(1.0, 0.5, 1.5), (4.0, 3.0, 5.0)]}
+        >>> sorted_ranges({"m": heads}, title="Heads", x_label="head", y_label="rise").summary
+        'Heads: rise, from the largest on. m, zero: 4.0 down to 1.0; 2 of 2 intervals above 0.'
+    """
+    check_filled("panels", panels, "at least one panel")
+    sentences = []
+    styles: dict[str, dict[str, Any]] = {}
+    with styled_axes(MAX_INCHES, 3.3, n_columns=len(panels)) as (figure, axes):
+        for axis, (panel, series) in zip(axes, panels.items(), strict=True):
+            check_filled(f"panels[{panel!r}]", series, "at least one series")
+            first, *_ = series.values()
+            order = sorted(range(len(first)), key=lambda i: -first[i][0])
+            for number, (name, values) in enumerate(series.items()):
+                middle, low, high = as_finite(name, [values[i] for i in order]).T
+                styles[name] = SERIES_STYLES[number] | {"linestyle": "none"}
+                ends = np.clip([middle - low, high - middle], 0, None)
+                places = np.arange(len(order)) + 0.35 * number
+                axis.errorbar(places, middle, ends, **styles[name], markersize=3, elinewidth=1)
+                span = (
+                    f"{written(middle.max(), decimals)} down to {written(middle.min(), decimals)}"
+                )
+                above = f"{int((low > 0).sum())} of {len(order)} intervals above 0"
+                sentences.append(f"{panel}, {name}: {span}; {above}.")
+            axis.axhline(0, color=MUTED, linewidth=0.8)
+            axis.set_yscale("symlog", linthresh=linear)
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.set(xlabel=x_label, ylabel=y_label if axis is axes[0] else "")
+            axis.set_title(panel, fontsize=11)
+        if len(styles) > 1:
+            _legend_below(figure, axes[0], styles)
+        return picture_of(
+            figure, title, f"{title}: {y_label}, from the largest on. " + " ".join(sentences)
+        )
+
+
 def histograms(
     samples: Mapping[str, ArrayLike],
     *,

@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from transformer_book.figures.diagrams import Box, Canvas
 from transformer_book.figures.pictures import INK, MUTED, PANEL, PAPER, ROLES, Picture
 from transformer_book.figures.plot_data import check_filled
+from transformer_lib.checks import check_whole
 
 LETTER = 8.2  # width of a letter of 13 px, about
 CELL = 30.0  # height of a token
 PAGE = 680.0  # what a page has room for, in px
+BLOCK = (19.0, 16.0)  # width and height of what one token has for one head
 
 
 def timeline(events: Sequence[tuple[int, str]], *, title: str) -> Picture:
@@ -283,6 +285,124 @@ def thinned_network(
     names = ", ".join(dropped) or "nothing"
     summary = f"{title}: {shape} units, {counts[0]} connections. Dropped: {names}. {left}."
     return canvas.picture(title, summary)
+
+
+def heads_in_colour(*, n_tokens: int, d_model: int, n_heads: int) -> Picture:
+    """Draw a sentence on its way through multi-head attention, with a colour for each head.
+
+    Args:
+        n_tokens: T.
+        d_model: D.
+        n_heads: H; it must divide D.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if a size is no whole number of at least 1, or heads do not divide the width.
+
+    Example:
+        >>> heads_in_colour(n_tokens=6, d_model=512, n_heads=8).summary[:65]
+        'Project, split, attend, merge: tokens 6×512; project: Q, K and V '
+    """
+    for name, size in {"n_tokens": n_tokens, "d_model": d_model, "n_heads": n_heads}.items():
+        check_whole(name, size)
+    if d_model % n_heads:
+        raise ValueError(f"n_heads={n_heads} must divide d_model={d_model}")
+    whole, part = f"{n_tokens}×{d_model}", f"{n_heads} of {n_tokens}×{d_model // n_heads}"
+    table = f"{n_heads} of {n_tokens}×{n_tokens}"
+    plain = [[-1] * n_heads] * n_tokens
+    cut = [list(range(n_heads))] * n_tokens
+    squares = [list(range(n_heads))]
+    stages = [  # what happens, what comes out, its shape, how it looks, the gap between heads
+        [("", "tokens", whole, plain, 0.0), ("project", "Q, K and V", f"{whole} each", cut, 0.0)],
+        [
+            ("split, transpose", "each head", part, cut, 5.0),
+            ("attend", "weights", table, squares, 5.0),
+        ],
+        [
+            ("times V", "found", part, cut, 5.0),
+            ("merge", "side by side", whole, cut, 0.0),
+        ],
+        [("times W_O", "output", whole, plain, 0.0)],
+    ]
+    canvas, y = Canvas(), 34.0
+    for row in stages:
+        x = 14.0
+        for does, name, shape, blocks, gap in row:
+            canvas.text(x + 62, y + 44, does, size=12.5, bold=True, color=MUTED)
+            if does:
+                canvas.arrow((x + 8, y + 56), (x + 116, y + 56))
+            width = _blocks(canvas, x + 124, y, blocks, gap)
+            canvas.text(x + 124 + width / 2, y - 8, f"{name}: {shape}", bold=True)
+            x += 124 + 8 * (BLOCK[0] + 5) + 20
+        y += n_tokens * BLOCK[1] + 46
+    title = "Project, split, attend, merge"
+    steps = [stage for row in stages for stage in row]
+    parts = [f"{does}: {name} {shape}".removeprefix(": ") for does, name, shape, *_ in steps]
+    return canvas.picture(title, f"{title}: " + "; ".join(parts) + ".")
+
+
+def split_right_and_wrong(*, n_tokens: int, n_heads: int) -> Picture:
+    """Draw which blocks of a (T, D) table each head gets: with a transpose, and by a view alone.
+
+    Args:
+        n_tokens: T, the rows.
+        n_heads: H, the blocks of each row.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if a size is no whole number of at least 1.
+
+    Example:
+        >>> split_right_and_wrong(n_tokens=2, n_heads=2).summary
+        'Which head gets which block: right: 01/01; wrong: 00/11.'
+    """
+    check_whole("n_tokens", n_tokens)
+    check_whole("n_heads", n_heads)
+    tables = {
+        "right": [list(range(n_heads))] * n_tokens,
+        "wrong": [
+            [(token * n_heads + block) // n_tokens for block in range(n_heads)]
+            for token in range(n_tokens)
+        ],
+    }
+    code = {"right": "view, then transpose", "wrong": "view alone"}
+    canvas, x = Canvas(), 84.0
+    for name, rows in tables.items():
+        width = _blocks(canvas, x, 34, rows, 0.0)
+        canvas.text(x + width / 2, 24, f"{name}: {code[name]}", bold=True)
+        x += width + 40
+    for token in range(n_tokens):
+        canvas.text(76, 46 + BLOCK[1] * token, f"token {token}", anchor="end")
+    title = "Which head gets which block"
+    said = [
+        f"{name}: " + "/".join("".join(map(str, row)) for row in rows)
+        for name, rows in tables.items()
+    ]
+    return canvas.picture(title, f"{title}: " + "; ".join(said) + ".")
+
+
+def _blocks(canvas: Canvas, x: float, y: float, rows: Sequence[Sequence[int]], gap: float) -> float:
+    """Draw rows of numbered blocks, a colour for each number, and return how wide they are."""
+    roles = [ROLES[role] for role in ("query", "key", "value", "weight")]
+    wide, high = BLOCK
+    for i, row in enumerate(rows):
+        for j, head in enumerate(row):
+            stroke, fill = roles[head % 4] if head >= 0 else (MUTED, PANEL)
+            left, top = x + j * (wide + gap), y + i * high
+            canvas.elements.append(
+                f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" fill="{fill}" '
+                f'stroke="{stroke}" stroke-width="0.9"/>'
+            )
+            if head >= 0:
+                canvas.text(left + wide / 2, top + 12, str(head), size=11, color=stroke)
+    width = len(rows[0]) * (wide + gap) - gap
+    canvas.width = max(canvas.width, x + width)
+    canvas.height = max(canvas.height, y + len(rows) * high)
+    return width
 
 
 def _check_weights(name: str, weights: Sequence[float], n: int) -> None:
