@@ -13,6 +13,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 from docutils import nodes
@@ -24,6 +25,7 @@ from transformer_book import paths
 BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
 
+import book_glossary  # noqa: E402
 import book_places  # noqa: E402
 import book_sources  # noqa: E402
 import book_symbols  # noqa: E402
@@ -44,15 +46,17 @@ def words_of(page: str) -> str:
 def is_place(target: str) -> bool:
     """Whether a page has the heading or the code cell that a place names."""
     page, _, anchor = target.partition("#")
-    if page == "sources":
+    if page == "sources" and anchor:
         return anchor in {name.lower() for name in book_sources.entries()}
-    if not (BOOK / f"{page}.ipynb").is_file():
+    if not book_places.path_of(page).is_file():
         return False
     found = book_places.outline(page)
     return anchor in {"", *found.headings, *(f"cell-{cell}" for cell in found.cells)}
 
 
-@pytest.mark.parametrize("module", [book_places, book_sources, book_symbols, book_terms])
+@pytest.mark.parametrize(
+    "module", [book_glossary, book_places, book_sources, book_symbols, book_terms]
+)
 def test_examples_of_the_extensions_hold(module: ModuleType) -> None:
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0
@@ -159,6 +163,70 @@ def test_the_glossary_is_in_order_and_names_nothing_twice() -> None:
     assert firsts == sorted(firsts)
     names = re.findall(r"^(?![ :#])(\S.*)$", body, re.MULTILINE)
     assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+class Entry(NamedTuple):
+    """An entry of the glossary: its names, and those that it says others use."""
+
+    names: list[str]
+    also: list[str]
+
+
+def entries() -> list[Entry]:
+    body = (BOOK / "glossary.md").read_text(encoding="utf-8").partition(":::{glossary}\n")[2]
+    blocks = re.split(r"\n\n(?=\S)", body.partition("\n:::")[0])
+    found = []
+    for block in blocks:
+        names = re.findall(r"^(\S.*)$", block, re.MULTILINE)
+        also = re.split(r"[,;] |\.$", book_terms.plain(block.partition(" Also: ")[2]))
+        found.append(Entry(names, list(filter(None, also))))
+    return found
+
+
+def test_no_entry_gives_its_own_name_as_another_one() -> None:
+    assert [entry.names for entry in entries() if {*entry.names} & {*entry.also}] == []
+
+
+def test_every_entry_has_a_place_that_teaches_it() -> None:
+    assert list(book_glossary.homes()) == [entry.names[0] for entry in entries()]
+    targets = book_glossary.homes().values()
+    assert [target for target in targets if not is_place(target)] == []
+
+
+@cache
+def sections(page: str) -> dict[str, str]:
+    """What stands below each heading of a page, by its anchor; "" is the whole page."""
+    path = book_places.path_of(page)
+    text = path.read_text(encoding="utf-8")
+    markdown = [{"cell_type": "markdown", "source": text}]
+    cells = markdown if path.suffix == ".md" else json.loads(text)["cells"]
+    found, anchor = {"": text}, "start"
+    for cell in cells:
+        for line in "".join(cell["source"]).splitlines():
+            if cell["cell_type"] == "markdown" and line.startswith("#"):
+                words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("# "))
+                anchor = book_places.anchor_of(words)
+            found[anchor] = f"{found.get(anchor, '')}\n{line}"
+    return found
+
+
+def speaks_of(text: str, entry: Entry) -> bool:
+    """Whether a text has a word of one of the names, in whatever form: its first five letters."""
+    words = re.findall(r"\w\w+", " ".join([*entry.names, *entry.also]))
+    return any(re.search(rf"(?<![a-z]){re.escape(w[:5])}", text, re.IGNORECASE) for w in words)
+
+
+def test_a_place_speaks_of_the_term_that_it_is_said_to_teach() -> None:
+    silent = []
+    for entry in entries():
+        page, _, anchor = book_glossary.homes()[entry.names[0]].partition("#")
+        if not speaks_of(sections(page)[anchor], entry):
+            silent.append(f"{entry.names[0]}: {page}#{anchor}")
+    assert silent == []
+
+
+def test_a_silent_place_is_noticed() -> None:
+    assert not speaks_of(sections("17_cost")["tile-by-tile"], Entry(["beam search"], []))
 
 
 def test_guarded_words_are_in_the_glossary() -> None:
