@@ -8,6 +8,7 @@ import inspect
 import json
 import pkgutil
 import re
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -319,7 +320,7 @@ def test_questions_are_asked_once() -> None:
 
 def test_every_chapter_says_what_it_needs_and_how_long_it_takes() -> None:
     pages = paths.read_pages(BOOK)
-    assert set(pages) == {path.stem for path in BOOK.glob("[0-9]*.ipynb")}
+    assert set(pages) == {p.stem for p in [*BOOK.glob("[0-9]*.ipynb"), *BOOK.glob("lab*.ipynb")]}
     for page in list(pages.values())[1:]:
         assert page.needs, f"{page.name} does not say which page it needs"
         assert page.minutes % 5 == 0, f"{page.name}: {page.minutes} minutes"
@@ -330,6 +331,48 @@ def test_a_page_without_minutes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "01_x.ipynb").write_text(json.dumps({"cells": [cell]}))
     with pytest.raises(ValueError, match="01_x does not say how many minutes"):
         paths.read_pages(tmp_path)
+
+
+def test_every_exercise_is_counted_with_its_minutes() -> None:
+    pages = paths.read_pages(BOOK)
+    for page in pages.values():
+        headings = re.findall(r'"### Exercise ', (BOOK / f"{page.name}.ipynb").read_text("utf-8"))
+        assert len(page.exercises) == len(headings), page.name
+    words = "# 4 · D\n*5 minutes to read.*\n\n### Exercise 1 · X\n\n*Easy · {}.* Do it."
+    assert paths.read_page("04_d", words.format("15 minutes, on paper"), {}).exercises == (15,)
+    assert paths.read_page("04_d", words.format("an hour"), {}).exercises == (60,)
+    with pytest.raises(ValueError, match="04_d, 'Exercise 1 · X' does not say how many minutes"):
+        paths.read_page("04_d", words.format("quick"), {})
+
+
+def test_who_wants_to_write_a_gpt_is_not_sent_through_the_encoder() -> None:
+    way = [page.number for page in paths.path_to(paths.read_pages(BOOK), ["lab4_mini_gpt"])]
+    assert way[-1] == "lab4"
+    assert {"5", "6", "7", "9", "10"} <= set(way)
+    assert not {"11", "12", "13"} & set(way)
+
+
+def test_a_table_of_paths_leads_to_its_pages() -> None:
+    lab = paths.Page("lab1_b", "B", 90, ("03_a",))
+    table = paths.table_of_paths({"x": [paths.Page("03_a", "A", 150, (), (5, 10)), lab]}, "have")
+    bundle = table._repr_mimebundle_()
+    assert "[3](03_a.ipynb), [lab 1 · B](lab1_b.ipynb) | 2.5 h | 105 min" in bundle["text/markdown"]
+    assert bundle["text/plain"].splitlines()[1] == "x | 3, lab 1 · B | 2.5 h | 105 min"
+
+
+def test_the_graph_leads_to_every_chapter() -> None:
+    pages = paths.read_pages(BOOK)
+    links = re.findall(r'<a href="(\w+)\.ipynb">', paths.prerequisite_graph(pages).svg)
+    assert links == [p.name for p in pages.values() if p.number == p.chapter and not p.is_lab]
+
+
+def test_pages_are_read_where_pytorch_is_not_installed() -> None:
+    hide = "import sys; sys.modules.update(dict.fromkeys(('torch', 'numpy', 'matplotlib')))"
+    read = f"from transformer_book import paths; print(len(paths.read_pages({str(BOOK)!r})))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hide}; {read}"], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == len(paths.read_pages(BOOK))
 
 
 def test_a_page_that_needs_a_later_one_is_refused() -> None:
