@@ -270,7 +270,7 @@ def split_into_days(path: Iterable[Page], minutes_a_day: int) -> list[list[Page]
 
     Args:
         path: the pages.
-        minutes_a_day: how long a reader reads.
+        minutes_a_day: how long a reader reads; labs come on top.
 
     Returns:
         For each day its pages.
@@ -285,7 +285,7 @@ def split_into_days(path: Iterable[Page], minutes_a_day: int) -> list[list[Page]
     """
     days: list[list[Page]] = [[]]
     for page in path:
-        if page.minutes > minutes_a_day:
+        if total_minutes([page]) > minutes_a_day:
             raise ValueError(f"minutes_a_day={minutes_a_day} is less than {page.name} takes")
         if total_minutes([*days[-1], page]) > minutes_a_day:
             days.append([])

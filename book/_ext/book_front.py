@@ -1,8 +1,8 @@
 """What the ways into the book say of it is computed from its pages: sizes, specimens, courses.
 
 ``{book-size}`` fills numbers into a text, ``{stored-cell}`` shows a cell of a notebook with what it
-printed, ``{course-plan}`` cuts the way to some pages into sessions, and ``{figure-list}`` offers all
-figures as files. None of them runs code.
+printed, ``{course-plan}`` cuts the way to some pages into sessions, and ``{figure-list}`` offers
+all figures as files. None of them runs code.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from docutils import nodes
+from docutils.parsers.rst.directives import flag
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-
-from book_places import place
-from book_plan import parse_plan
 from transformer_book.paths import (
     Page,
     path_to,
@@ -30,6 +28,9 @@ from transformer_book.paths import (
     split_into_days,
     total_minutes,
 )
+
+from book_places import place
+from book_plan import parse_plan
 
 BOOK = Path(__file__).resolve().parents[1]
 
@@ -44,7 +45,7 @@ def sizes(of: Sequence[Page]) -> dict[str, str]:
     """Count what a text about some pages may want to say.
 
     >>> sizes([Page("01_a", "A", 90, (), (30, 30)), Page("lab1_b", "B", 120, ())])["hours"]
-    '2'
+    '1.5'
     """
     labs = [page for page in of if page.is_lab]
     exercises = [minutes for page in of for minutes in page.exercises]
@@ -59,7 +60,7 @@ def sizes(of: Sequence[Page]) -> dict[str, str]:
 
 
 def _hours(minutes: int) -> str:
-    return f"{minutes / 60:.0f}"
+    return f"{minutes / 60:.2g}"
 
 
 def fill(text: str, values: dict[str, str]) -> str:
@@ -140,7 +141,7 @@ def sessions(path: Sequence[Page], number: int) -> list[list[Page]]:
     >>> [[page.name for page in session] for session in sessions(path, 2)]
     [['a', 'b'], ['c', 'd']]
     """
-    longest = max(page.minutes for page in path)
+    longest = max(total_minutes([page]) for page in path)
     while len(split_into_days(path, longest)) > number:
         longest += 5
     return split_into_days(path, longest)
@@ -170,7 +171,7 @@ class CoursePlan(MarkdownDirective):
 
     required_arguments = 1
     optional_arguments = 99
-    option_spec = {"sessions": int, "labs": lambda _: True}
+    option_spec: ClassVar = {"sessions": int, "labs": flag}
 
     def run(self) -> list[nodes.Node]:
         """Write a table, one row a session."""
