@@ -1,8 +1,8 @@
 """Paths through the book, read from the pages' own words.
 
-Each page says in its first lines how long it takes and what it needs: "*35 minutes to read, ... You
-need: [chapter 3](03_attention.ipynb).*" Everything here is computed from those lines, so that no
-list of prerequisites can fall out of step with the chapters.
+Each page says in its first lines how long it takes and what it needs: "*35 minutes to read, ...
+You need: [chapter 3](03_attention.ipynb).*" Each exercise says its minutes below its heading. All
+that is here is computed from those lines, so that no list can fall out of step with the chapters.
 """
 
 import json
@@ -14,10 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
-from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import MUTED, Picture
 
-_MINUTES = re.compile(r"\*(\d+) minutes to read")
+_MINUTES = re.compile(r"\*(\d+) minutes to (?:read|work)")
+_EXERCISE = re.compile(
+    r"^### (Exercise .+)\n+(?:\*[^*\n]*?(?:(\d+) minutes|(an hour)))?", re.MULTILINE
+)
 _NEEDS = re.compile(r"You need: (.*?)\.(?=[\s*]|$)", re.DOTALL)
 _LINK = re.compile(r"\]\((\w+)\.ipynb(?:#[\w-]*)?\)")
 _BOX, _HIGH, _GAP, _LANE, _ROW = 126, 65, 12, 24, 108
@@ -30,8 +32,9 @@ class Page:
     Args:
         name: its file, without the ending.
         title: its title, without the number.
-        minutes: how long it takes to read.
+        minutes: how long it takes to read, or a lab to work through.
         needs: the pages that it names as prerequisites.
+        exercises: minutes of each of its exercises.
 
     Example:
         >>> Page("05b_masks_in_practice", "Masks in practice", 30, ("05_masks",)).number
@@ -42,11 +45,25 @@ class Page:
     title: str
     minutes: int
     needs: tuple[str, ...]
+    exercises: tuple[int, ...] = ()
+
+    @property
+    def is_lab(self) -> bool:
+        """Whether it is worked through, not read."""
+        return self.name.startswith("lab")
 
     @property
     def number(self) -> str:
         """The number in its title, such as 5b."""
         return self.name.partition("_")[0].removeprefix("0") or "0"
+
+    @property
+    def link(self) -> str:
+        """Its number as a link in Markdown, with the title of a lab."""
+        words = (
+            f"{self.number.replace('lab', 'lab ')} · {self.title}" if self.is_lab else self.number
+        )
+        return f"[{words}]({self.name}.ipynb)"
 
     @property
     def chapter(self) -> str:
@@ -55,7 +72,7 @@ class Page:
 
 
 def read_pages(folder: str | Path) -> dict[str, Page]:
-    """Read what every chapter's pages say about themselves, in reading order.
+    """Read what the pages of all chapters, then the labs, say about themselves, in reading order.
 
     Args:
         folder: the book's folder.
@@ -64,8 +81,8 @@ def read_pages(folder: str | Path) -> dict[str, Page]:
         The pages by name.
 
     Raises:
-        ValueError: if there is no chapter, if a page does not say how long it takes, or if it needs
-            a page that comes later or does not exist.
+        ValueError: if there is no chapter, if a page or an exercise does not say how long it
+            takes, or if a page needs one that comes later or does not exist.
 
     Example:
         >>> read_pages("no/such/folder")
@@ -73,9 +90,10 @@ def read_pages(folder: str | Path) -> dict[str, Page]:
         ValueError: folder='no/such/folder' holds no chapter; expected files like 05_masks.ipynb
     """
     pages: dict[str, Page] = {}
-    for path in sorted(Path(folder).glob("[0-9]*.ipynb")):
+    for path in sorted([*Path(folder).glob("[0-9]*.ipynb"), *Path(folder).glob("lab*.ipynb")]):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        pages[path.stem] = read_page(path.stem, "".join(cells[0]["source"]), pages)
+        words = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        pages[path.stem] = read_page(path.stem, "\n\n".join(words), pages)
     if not pages:
         raise ValueError(
             f"folder={str(folder)!r} holds no chapter; expected files like 05_masks.ipynb"
@@ -84,25 +102,26 @@ def read_pages(folder: str | Path) -> dict[str, Page]:
 
 
 def read_page(name: str, words: str, before: Mapping[str, Page]) -> Page:
-    """Read the first cell of one page.
+    """Read one page.
 
     Args:
         name: of its file.
-        words: of the cell.
+        words: its text.
         before: the pages that come before it.
 
     Returns:
         The page.
 
     Raises:
-        ValueError: if it does not say how long it takes, or if it needs what does not come before.
+        ValueError: if it or an exercise does not say how long it takes, or if it needs what does
+            not come before.
 
     Example:
         >>> title = "# 9 · Norms"
         >>> words = "*35 minutes to read. You need: [page 8](08_ffn.ipynb), and roots.*"
         >>> before = {"08_ffn": Page("08_ffn", "The network", 35, ())}
         >>> read_page("09_norms", title + chr(10) + words, before)
-        Page(name='09_norms', title='Norms', minutes=35, needs=('08_ffn',))
+        Page(name='09_norms', title='Norms', minutes=35, needs=('08_ffn',), exercises=())
     """
     minutes = _MINUTES.search(words)
     if minutes is None:
@@ -112,8 +131,13 @@ def read_page(name: str, words: str, before: Mapping[str, Page]) -> Page:
     late = [need for need in needs if need not in before]
     if late:
         raise ValueError(f"{name} needs {late}; expected pages that come before it")
+    exercises = []
+    for title, said_minutes, hour in _EXERCISE.findall(words):
+        if not said_minutes and not hour:
+            raise ValueError(f"{name}, {title!r} does not say how many minutes it takes")
+        exercises.append(60 if hour else int(said_minutes))
     title = words.splitlines()[0].partition("·")[2].strip()
-    return Page(name, title, int(minutes[1]), needs)
+    return Page(name, title, int(minutes[1]), needs, tuple(exercises))
 
 
 def path_to(
@@ -153,7 +177,7 @@ def path_to(
 
 
 def total_minutes(path: Iterable[Page]) -> int:
-    """Add up the reading time of some pages.
+    """Add up the reading time of some pages; a lab is not read.
 
     Args:
         path: the pages.
@@ -165,7 +189,80 @@ def total_minutes(path: Iterable[Page]) -> int:
         >>> total_minutes([Page("a", "A", 10, ()), Page("b", "B", 20, ("a",))])
         30
     """
-    return sum(page.minutes for page in path)
+    return sum(page.minutes for page in path if not page.is_lab)
+
+
+def practice_minutes(path: Iterable[Page]) -> int:
+    """Add up the time for exercises and labs.
+
+    Args:
+        path: the pages.
+
+    Returns:
+        Minutes.
+
+    Example:
+        >>> practice_minutes([Page("a", "A", 10, (), (5, 15)), Page("lab1_b", "B", 90, ())])
+        110
+    """
+    return sum(sum(page.exercises) + page.is_lab * page.minutes for page in path)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose cells are Markdown, with links; where no Markdown is shown, plain text.
+
+    Args:
+        head: the titles of its columns.
+        rows: the cells of each row.
+
+    Example:
+        >>> Table(("page",), (("[3](03_attention.ipynb)",),))
+        page
+        3
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __repr__(self) -> str:
+        """The table as text, without its links."""
+        lines = [" | ".join(filter(None, row)) for row in (self.head, *self.rows)]
+        plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line) for line in lines]
+        return "\n".join(textwrap.fill(line, 72, subsequent_indent="    ") for line in plain)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Give Jupyter both forms."""
+        lines = [self.head, ("---",) * len(self.head), *self.rows]
+        markdown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return {"text/markdown": markdown, "text/plain": repr(self)}
+
+
+def table_of_paths(paths: Mapping[str, Iterable[Page]], what: str) -> Table:
+    """List paths: what to read, how long it takes, and how long exercises and labs take.
+
+    Args:
+        paths: each with its name, in Markdown.
+        what: the title of the column of names.
+
+    Returns:
+        The table, with a link to each page.
+
+    Example:
+        >>> table_of_paths({"an hour": [Page("03_a", "A", 25, (), (10,))]}, "you have")
+        you have | you read | reading | exercises, labs
+        an hour | 3 | 25 min | 10 min
+    """
+    rows = []
+    for name, path in paths.items():
+        pages = list(path)
+        times = (total_minutes(pages), practice_minutes(pages))
+        rows.append((name, ", ".join(page.link for page in pages), *map(_time, times)))
+    return Table((what, "you read", "reading", "exercises, labs"), tuple(rows))
+
+
+def _time(minutes: int) -> str:
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def split_into_days(path: Iterable[Page], minutes_a_day: int) -> list[list[Page]]:
@@ -173,7 +270,7 @@ def split_into_days(path: Iterable[Page], minutes_a_day: int) -> list[list[Page]
 
     Args:
         path: the pages.
-        minutes_a_day: how long a reader reads.
+        minutes_a_day: how long a reader reads; labs come on top.
 
     Returns:
         For each day its pages.
@@ -188,7 +285,7 @@ def split_into_days(path: Iterable[Page], minutes_a_day: int) -> list[list[Page]
     """
     days: list[list[Page]] = [[]]
     for page in path:
-        if page.minutes > minutes_a_day:
+        if total_minutes([page]) > minutes_a_day:
             raise ValueError(f"minutes_a_day={minutes_a_day} is less than {page.name} takes")
         if total_minutes([*days[-1], page]) > minutes_a_day:
             days.append([])
@@ -211,7 +308,7 @@ def chapter_needs(pages: Mapping[str, Page]) -> dict[str, set[str]]:
         {'1': set(), '2': {'1'}, '3': {'2'}}
     """
     direct: dict[str, set[str]] = {}
-    for page in pages.values():
+    for page in (page for page in pages.values() if not page.is_lab):
         needs = {pages[need].chapter for need in page.needs} - {page.chapter}
         direct[page.chapter] = direct.get(page.chapter, set()) | needs
     every: dict[str, set[str]] = {}
@@ -224,7 +321,7 @@ def chapter_needs(pages: Mapping[str, Page]) -> dict[str, set[str]]:
 
 
 def prerequisite_graph(pages: Mapping[str, Page]) -> Picture:
-    """Draw which chapter needs which: each stands below all that it needs.
+    """Draw which chapter needs which: each stands below all that it needs, and leads to its page.
 
     Args:
         pages: of the whole book.
@@ -238,11 +335,14 @@ def prerequisite_graph(pages: Mapping[str, Page]) -> Picture:
         >>> prerequisite_graph(pages).summary
         'Which chapter needs which. 1 needs none. 2 needs 1. 3 needs 2.'
     """
+    # Here and not above: the site reads pages too, on machines without PyTorch.
+    from transformer_book.figures.diagrams import Canvas  # noqa: PLC0415
+
     needs = chapter_needs(pages)
     rows, lines = _rows(needs)
     canvas = Canvas()
     spots = _spots(rows)
-    titles = {page.chapter: page.title for page in reversed(list(pages.values()))}
+    first = {page.chapter: page for page in reversed(list(pages.values()))}
     for (need, chapter), between in lines.items():
         points = [(spots[need][0], spots[need][1] + _HIGH)]
         for passing in between:  # straight down beside the boxes of that row
@@ -252,7 +352,9 @@ def prerequisite_graph(pages: Mapping[str, Page]) -> Picture:
         canvas.elements.append(f'<path d="M{path}" fill="none" stroke="{MUTED}"/>')
     for chapter in needs:
         x, y = spots[chapter]
-        canvas.box(x - _BOX / 2, y, _label(chapter, titles[chapter]), width=_BOX)
+        canvas.elements.append(f'<a href="{first[chapter].name}.ipynb">')
+        canvas.box(x - _BOX / 2, y, _label(chapter, first[chapter].title), width=_BOX)
+        canvas.elements.append("</a>")
     said = [f"{c} needs {', '.join(sorted(n, key=int)) or 'none'}." for c, n in needs.items()]
     title = "Which chapter needs which"
     return canvas.picture(title, " ".join([f"{title}.", *said]))

@@ -142,6 +142,8 @@ def inline_svg(source: str, prefix: str, fallback_title: str = "Figure") -> str:
     for metadata in root.findall(f"{{{SVG}}}metadata"):
         root.remove(metadata)
     prefix_ids(root, prefix)
+    for link in root.iter(f"{{{SVG}}}a"):  # notebooks lead to notebooks, pages to pages
+        link.set("href", re.sub(r"\.ipynb(?=#|$)", ".html", link.get("href", "")))
     root.set("id", f"{prefix}svg")
     _map_theme(root, f"#{prefix}svg")
     _describe(root, prefix, fallback_title)
@@ -174,7 +176,8 @@ def _describe(root: ET.Element, prefix: str, fallback_title: str) -> None:
         if element is not None:
             element.set("id", f"{prefix}{name}")
             labels.append(f"{prefix}{name}")
-    root.set("role", "img")
+    # Inside an image nobody could reach a link.
+    root.set("role", "group" if root.find(f".//{{{SVG}}}a") is not None else "img")
     root.set("aria-labelledby", " ".join(labels))
     root.attrib.pop("aria-label", None)
 

@@ -73,9 +73,13 @@ def problems(kinds: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
 def neighbours(document: str, kinds: Mapping[str, str | None]) -> tuple[str | None, str | None]:
     """Return where "previous" and "next" lead: never to a further page.
 
-    From a further page, "previous" therefore leads back to its core page.
+    From a further page, "previous" therefore leads back to its core page. Whoever reads on from the
+    front page comes to the first chapter: pages apart that stand between the two are passed by.
     """
-    line = [page for page in kinds if kinds[page] != "further" or page == document]
+    pages = list(kinds)
+    start = next((n for n, page in enumerate(pages) if kinds[page] == "core"), 0)
+    passed = {page for page in pages if kinds[page] == "further"} | set(pages[1:start])
+    line = [page for page in pages if page not in passed or page == document]
     place = line.index(document)
     return (
         line[place - 1] if place > 0 else None,

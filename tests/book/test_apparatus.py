@@ -8,11 +8,13 @@ import inspect
 import json
 import pkgutil
 import re
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 from docutils import nodes
@@ -24,6 +26,7 @@ from transformer_book import paths
 BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
 
+import book_glossary  # noqa: E402
 import book_places  # noqa: E402
 import book_sources  # noqa: E402
 import book_symbols  # noqa: E402
@@ -44,15 +47,17 @@ def words_of(page: str) -> str:
 def is_place(target: str) -> bool:
     """Whether a page has the heading or the code cell that a place names."""
     page, _, anchor = target.partition("#")
-    if page == "sources":
+    if page == "sources" and anchor:
         return anchor in {name.lower() for name in book_sources.entries()}
-    if not (BOOK / f"{page}.ipynb").is_file():
+    if not book_places.path_of(page).is_file():
         return False
     found = book_places.outline(page)
     return anchor in {"", *found.headings, *(f"cell-{cell}" for cell in found.cells)}
 
 
-@pytest.mark.parametrize("module", [book_places, book_sources, book_symbols, book_terms])
+@pytest.mark.parametrize(
+    "module", [book_glossary, book_places, book_sources, book_symbols, book_terms]
+)
 def test_examples_of_the_extensions_hold(module: ModuleType) -> None:
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0
@@ -161,6 +166,70 @@ def test_the_glossary_is_in_order_and_names_nothing_twice() -> None:
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
+class Entry(NamedTuple):
+    """An entry of the glossary: its names, and those that it says others use."""
+
+    names: list[str]
+    also: list[str]
+
+
+def entries() -> list[Entry]:
+    body = (BOOK / "glossary.md").read_text(encoding="utf-8").partition(":::{glossary}\n")[2]
+    blocks = re.split(r"\n\n(?=\S)", body.partition("\n:::")[0])
+    found = []
+    for block in blocks:
+        names = re.findall(r"^(\S.*)$", block, re.MULTILINE)
+        also = re.split(r"[,;] |\.$", book_terms.plain(block.partition(" Also: ")[2]))
+        found.append(Entry(names, list(filter(None, also))))
+    return found
+
+
+def test_no_entry_gives_its_own_name_as_another_one() -> None:
+    assert [entry.names for entry in entries() if {*entry.names} & {*entry.also}] == []
+
+
+def test_every_entry_has_a_place_that_teaches_it() -> None:
+    assert list(book_glossary.homes()) == [entry.names[0] for entry in entries()]
+    targets = book_glossary.homes().values()
+    assert [target for target in targets if not is_place(target)] == []
+
+
+@cache
+def sections(page: str) -> dict[str, str]:
+    """What stands below each heading of a page, by its anchor; "" is the whole page."""
+    path = book_places.path_of(page)
+    text = path.read_text(encoding="utf-8")
+    markdown = [{"cell_type": "markdown", "source": text}]
+    cells = markdown if path.suffix == ".md" else json.loads(text)["cells"]
+    found, anchor = {"": text}, "start"
+    for cell in cells:
+        for line in "".join(cell["source"]).splitlines():
+            if cell["cell_type"] == "markdown" and line.startswith("#"):
+                words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("# "))
+                anchor = book_places.anchor_of(words)
+            found[anchor] = f"{found.get(anchor, '')}\n{line}"
+    return found
+
+
+def speaks_of(text: str, entry: Entry) -> bool:
+    """Whether a text has a word of one of the names, in whatever form: its first five letters."""
+    words = re.findall(r"\w\w+", " ".join([*entry.names, *entry.also]))
+    return any(re.search(rf"(?<![a-z]){re.escape(w[:5])}", text, re.IGNORECASE) for w in words)
+
+
+def test_a_place_speaks_of_the_term_that_it_is_said_to_teach() -> None:
+    silent = []
+    for entry in entries():
+        page, _, anchor = book_glossary.homes()[entry.names[0]].partition("#")
+        if not speaks_of(sections(page)[anchor], entry):
+            silent.append(f"{entry.names[0]}: {page}#{anchor}")
+    assert silent == []
+
+
+def test_a_silent_place_is_noticed() -> None:
+    assert not speaks_of(sections("17_cost")["tile-by-tile"], Entry(["beam search"], []))
+
+
 def test_guarded_words_are_in_the_glossary() -> None:
     assert set(book_terms.CONTEXT) <= set(book_terms.glossary())
 
@@ -251,7 +320,7 @@ def test_questions_are_asked_once() -> None:
 
 def test_every_chapter_says_what_it_needs_and_how_long_it_takes() -> None:
     pages = paths.read_pages(BOOK)
-    assert set(pages) == {path.stem for path in BOOK.glob("[0-9]*.ipynb")}
+    assert set(pages) == {p.stem for p in [*BOOK.glob("[0-9]*.ipynb"), *BOOK.glob("lab*.ipynb")]}
     for page in list(pages.values())[1:]:
         assert page.needs, f"{page.name} does not say which page it needs"
         assert page.minutes % 5 == 0, f"{page.name}: {page.minutes} minutes"
@@ -262,6 +331,48 @@ def test_a_page_without_minutes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "01_x.ipynb").write_text(json.dumps({"cells": [cell]}))
     with pytest.raises(ValueError, match="01_x does not say how many minutes"):
         paths.read_pages(tmp_path)
+
+
+def test_every_exercise_is_counted_with_its_minutes() -> None:
+    pages = paths.read_pages(BOOK)
+    for page in pages.values():
+        headings = re.findall(r'"### Exercise ', (BOOK / f"{page.name}.ipynb").read_text("utf-8"))
+        assert len(page.exercises) == len(headings), page.name
+    words = "# 4 · D\n*5 minutes to read.*\n\n### Exercise 1 · X\n\n*Easy · {}.* Do it."
+    assert paths.read_page("04_d", words.format("15 minutes, on paper"), {}).exercises == (15,)
+    assert paths.read_page("04_d", words.format("an hour"), {}).exercises == (60,)
+    with pytest.raises(ValueError, match="04_d, 'Exercise 1 · X' does not say how many minutes"):
+        paths.read_page("04_d", words.format("quick"), {})
+
+
+def test_who_wants_to_write_a_gpt_is_not_sent_through_the_encoder() -> None:
+    way = [page.number for page in paths.path_to(paths.read_pages(BOOK), ["lab4_mini_gpt"])]
+    assert way[-1] == "lab4"
+    assert {"5", "6", "7", "9", "10"} <= set(way)
+    assert not {"11", "12", "13"} & set(way)
+
+
+def test_a_table_of_paths_leads_to_its_pages() -> None:
+    lab = paths.Page("lab1_b", "B", 90, ("03_a",))
+    table = paths.table_of_paths({"x": [paths.Page("03_a", "A", 150, (), (5, 10)), lab]}, "have")
+    bundle = table._repr_mimebundle_()
+    assert "[3](03_a.ipynb), [lab 1 · B](lab1_b.ipynb) | 2.5 h | 105 min" in bundle["text/markdown"]
+    assert bundle["text/plain"].splitlines()[1] == "x | 3, lab 1 · B | 2.5 h | 105 min"
+
+
+def test_the_graph_leads_to_every_chapter() -> None:
+    pages = paths.read_pages(BOOK)
+    links = re.findall(r'<a href="(\w+)\.ipynb">', paths.prerequisite_graph(pages).svg)
+    assert links == [p.name for p in pages.values() if p.number == p.chapter and not p.is_lab]
+
+
+def test_pages_are_read_where_pytorch_is_not_installed() -> None:
+    hide = "import sys; sys.modules.update(dict.fromkeys(('torch', 'numpy', 'matplotlib')))"
+    read = f"from transformer_book import paths; print(len(paths.read_pages({str(BOOK)!r})))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hide}; {read}"], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == len(paths.read_pages(BOOK))
 
 
 def test_a_page_that_needs_a_later_one_is_refused() -> None:

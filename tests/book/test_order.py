@@ -59,6 +59,14 @@ def test_where_a_page_leads(
     assert book_order.offered(page, KINDS) == further
 
 
+def test_the_front_page_leads_to_the_first_chapter() -> None:
+    kinds = {"index": "apart", "paths": "apart", "play": "apart", **dict(list(KINDS.items())[1:])}
+    assert book_order.neighbours("index", kinds) == (None, "01_a")
+    assert book_order.neighbours("01_a", kinds) == ("index", "02_b")
+    assert book_order.neighbours("paths", kinds) == ("index", "01_a")
+    assert book_order.neighbours("glossary", kinds) == ("lab1_g", None)
+
+
 @pytest.mark.parametrize(
     ("way", "page", "target", "words"),
     [

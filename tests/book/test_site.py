@@ -196,6 +196,13 @@ def test_a_figure_is_named_and_described() -> None:
     assert find(root, "desc").text == "Rows sum to 1."
 
 
+def test_links_in_a_figure_lead_to_pages_and_can_be_reached() -> None:
+    source = f'{SVG_OPEN} viewBox="0 0 9 9"><a href="03_attention.ipynb#x"><text>3</text></a></svg>'
+    root = inlined(source)
+    assert find(root, "a").get("href") == "03_attention.html#x"
+    assert root.get("role") == "group"
+
+
 def test_a_figure_without_title_gets_one() -> None:
     root = inlined(f'{SVG_OPEN} viewBox="0 0 9 9"/>')
     assert root.get("aria-labelledby") == "p1-title"

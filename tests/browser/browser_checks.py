@@ -262,7 +262,7 @@ def images(page: Page) -> list[str]:
           for (const svg of document.querySelectorAll("article svg, main svg")) {
             if (svg.parentElement.closest("svg") || svg.closest(decoration)) continue;
             const start = svg.outerHTML.slice(0, 100);
-            const controls = svg.querySelector("[tabindex]"); // which an image would hide
+            const controls = svg.querySelector("[tabindex], a[href]"); // which an image would hide
             if (svg.getAttribute("role") !== (controls ? "group" : "img"))
               problems.push(`figure without role=img, or group around controls: ${start}`);
             if (!named(svg)) problems.push(`figure without a name: ${start}`);

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import yaml
+from bs4 import BeautifulSoup
 from built_site import ROOT, SITE
 from site_links import Anchors, parse
 
@@ -78,6 +79,17 @@ def test_every_chapter_links_its_terms() -> None:
     terms = {name for name in built("glossary").ids if name.startswith("term-")}
     used = {reference.partition("#")[2] for links in linked.values() for reference in links}
     assert len(used) > 0.8 * len(terms)
+
+
+def test_every_entry_of_the_glossary_leads_to_the_page_that_teaches_it() -> None:
+    homes = yaml.safe_load((ROOT / "book" / "terms.yml").read_text(encoding="utf-8"))
+    page = BeautifulSoup((SITE / "book" / "glossary.html").read_text("utf-8"), "html.parser")
+    links = [str(link["href"]) for link in page.select("dl.glossary .taught-in a")]
+    assert links == [address(target).removesuffix("#") for target in homes.values()]
+    firsts = [dt.get_text()[0].upper() for dt in page.select("dl.glossary dt")]
+    letters = page.select("p.letters a")
+    assert [letter.get_text() for letter in letters] == sorted(set(firsts))
+    assert {str(letter["href"])[1:] for letter in letters} <= set(built("glossary").ids)
 
 
 def test_names_of_the_library_and_chapters_lead_to_each_other() -> None:

@@ -74,3 +74,29 @@ def test_on_a_phone_menu_and_foot_fit_and_the_menu_opens_at_the_current_page(
     current = chapter.locator("nav.bd-links a[aria-current=page]")
     expect(current).to_be_in_viewport()
     assert left_and_right(current)[1] <= PHONE["width"]
+
+
+def test_the_front_page_says_on_one_screen_what_the_book_is(chapter: Page, origin: str) -> None:
+    chapter.set_viewport_size({"width": 1280, "height": 900})
+    chapter.goto(f"{origin}/book/index.html")
+    settle(chapter)
+    start = chapter.get_by_role("link", name="Start reading")
+    expect(start).to_be_in_viewport()
+    expect(chapter.locator(".specimen .printed")).to_be_in_viewport(ratio=1)
+    expect(chapter.locator("a.right-next")).to_have_attribute(
+        "href", start.get_attribute("href") or "nowhere"
+    )
+
+
+def test_a_path_is_followed_from_its_table_and_from_the_graph(chapter: Page, origin: str) -> None:
+    chapter.goto(f"{origin}/book/paths.html")
+    settle(chapter)
+    first = chapter.locator("article table").first
+    expect(first.get_by_role("link", name="13", exact=True).first).to_have_attribute(
+        "href", "13_transformer.html"
+    )
+    box = chapter.locator("svg.figure-svg a[href='17_cost.html']")
+    box.focus()
+    expect(box).to_be_focused()
+    chapter.keyboard.press("Enter")
+    chapter.wait_for_url("**/17_cost.html")

@@ -11,13 +11,29 @@ from exercise_survivors import SURVIVORS
 from mutants import count_mutants, mutants
 from torch import nn
 
-from transformer_book.exercises import EXERCISES, check, hint, pick
+from transformer_book import exercises
+from transformer_book.exercises import EXERCISES, check, hint, pick, summary
 from transformer_book.exercises.checking import judge
 
 
 def said(capsys, name, answer):
     check(name, answer)
     return capsys.readouterr().out
+
+
+def test_a_summary_counts_the_latest_answers(capsys, monkeypatch):
+    monkeypatch.setattr(exercises, "_LATEST", {})
+    for name in ("masks.causal", "heads.split", "heads.merge"):
+        check(name, lambda *_: ...)
+    check("masks.causal", EXERCISES["masks.causal"].reference)
+    pick("heads.split", lambda x, n_heads: x)
+    capsys.readouterr()
+    summary()
+    assert capsys.readouterr().out.splitlines() == [
+        "Checked: 1 right, 1 not right, 1 not attempted",
+        "not right: heads.split",
+        "not attempted: heads.merge",
+    ]
 
 
 def tensors_of(value):

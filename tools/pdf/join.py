@@ -118,7 +118,7 @@ def join(site: Path, entries: list[Entry], about: About, styles_from: str) -> Bo
 def _take_opening(article: Tag) -> str:
     """Take what the title page and the contents show out of the front page."""
     taken = ""
-    for part in article.select(".hero, .hero-figure"):
+    for part in article.select(".hero, .specimen"):
         for actions in part.select(".actions"):
             actions.decompose()
         taken += str(part.extract())

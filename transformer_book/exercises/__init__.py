@@ -5,6 +5,7 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is. :func:`hint` helps step by step.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from transformer_book.exercises import (
@@ -211,6 +212,9 @@ EXERCISES: dict[str, Exercise] = {
 }
 
 
+_LATEST: dict[str, Verdict] = {}  # of each exercise that this notebook has checked
+
+
 def check(name: str, answer: Answer) -> None:
     """Say whether an answer is right and, if it is not, what probably went wrong.
 
@@ -253,6 +257,30 @@ def hint(name: str, step: int = 1) -> None:
     print(f"{name}, hint {step} of {len(hints)}: {hints[step - 1]}")
     if step < len(hints):
         print(f'More: hint("{name}", {step + 1})')
+
+
+def summary() -> None:
+    """Count what was checked since the notebook was started; the latest answer counts.
+
+    A last cell with this call makes a notebook that is handed in say how far it came.
+
+    Example:
+        >>> check("masks.causal", lambda n: ...)
+        masks.causal: not attempted yet (nothing was returned).
+        >>> summary()  # doctest: +ELLIPSIS
+        Checked: ... right, ... not right, ... not attempted...
+    """
+    states: dict[str, str] = {}
+    for name, verdict in _LATEST.items():
+        attempted = not verdict.text.startswith("not attempted")
+        states[name] = "right" if verdict.right else "not right" if attempted else "not attempted"
+    counts = Counter(states.values())
+    kinds = ("right", "not right", "not attempted")
+    print("Checked: " + ", ".join(f"{counts[kind]} {kind}" for kind in kinds))
+    for kind in kinds[1:]:
+        names = [name for name, state in states.items() if state == kind]
+        if names:
+            print(f"{kind}: {', '.join(names)}")
 
 
 def pick(name: str, yours: Answer, **parts: Answer) -> Answer:
@@ -300,7 +328,8 @@ def _made_of(name: str, parts: Mapping[str, Answer]) -> Answer:
 
 
 def _tell(name: str, verdict: Verdict) -> None:
-    """Print a verdict and, where it names no known mistake, the way to the hints."""
+    """Note and print a verdict and, where it names no known mistake, the way to the hints."""
+    _LATEST[name] = verdict
     print(f"{name}: {verdict.text}")
     is_known = any(sentence in verdict.text for sentence in _exercise(name).mistakes)
     if verdict.text.startswith("not yet") and not is_known:

@@ -1,0 +1,253 @@
+"""What the ways into the book say of it is computed from its pages: sizes, specimens, courses.
+
+``{book-size}`` fills numbers into a text, ``{stored-cell}`` shows a cell of a notebook with what it
+printed, ``{course-plan}`` cuts the way to some pages into sessions, and ``{figure-list}`` offers
+all figures as files. None of them runs code.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from docutils import nodes
+from docutils.parsers.rst.directives import flag
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from transformer_book.paths import (
+    Page,
+    path_to,
+    practice_minutes,
+    read_pages,
+    split_into_days,
+    total_minutes,
+)
+
+from book_places import place
+from book_plan import parse_plan
+
+BOOK = Path(__file__).resolve().parents[1]
+
+
+@cache
+def pages() -> dict[str, Page]:
+    """Read what every page says of itself."""
+    return read_pages(BOOK)
+
+
+def sizes(of: Sequence[Page]) -> dict[str, str]:
+    """Count what a text about some pages may want to say.
+
+    >>> sizes([Page("01_a", "A", 90, (), (30, 30)), Page("lab1_b", "B", 120, ())])["hours"]
+    '1.5'
+    """
+    labs = [page for page in of if page.is_lab]
+    exercises = [minutes for page in of for minutes in page.exercises]
+    return {
+        "pages": str(len(of) - len(labs)),
+        "hours": _hours(total_minutes(of)),
+        "exercises": str(len(exercises)),
+        "exercise_hours": _hours(sum(exercises)),
+        "labs": str(len(labs)),
+        "lab_hours": _hours(sum(lab.minutes for lab in labs)),
+    }
+
+
+def _hours(minutes: int) -> str:
+    return f"{minutes / 60:.2g}"
+
+
+def fill(text: str, values: dict[str, str]) -> str:
+    """Put values into their places in a text.
+
+    >>> fill("{pages} pages", {"pages": "48"})
+    '48 pages'
+
+    Raises:
+        ValueError: if a place has a name that is not known.
+    """
+    unknown = sorted(set(re.findall(r"\{(\w+)\}", text)) - set(values))
+    if unknown:
+        raise ValueError(f"{unknown} are no sizes; expected some of {list(values)}")
+    return re.sub(r"\{(\w+)\}", lambda place: values[place[1]], text)
+
+
+class MarkdownDirective(SphinxDirective):
+    """A directive that writes Markdown, which is read as if it stood in the page."""
+
+    def read(self, markdown: str) -> list[nodes.Node]:
+        """Read Markdown at the place of the directive."""
+        holder = nodes.Element()
+        lines = StringList(markdown.splitlines(), self.env.docname)
+        self.state.nested_parse(lines, self.content_offset, holder)
+        return holder.children
+
+
+class BookSize(MarkdownDirective):
+    """A text with numbers such as ``{exercises}`` filled in."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Fill the text."""
+        try:
+            return self.read(fill("\n".join(self.content), sizes(list(pages().values()))))
+        except ValueError as error:
+            raise self.error(str(error)) from error
+
+
+def stored_cell(page: str, cell: str) -> tuple[str, str]:
+    """Return the code of a cell and what it printed when the notebook was last run.
+
+    Raises:
+        ValueError: if the page has no such cell, or the cell printed nothing.
+    """
+    cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+    for found in cells:
+        if found["id"] == cell:
+            printed = "".join("".join(o.get("text", "")) for o in found.get("outputs", []))
+            if printed:
+                return "".join(found["source"]), printed.rstrip()
+    raise ValueError(f"{page} has no cell {cell!r} that printed something")
+
+
+class StoredCell(SphinxDirective):
+    """The code of a cell, and its output: ``{stored-cell} lab1_heads lab1-054``."""
+
+    required_arguments = 2
+
+    def run(self) -> list[nodes.Node]:
+        """Show both."""
+        try:
+            code, printed = stored_cell(*self.arguments)
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        return [
+            nodes.literal_block(code, code, language="python"),
+            nodes.literal_block(printed, printed, language="none", classes=["printed"]),
+        ]
+
+
+def sessions(path: Sequence[Page], number: int) -> list[list[Page]]:
+    """Cut a path into so many sessions, in order, the longest as short as it can be.
+
+    >>> path = [Page(name, name, minutes, ()) for name, minutes in zip("abcd", (30, 20, 25, 25))]
+    >>> [[page.name for page in session] for session in sessions(path, 2)]
+    [['a', 'b'], ['c', 'd']]
+    """
+    longest = max(total_minutes([page]) for page in path)
+    while len(split_into_days(path, longest)) > number:
+        longest += 5
+    return split_into_days(path, longest)
+
+
+def with_labs(path: Sequence[Page]) -> list[Page]:
+    """Put each lab behind the last page that it needs, if the path has all of those."""
+    plan = list(path)
+    for lab in (page for page in pages().values() if page.is_lab):
+        places = [plan.index(pages()[need]) for need in lab.needs if pages()[need] in plan]
+        if len(places) == len(lab.needs):
+            plan.insert(max(places) + 1, lab)
+    return plan
+
+
+@cache
+def promises() -> dict[str, str]:
+    """What the front page says that each page is about."""
+    front = (BOOK / "index.md").read_text(encoding="utf-8")
+    blocks = re.findall(r":::\{chapter-plan\}\n(.*?):::", front, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return {chapter.document: chapter.promise for chapter in parse_plan(lines)}
+
+
+class CoursePlan(MarkdownDirective):
+    """Sessions on the way to some pages: ``{course-plan} 13_transformer`` with ``:sessions: 6``."""
+
+    required_arguments = 1
+    optional_arguments = 99
+    option_spec: ClassVar = {"sessions": int, "labs": flag}
+
+    def run(self) -> list[nodes.Node]:
+        """Write a table, one row a session."""
+        path = path_to(pages(), self.arguments)
+        if "labs" in self.options:
+            path = with_labs(path)
+        rows = ["| | read before, in order | what it is about | reading | exercises, lab |"]
+        rows.append("|--:|---|---|--:|--:|")
+        for number, session in enumerate(sessions(path, self.options["sessions"]), start=1):
+            links = "; ".join(_link(page) for page in session)
+            about = "; ".join(promises()[page.name] for page in session)
+            times = f"{total_minutes(session)} min | {practice_minutes(session)} min"
+            rows.append(f"| {number} | {links} | {about} | {times} |")
+        return self.read("\n".join(rows))
+
+
+def _link(page: Page) -> str:
+    name = page.number.replace("lab", "lab ")
+    return f"[{name} · {page.title}]({page.name}.ipynb)"
+
+
+class Drawing(NamedTuple):
+    """A figure as a notebook stores it: its own file, its title, what it shows, and the SVG."""
+
+    file: str
+    title: str
+    summary: str
+    svg: str
+
+
+@cache
+def drawings(page: str) -> list[Drawing]:
+    """Read the figures of a page, in order."""
+    cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    found = []
+    for data in (data for data in outputs if "image/svg+xml" in data):
+        svg, summary = "".join(data["image/svg+xml"]), "".join(data["text/plain"])
+        title = html.unescape(re.search(r"<title[^>]*>(.*?)</title>", svg, re.DOTALL)[1])  # type: ignore[index]
+        found.append(Drawing(f"{page}-{len(found) + 1}.svg", title, summary, svg))
+    return found
+
+
+class FigureList(SphinxDirective):
+    """Every figure of the chapters: a link to its file, and what it shows."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write a list for each page that has figures."""
+        made: list[nodes.Node] = []
+        for page in (page for page in pages().values() if drawings(page.name)):
+            link = place(page.name, self.env.docname, nodes.Text(f"{page.number} · {page.title}"))
+            made.append(nodes.paragraph("", "", link, classes=["plan-part"]))
+            items = nodes.bullet_list()
+            for drawing in drawings(page.name):
+                file = nodes.reference("", drawing.title, refuri=f"figures/{drawing.file}")
+                items += nodes.list_item(
+                    "", nodes.paragraph("", "", file, nodes.Text(f": {drawing.summary}"))
+                )
+            made.append(items)
+        return made
+
+
+def write_drawings(app: Sphinx, error: Exception | None) -> None:
+    """Write the files that the list of figures leads to, beside its page."""
+    if error is None and "book/figures" in app.env.found_docs:
+        folder = Path(app.outdir) / "book" / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        for drawing in (d for page in pages() for d in drawings(page)):
+            (folder / drawing.file).write_text(drawing.svg, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.add_directive("book-size", BookSize)
+    app.add_directive("stored-cell", StoredCell)
+    app.add_directive("course-plan", CoursePlan)
+    app.add_directive("figure-list", FigureList)
+    app.connect("build-finished", write_drawings)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

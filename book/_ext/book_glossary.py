@@ -1,0 +1,80 @@
+"""The glossary leads on: each entry to the place that teaches it, each letter to its first entry.
+
+The places stand in ``terms.yml``, by the first name of an entry. An entry without one fails the
+build, and so does a place that is not there.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+
+from book_places import in_words, place
+
+FILE = Path(__file__).resolve().parents[1] / "terms.yml"
+_log = logging.getLogger(__name__)
+
+
+@cache
+def homes() -> dict[str, str]:
+    """Read the file: for the first name of each entry the place that teaches it."""
+    found: dict[str, str] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+class LeadOn(SphinxTransform):
+    """Add to each entry of a glossary where it is taught, and put the letters above it."""
+
+    default_priority = 876  # after the terms of the page have their anchors
+
+    def apply(self, **_kwargs: Any) -> None:
+        """Change the glossaries of one document, if it has any."""
+        for glossary in list(self.document.findall(addnodes.glossary)):
+            first_of: dict[str, str] = {}
+            for item in glossary.findall(nodes.definition_list_item):
+                term = next(iter(item.findall(nodes.term)))
+                first_of.setdefault(_letter(term), term["ids"][0])
+                self._add_home(item, term)
+            parent = glossary.parent
+            parent.insert(parent.index(glossary), letters(first_of))
+
+    def _add_home(self, item: nodes.definition_list_item, term: nodes.term) -> None:
+        name = term.astext()
+        if name not in homes():
+            _log.warning("%s has no place in %s", name, FILE.name, location=term)
+            return
+        target = homes()[name]
+        link = place(target, self.env.docname, nodes.Text(in_words(target)))
+        line = nodes.paragraph("", "Taught in ", link, classes=["taught-in"])
+        next(iter(item.findall(nodes.definition))).append(line)
+
+
+def _letter(term: nodes.term) -> str:
+    return term.astext()[0].upper()
+
+
+def letters(first_of: dict[str, str]) -> nodes.paragraph:
+    """Return a row of letters, each a link to the anchor of its first entry.
+
+    >>> letters({"A": "term-ablation", "B": "term-batch"}).astext()
+    'A B'
+    """
+    row = nodes.paragraph("", classes=["letters"])
+    for letter, anchor in first_of.items():
+        row += nodes.Text(" " if row.children else "")
+        row += nodes.reference("", letter, refid=anchor, internal=True)
+    return row
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.add_transform(LeadOn)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,113 @@
+"""The ways into the book: what they say of its size, its courses and its figures is computed."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer_book.paths import Page, path_to, total_minutes
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+sys.path.insert(0, str(BOOK / "_ext"))
+
+import book_front  # noqa: E402
+import book_order  # noqa: E402
+import book_plan  # noqa: E402
+
+
+@pytest.mark.parametrize("module", [book_front, book_plan])
+def test_examples_hold(module: object) -> None:
+    outcome = doctest.testmod(module)  # type: ignore[arg-type]
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
+
+
+# --- the front page -----------------------------------------------------------------------------
+
+
+def test_sizes_are_those_of_the_pages() -> None:
+    lab = Page("lab1_c", "C", 150, ())
+    of = [Page("01_a", "A", 100, (), (30, 60)), Page("01b_b", "B", 80, ()), lab]
+    assert book_front.sizes(of) == {
+        **{"pages": "2", "hours": "3", "exercises": "2", "exercise_hours": "1.5"},
+        **{"labs": "1", "lab_hours": "2.5"},
+    }
+
+
+def test_a_size_that_nobody_counts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\['words'\] are no sizes; expected some of \['pages'\]"):
+        book_front.fill("{pages} pages, {words} words", {"pages": "2"})
+
+
+def test_the_front_page_types_no_size_by_hand() -> None:
+    front = (BOOK / "index.md").read_text(encoding="utf-8")
+    opening = front.partition("## Chapters")[0]
+    assert re.findall(r"\d+ (?:pages|hours|exercises|labs|minutes)", opening) == []
+    assert "<svg" not in front
+
+
+def test_a_specimen_is_a_cell_that_was_run() -> None:
+    front = (BOOK / "index.md").read_text(encoding="utf-8")
+    page, cell = re.findall(r"\{stored-cell\} (\S+) (\S+)", front)[0]
+    code, printed = book_front.stored_cell(page, cell)
+    assert "softmax(dim=-1).tril()" in code
+    assert "not yet. Mask before the softmax" in printed
+    with pytest.raises(ValueError, match="lab1_heads has no cell 'nowhere' that printed"):
+        book_front.stored_cell("lab1_heads", "nowhere")
+
+
+def test_chapters_stand_under_the_part_that_the_contents_give_them() -> None:
+    assert book_plan.part_of()["book/03_attention"] == "Attention"
+    assert book_plan.part_of()["book/lab1_heads"] == "Labs"
+
+
+# --- courses ------------------------------------------------------------------------------------
+
+TEACHERS = (BOOK / "teachers.md").read_text(encoding="utf-8")
+PLANS = re.findall(r"\{course-plan\} (.+)\n:sessions: (\d+)(\n:labs:)?", TEACHERS)
+
+
+def plan(goals: str, labs: str) -> list[Page]:
+    path = path_to(book_front.pages(), goals.split())
+    return book_front.with_labs(path) if labs else path
+
+
+@pytest.mark.parametrize(("goals", "number", "labs"), PLANS)
+def test_a_course_has_as_many_sessions_as_it_says(goals: str, number: str, labs: str) -> None:
+    sessions = book_front.sessions(plan(goals, labs), int(number))
+    assert len(sessions) == int(number)
+    assert max(total_minutes(session) for session in sessions) <= 120
+
+
+def test_the_semester_has_the_core_of_every_chapter_and_all_labs() -> None:
+    goals, _, labs = PLANS[-1]
+    names = [page.name for page in plan(goals, labs)]
+    core = [
+        p for p in book_front.pages() if book_order.about(BOOK / f"{p}.ipynb").kind != "further"
+    ]
+    assert set(core) <= set(names)
+    for number, name in enumerate(names):
+        assert set(book_front.pages()[name].needs) <= set(names[:number]), name
+
+
+def test_every_page_of_a_course_has_a_promise() -> None:
+    assert set(book_front.pages()) <= set(book_front.promises())
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def test_every_stored_figure_is_offered_with_its_description() -> None:
+    for page in book_front.pages():
+        stored = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+        outputs = [o for cell in stored for o in cell.get("outputs", [])]
+        count = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
+        drawings = book_front.drawings(page)
+        assert len(drawings) == count
+        assert all(drawing.title and drawing.summary for drawing in drawings)
+        assert len({drawing.file for drawing in drawings}) == count
