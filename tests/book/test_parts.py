@@ -53,10 +53,10 @@ def test_a_new_page_lacks_only_what_is_to_be_written(project: Path, whole: Noteb
     assert list(inspect_page(measure_page(page), budgets)) == []
     found = [finding for finding in inspect(page) if "still says" not in finding.trouble]
     assert [finding.trouble for finding in found] == ["is not recorded in verified.json"], found
-    unwritten = {cell.id for cell in whole.cells if "TODO" in cell.source}
-    assert len(unwritten) == 10
+    unwritten = [n for n, cell in enumerate(whole.cells, start=1) if "TODO" in cell.source]
+    assert len(unwritten) > 5
     said = [finding.cell for finding in inspect(page) if "still says" in finding.trouble]
-    assert len(said) == len(unwritten)
+    assert said == unwritten
 
 
 def test_a_new_page_is_entered_where_it_belongs(project: Path) -> None:

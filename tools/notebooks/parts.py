@@ -62,14 +62,7 @@ def sections_of(notebook: NotebookNode) -> list[Section]:
 
 
 def exercise_minutes(notebook: NotebookNode) -> list[int]:
-    """How long each exercise of a page takes, as its line says; those without a line are left out.
-
-    Example:
-        >>> from nbformat.v4 import new_markdown_cell, new_notebook
-        >>> text = "### Exercise 1 · Sums" + chr(10) * 2 + "*Easy · 5 minutes, on paper.*"
-        >>> exercise_minutes(new_notebook(cells=[new_markdown_cell(text)]))
-        [5]
-    """
+    """How long each exercise of a page takes, as its line says; those without a line are left out."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     starts = [(text, match.end()) for text in texts for match in _EXERCISE.finditer(text)]
     grades = [_GRADE.match(text, end) for text, end in starts]
