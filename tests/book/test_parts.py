@@ -104,6 +104,13 @@ def test_a_name_that_is_taken_and_a_list_without_a_place(tmp_path: Path) -> None
     assert not list((tmp_path / "book").iterdir())
 
 
+def test_no_page_is_left_unwritten() -> None:
+    """The guard looks at notebooks; the plan on the home page is Markdown."""
+    pages = sorted(BOOK.glob("*.md"))
+    assert BOOK / "index.md" in pages
+    assert not [path.name for path in pages if "TODO" in path.read_text(encoding="utf-8")]
+
+
 def test_the_template_starts_on_colab_as_all_pages_do() -> None:
     pages = [next(code_cells(load(path)))[1] for path in (TEMPLATE, BOOK / "03_attention.ipynb")]
     assert pages[0].source == pages[1].source

@@ -62,7 +62,7 @@ def sections_of(notebook: NotebookNode) -> list[Section]:
 
 
 def exercise_minutes(notebook: NotebookNode) -> list[int]:
-    """How long each exercise of a page takes, as its line says; those without a line are left out."""
+    """How long each exercise of a page takes, as its line says; one without a line is left out."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     starts = [(text, match.end()) for text in texts for match in _EXERCISE.finditer(text)]
     grades = [_GRADE.match(text, end) for text, end in starts]
