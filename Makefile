@@ -15,7 +15,7 @@ TORCH_INDEX ?=
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help book pdf serve test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+.PHONY: help book pdf cover serve test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,11 +27,15 @@ pdf: book  ## print the book into one PDF, and link to it from the site (needs C
 	$(INSTALL) --constraint requirements.txt playwright pypdf pikepdf
 	$(BIN)/python -m tools.pdf
 
+cover: book  ## picture the built book for README.md (needs Chromium)
+	$(INSTALL) --constraint requirements.txt playwright nbval
+	$(BIN)/python -m tools.cover
+
 serve: book  ## build the book and serve it on this machine
 	$(BIN)/python -m tools.site serve
 
 test: test-alone test-lib nbval test-browser  ## run every check: what CI runs
-	@echo "make test: everything passed"
+	@$(BIN)/python -m tools.verdict
 
 test-alone: $(READY)  ## the checks that keep one core busy, two at a time
 	$(MAKE) --jobs=2 --assume-old=$(READY) SIDE_BY_SIDE=yes test-site lint check-notebooks

@@ -60,6 +60,8 @@ if TYPE_CHECKING:  # what editors and type checkers read; a test holds it equal 
     from transformer_lib.training import evaluate as evaluate
     from transformer_lib.training import train as train
 
+__version__ = "1.0.0"  # written here only: pyproject.toml reads it, tests compare CITATION.cff
+
 # Where each name that can be imported from here is defined.
 _MODULES = {
     "AttentionHead": "attention",
@@ -114,12 +116,10 @@ tell_moved_modules(MOVED)
 
 
 def __getattr__(name: str) -> object:
-    if name == "__version__":
-        return import_module("importlib.metadata").version("transformer_lib")
     if name in _MODULES:
         return getattr(import_module(f"transformer_lib.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'transformer_lib' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, "__version__"})
+    return sorted({*globals(), *_MODULES})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import specimens as sp
 import yaml
 from nbformat import NotebookNode
@@ -33,9 +34,13 @@ def page(*cells: NotebookNode, kind: str = "core") -> NotebookNode:
 
 
 class Book:
-    """A small book in a folder of its own, with the real budgets."""
+    """A small book in a folder of its own, with the real budgets.
 
-    def __init__(self, folder: Path) -> None:
+    Its pages are bare, so that each holds only what is measured; test_parts.py asks for parts.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tools.notebooks.pages.missing_parts", lambda notebook: ())
         self.folder = folder / "book"
         self.helpers = folder / "transformer_book"
         for directory in (self.folder, self.helpers / "exercises"):

@@ -18,8 +18,8 @@ from tools.notebooks.rulers import page_kind, set_kind
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
-    return Book(tmp_path)
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+    return Book(tmp_path, monkeypatch)
 
 
 # --- the budgets of the book -----------------------------------------------------------------

@@ -11,6 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
+import transformer_lib
 from tools.fresh_env import copy_repository
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +131,7 @@ def test_an_editable_installation_leaves_nothing_in_the_tree(clone: Path, tmp_pa
 
 def test_what_is_installed_is_what_is_read(wheel: Path) -> None:
     """One source: the files of the wheel are those in book/, and no others."""
+    assert wheel.name.startswith(f"transformer_lib-{transformer_lib.__version__}-")
     with ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith("transformer_lib/book/")]
         for name in names:

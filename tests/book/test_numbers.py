@@ -204,8 +204,8 @@ def test_the_account_adds_up() -> None:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
-    return Book(tmp_path)
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+    return Book(tmp_path, monkeypatch)
 
 
 def findings(book: Book, name: str, text: str, listed: list[str]) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import re
 import subprocess
 import tomllib
+from datetime import date
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +20,13 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import transformer_lib
+from tools import cover
+from tools.notebooks.model import NotebookError, load
+from tools.notebooks.parts import exercise_minutes
+from tools.notebooks.rulers import page_kind
 from tools.notebooks.stamp import stamp
+from transformer_book.paths import read_pages, total_minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -110,6 +118,7 @@ def test_make_test_runs_every_check() -> None:
         re.MULTILINE,
     )
     assert recipe.split() == ["test-alone", "test-lib", "nbval", "test-browser"]
+    assert "\n\t@$(BIN)/python -m tools.verdict\n\ntest-alone:" in read("Makefile")  # the last line
     assert set(alone.split()) == {"lint", "check-notebooks", "test-site"}
 
 
@@ -226,10 +235,86 @@ def test_readme_starts_with_the_picture_and_the_two_commands() -> None:
     assert re.search(r"!\[[^\]]{20,}\]\(book/_static/[\w-]+\.png\)", first_screen)
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md"])
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
+
+
+def plain(document: str) -> str:
+    """The text of a document with its lines joined, so that a sentence can be looked for."""
+    return " ".join(read(document).split())
+
+
+def test_readme_says_how_big_the_book_is() -> None:
+    """The numbers of the book, not typed ones: a failure prints what README must say."""
+    pages = read_pages(ROOT / "book")
+    notebooks = {name: load(ROOT / "book" / f"{name}.ipynb") for name in pages}
+    core = [page for page in pages.values() if page_kind(notebooks[page.name]) == "core"]
+    n_exercises = sum(len(exercise_minutes(notebook)) for notebook in notebooks.values())
+    n_labs = len(list((ROOT / "book").glob("lab*.ipynb")))
+    hours, core_hours = (total_minutes(path) / 60 for path in (pages.values(), core))
+    for said in (
+        f"{len(pages)} chapter pages, about {hours:.0f} hours to read, "
+        f"{core_hours:.0f} of them on core pages",
+        f"more than {n_exercises // 10 * 10} exercises",
+        f"{n_labs} labs",
+    ):
+        assert said in plain("README.md"), f"README.md must say: {said}"
+
+
+def test_readme_counts_corrections_by_their_kinds() -> None:
+    chapters = yaml.safe_load(read("book/sources.yml")).values()
+    kinds = [entry["kind"] for entries in chapters for entry in entries.values() if "kind" in entry]
+    hard = [kind for kind in kinds if kind not in ("misleading", "typo")]
+    said = f"{len(kinds)} corrections of five public documents, {len(hard)} of them hard errors"
+    assert said in plain("README.md"), f"README.md must say: {said}"
+
+
+def test_the_cover_shows_the_book_as_it_is() -> None:
+    shown = json.loads(cover.SHOWN.read_text(encoding="utf-8"))
+    assert hashlib.sha256(cover.PICTURE.read_bytes()).hexdigest() == shown.pop("picture")
+    assert len(shown["sidebar"]) > 10
+    now = cover.what_it_shows(len(shown["sidebar"]))
+    assert shown == now, "the picture in README.md is older than the book: run `make cover`"
+
+
+def test_the_cover_notices_what_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words, code, outputs, titles and order count; other sections do not."""
+    before = cover.what_it_shows(20)
+    text = read("book/03_attention.ipynb")
+    (tmp_path / "book").mkdir()
+    (tmp_path / "_toc.yml").write_text(read("_toc.yml"), encoding="utf-8")
+    for page in before["sidebar"]:
+        source = cover.source_of(page)
+        (tmp_path / "book" / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(cover, "ROOT", tmp_path)
+    assert cover.what_it_shows(20) == before
+    page = tmp_path / "book" / "03_attention.ipynb"
+    for old, new in {
+        "What is the fox like?": "What is the fox?",
+        "Where fox looks": "Where the fox looks",
+        "off by  45%": "off by  46%",
+        "3 · Attention: query": "3 · Attention, query",
+    }.items():
+        assert old in text
+        page.write_text(text.replace(old, new), encoding="utf-8")
+        assert cover.what_it_shows(20) != before, old
+    page.write_text(text.replace("In one minute", "In a minute"), encoding="utf-8")
+    assert cover.what_it_shows(20) == before
+    page.write_text(text.replace("## What breaks", "## What fails"), encoding="utf-8")
+    with pytest.raises(
+        NotebookError, match=r"03_attention\.ipynb: expected a section 'What breaks'"
+    ):
+        cover.what_it_shows(20)
+
+
+def test_no_cover_is_taken_of_an_old_site(tmp_path: Path) -> None:
+    with pytest.raises(NotebookError, match=r"older than .*run `make book` first"):
+        cover.make_cover(tmp_path)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_between_documents_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", read(document))
-    assert links
+    assert links or document in ("CODE_OF_CONDUCT.md", "SECURITY.md")
     missing = [link for link in links if not (ROOT / link).exists()]
     assert not missing, f"{document} links to {missing}"
 
@@ -259,7 +344,57 @@ def test_citation_has_what_the_format_requires() -> None:
     assert citation["cff-version"] == "1.2.0"
     assert citation["title"] == "The Executable Transformer"
     assert all(author.keys() & {"name", "family-names"} for author in citation["authors"])
-    assert citation["version"] == tomllib.loads(read("pyproject.toml"))["project"]["version"]
+    assert date.fromisoformat(citation["date-released"])
+    assert citation.keys() <= KEYS_OF_CITATIONS
+
+
+# Of the format's version 1.2.0, those that a book may need; a misspelt key would be ignored.
+KEYS_OF_CITATIONS = {
+    *("cff-version", "message", "type", "title", "abstract", "authors", "version", "license"),
+    *("date-released", "keywords", "url", "repository-code", "doi"),
+}
+
+
+def test_there_is_one_version() -> None:
+    """In the package; the citation, the newest section of the changes and the credit repeat it."""
+    version = transformer_lib.__version__
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["version"] == version
+    released = re.findall(r"^## (\d\S*) - (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert released[0] == (version, citation["date-released"])
+    assert f"version {version}, CC BY 4.0" in plain("LICENSE-TEXT.md")
+    dynamic = tomllib.loads(read("pyproject.toml"))["tool"]["setuptools"]["dynamic"]
+    assert dynamic == {"version": {"attr": "transformer_lib.__version__"}}
+
+
+def test_the_licence_of_every_folder_is_named() -> None:
+    folders = {name.partition("/")[0] for name in committed_files() if "/" in name}
+    inner = {"/".join(name.split("/")[:2]) for name in committed_files() if name.count("/") > 1}
+    of_the_book = {name for name in inner if name.startswith("book/")}
+    assert {"tools", "book/results", "book/_ext"} <= folders | of_the_book
+    named = set(re.findall(r"`([\w./-]+)/`", read("LICENSE-TEXT.md")))
+    assert folders | of_the_book <= named
+    assert all((ROOT / name).is_dir() for name in named)
+
+
+def test_sources_have_an_address_or_say_that_none_is_known() -> None:
+    entries = re.findall(r"@misc\{source[A-E],.*?\n\}", read("book/references.bib"), re.DOTALL)
+    assert len(entries) == 5
+    for entry in entries:
+        assert ("url " in entry and "urldate" in entry) or "our copy names no address" in entry
+    assert "Our copies carry no address" in read("book/sources.md")
+
+
+def test_contributors_are_met_by_templates() -> None:
+    templates = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md"))
+    assert len(templates) == 3
+    for template in templates:
+        _, head, body = template.read_text(encoding="utf-8").split("---\n", maxsplit=2)
+        assert yaml.safe_load(head).keys() == {"name", "about", "labels"}
+        assert body.strip()
+    assert "make test" in read(".github/pull_request_template.md")
+    first_screen = "\n".join(read("CONTRIBUTING.md").splitlines()[:8])
+    assert "Fix a typo" in first_screen
 
 
 def test_both_licences_are_named() -> None:

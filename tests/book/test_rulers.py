@@ -19,8 +19,8 @@ LAB = {**FURTHER, "visible": 300}
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
-    return Book(tmp_path)
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+    return Book(tmp_path, monkeypatch)
 
 
 # --- every ruler, at its border ---------------------------------------------------------------

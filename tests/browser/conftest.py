@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 from browser_checks import DESKTOP, settle
 from built_site import CHAPTER_03, SITE
-from local_site import give_up, serve
+from local_site import give_up, serve, skip_reasons
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tools.browser import find_browser, has_sandbox
+from tools.verdict import note
 
 PATIENCE_MS = 10_000
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write down what was skipped, and why, for the last line of `make test`."""
+    note(skip_reasons(terminalreporter.stats.get("skipped", [])))
 
 
 @pytest.fixture(scope="session")

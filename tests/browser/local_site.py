@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -53,3 +53,9 @@ def give_up(environment: Mapping[str, str]) -> NoReturn:
     if environment.get("CI"):
         pytest.fail(NO_BROWSER, pytrace=False)
     pytest.skip(NO_BROWSER)
+
+
+def skip_reasons(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """Say of each skipped test why it was; a report holds file, line and reason."""
+    places = [report.longrepr for report in reports]
+    return [str(place[2]).removeprefix("Skipped: ") for place in places if place]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from browser_checks import CHECKS, visit
-from local_site import give_up, serve
+from local_site import give_up, serve, skip_reasons
 from playwright.sync_api import BrowserContext
 from site_links import broken_links, repeated_ids
 
 from tools.browser import find_browser
+from tools.verdict import last_line, note
 
 FOLLOW_SYSTEM = """<script>
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -196,3 +197,20 @@ def test_a_missing_browser_fails_only_in_ci() -> None:
         give_up({"CI": "true"})
     with pytest.raises(pytest.skip.Exception, match="no Chromium"):
         give_up({})
+
+
+def test_what_was_skipped_is_written_down(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    """Without a browser the last line of `make test` says so, and how many tests did not run."""
+    hooks = [p for p in pytestconfig.pluginmanager.get_plugins() if "browser" in str(p)]
+    assert any(hasattr(plugin, "pytest_terminal_summary") for plugin in hooks)
+    place = ("test_pages.py", 7, "Skipped: no Chromium")
+    skipped = pytest.TestReport("a test", place, {}, "skipped", place, "setup")
+    notes = tmp_path / "notes.json"
+    note(skip_reasons([skipped, skipped]), notes)
+    line = "make test: all that ran passed, but 2 browser tests were SKIPPED (no Chromium)"
+    assert last_line(notes) == line
+    note(skip_reasons([]), notes)
+    assert last_line(notes) == "make test: everything passed"
+    notes.unlink()
+    with pytest.raises(FileNotFoundError, match=r"notes\.json: missing; expected `make test-br"):
+        last_line(notes)

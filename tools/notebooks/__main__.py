@@ -14,6 +14,7 @@ from .fold import dress
 from .guard import Finding, inspect, inspect_missing
 from .learner import FOLDER, write_learner_edition
 from .model import BOOK, NotebookError, find_notebooks, load, save, show
+from .new import create
 from .owes import owed
 from .owes import table as owed_table
 from .record import Record, measure
@@ -139,6 +140,9 @@ def build_parser() -> argparse.ArgumentParser:
     stamped.add_argument("--out", metavar="DIR", type=Path, required=True, help="where to write")
     owes = commands.add_parser("owes", help="print all that leads to a page, before a rewrite")
     owes.add_argument("page", metavar="PAGE", help="such as 05_masks")
+    new = commands.add_parser("new", help="begin a page from the template")
+    new.add_argument("name", metavar="NAME", help="such as 22_new, or 05e_more for a side page")
+    new.add_argument("--title", default="", help="of the page (default: the words of its name)")
     kind = commands.add_parser("kind", help="say what kind of page notebooks are")
     kind.add_argument("pages", nargs="+", metavar="PAGE", help="such as 05_masks")
     kind.add_argument("kind", choices=PAGE_KINDS)
@@ -162,6 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "owes":
             print(owed_table(options.page, owed(options.page)))
+            return 0
+        if options.command == "new":
+            print(create(options.name, options.title))
             return 0
         if options.command == "kind":
             return kind_command(options.pages, options.kind)

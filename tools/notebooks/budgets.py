@@ -2,9 +2,9 @@
 
 `budgets.yml` beside the notebooks has two halves. People write the first: the budgets, each with
 its reason. `python -m tools.notebooks budgets` writes the second, below the key `today`: for each
-page above a budget its value, the numbers of its text that nothing bears out, and the sums over the
-whole book. `check` fails if a value is above its budget and above the list, and if the list is
-higher than what is measured, so that what was won cannot be lost again.
+page above a budget its value, the parts that it lacks, the numbers of its text that nothing bears
+out, and the sums over the whole book. `check` fails if a value is above its budget and above the
+list, and if the list is higher than what is measured, so that what was won cannot be lost again.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from .pages import (
     measure_sums,
     table,
 )
+from .parts import PARTS
 from .rulers import PAGE_KINDS
 
 FILE_NAME = "budgets.yml"
@@ -52,6 +53,7 @@ class Budgets:
     documents: frozenset[str]
     listed_sums: Values = field(default_factory=dict)
     listed_pages: dict[str, Values] = field(default_factory=dict)
+    listed_lacks: dict[str, list[str]] = field(default_factory=dict)
     listed_numbers: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
@@ -79,6 +81,7 @@ class Budgets:
             for kind in PAGE_KINDS[:-1]
         }
         pages = {page: _numeric(values) for page, values in (today.get("pages") or {}).items()}
+        lacks = {page: list(map(str, parts)) for page, parts in (today.get("lacks") or {}).items()}
         numbers = {p: list(map(str, said)) for p, said in (today.get("numbers") or {}).items()}
         return cls(
             path,
@@ -88,6 +91,7 @@ class Budgets:
             frozenset(content["documents"]),
             _numeric(today.get("sums") or {}),
             pages,
+            lacks,
             numbers,
         )
 
@@ -100,6 +104,7 @@ class Budgets:
                 for page, values in sorted(self.listed_pages.items())
                 if values
             },
+            "lacks": {page: parts for page, parts in sorted(self.listed_lacks.items()) if parts},
             "numbers": {page: said for page, said in sorted(self.listed_numbers.items()) if said},
         }
         half = yaml.safe_dump(
@@ -167,7 +172,21 @@ def inspect_page(page: Page, budgets: Budgets) -> Iterator[Finding]:
             yield Finding(page.path, cell, *trouble)
     for ruler in listed.keys() - limits.keys() if page.kind else ():
         yield Finding(page.path, None, f"{FILE_NAME} lists its {ruler}", f"run {REWRITE}")
+    yield from _inspect_parts(page, budgets)
     yield from _inspect_numbers(page, budgets)
+
+
+def _inspect_parts(page: Page, budgets: Budgets) -> Iterator[Finding]:
+    """Parts that a page lacks without being listed, and listed ones that it now has."""
+    listed = budgets.listed_lacks.get(page.name, [])
+    for name in page.lacks:
+        if name not in listed:
+            trouble = f"lacks a part that every {page.kind} page has: {name}"
+            yield Finding(page.path, None, trouble, PARTS[name].remedy)
+    for name in listed:
+        if name not in page.lacks:
+            trouble = f"{FILE_NAME} says that it lacks {name!r}, which is there or not asked for"
+            yield Finding(page.path, None, trouble, f"run {REWRITE}")
 
 
 def _inspect_numbers(page: Page, budgets: Budgets) -> Iterator[Finding]:
@@ -203,7 +222,8 @@ def inspect_book(pages: Sequence[Page], budgets: Budgets) -> Iterator[Finding]:
         if trouble := _compare(SUM_RULERS[name], value, limit, listed, "together"):
             yield Finding(budgets.path, None, *trouble)
     there = {page.name for page in pages}
-    for name in sorted({*budgets.listed_pages, *budgets.listed_numbers} - there):
+    entries = {*budgets.listed_pages, *budgets.listed_lacks, *budgets.listed_numbers}
+    for name in sorted(entries - there):
         yield Finding(budgets.path, None, f"lists {name}, which is no page", f"run {REWRITE}")
 
 
@@ -306,6 +326,10 @@ def _rewrite_page(page: Page, budgets: Budgets, accept_more: bool) -> list[str]:
     kept, rose = _lowered(values, budgets.limits(page), listed, accept_more)
     budgets.listed_pages[page.name] = kept
     refused = [f"{page.name}: {PAGE_RULERS[name][0].format(_plain(values[name]))}" for name in rose]
+    kept_lacks = budgets.listed_lacks.get(page.name, [])
+    budgets.listed_lacks[page.name] = [n for n in page.lacks if accept_more or n in kept_lacks]
+    new_lacks = [name for name in page.lacks if name not in budgets.listed_lacks[page.name]]
+    refused += [f"{page.name}: lacks {name}" for name in new_lacks]
     left = Counter(budgets.listed_numbers.get(page.name, []))
     numbers = []
     for said in budgets.loose(page):
@@ -322,6 +346,7 @@ def _rewrite_sums(pages: Sequence[Page], budgets: Budgets, accept_more: bool) ->
     """Lower the listed sums, and forget pages that are gone."""
     there = {page.name for page in pages}
     budgets.listed_pages = {n: v for n, v in budgets.listed_pages.items() if n in there}
+    budgets.listed_lacks = {n: v for n, v in budgets.listed_lacks.items() if n in there}
     budgets.listed_numbers = {n: v for n, v in budgets.listed_numbers.items() if n in there}
     sums = book_sums(pages, budgets)
     limits = {name: budgets.sums.get(name, 0.0) for name in SUM_RULERS}

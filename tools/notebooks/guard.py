@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from . import fold, svg
+from . import fold, parts, svg
 from .model import (
     MAX_WIDTH,
     MUST_RAISE,
@@ -334,6 +334,7 @@ NOTEBOOK_CHECKS: tuple[Callable[[NotebookNode], Iterator[CellTrouble]], ...] = (
     check_counts,
     check_digests,
     check_normal_form,
+    parts.check_placeholders,
     *fold.CHECKS,
 )
 

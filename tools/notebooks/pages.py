@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .model import load
 from .numbers import Account, account
+from .parts import missing_parts
 from .record import Coverage, measure
 from .rulers import Rulers, count_lines, page_kind, rule
 
@@ -42,6 +43,7 @@ class Page:
     rulers: Rulers
     numbers: Account
     coverage: Coverage
+    lacks: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -58,7 +60,8 @@ def measure_page(path: Path) -> Page:
     """Measure a stored notebook."""
     notebook = load(path)
     rulers = rule(notebook, path.stem)
-    return Page(path, page_kind(notebook), rulers, account(notebook), measure(notebook))
+    numbers, coverage = account(notebook), measure(notebook)
+    return Page(path, page_kind(notebook), rulers, numbers, coverage, missing_parts(notebook))
 
 
 def measure_sums(pages: Sequence[Page], documents: Iterable[str], helpers: Path) -> Values:
