@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bs4 import BeautifulSoup, Tag
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.environment import BuildEnvironment
@@ -176,16 +177,17 @@ def _about(env: BuildEnvironment, document: str) -> About:
 
 def part_of(env: BuildEnvironment, document: str) -> str:
     """Name the part of the contents that a page belongs to; the front page belongs to none."""
-    contents = env.external_site_map  # type: ignore[attr-defined]
-    return next((t.caption for t in contents.root.subtrees if document in _below(contents, t)), "")
+    for tree in env.tocs[env.config.root_doc].findall(addnodes.toctree):
+        if document in _below(env, tree["includefiles"]):
+            return tree["caption"] or ""
+    return ""
 
 
-def _below(contents: Any, tree: Any) -> Iterator[str]:
-    """The documents of a tree of the contents, those of its sections included."""
-    for document in tree.items:
-        yield str(document)
-        for section in contents[document].subtrees:
-            yield from _below(contents, section)
+def _below(env: BuildEnvironment, documents: list[str]) -> Iterator[str]:
+    """Yield documents of the contents and their sections."""
+    for document in documents:
+        yield document
+        yield from _below(env, env.toctree_includes.get(document, []))
 
 
 class Step(NamedTuple):

@@ -46,16 +46,18 @@
     if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
     for (const mark of document.querySelectorAll("mark.search-mark"))
       mark.replaceWith(...mark.childNodes);
-    const { pathname, hash } = location;
-    history.replaceState(null, "", `${pathname}${hash}`);
+    const { protocol, pathname, hash } = location;
+    if (protocol !== "file:") history.replaceState(null, "", `${pathname}${hash}`);
     document.removeEventListener("keydown", takeOff);
   }
 
   const article = document.querySelector("article.bd-article");
   const words = new URLSearchParams(location.search).get("mark")?.split("|").filter(Boolean) ?? [];
   if (!article || !words.length) return;
+  // A term may be parted by a link or by italics on the page: then its words are marked singly.
+  const singly = words.flatMap((word) => word.split(/[^\p{L}\p{N}]+/u)).filter((w) => w.length > 2);
   let marks = markIn(article, words);
-  if (!marks.length) marks = markIn(article, words.flatMap((word) => word.split(/[^\p{L}\p{N}]+/u)).filter((word) => word.length > 2));
+  if (!marks.length && singly.length) marks = markIn(article, singly);
   document.addEventListener("keydown", takeOff);
 
   function arrive() {

@@ -6,8 +6,10 @@
    in code. A page scores by its best section and by how much it speaks of the matter in all. */
 const BookSearch = (() => {
   const EMPTY = new Set(
-    "a an and are as at be by can do does for from how i if in is it of on or so that the this to " +
-      "use was we what when where which who why with you".split(" "),
+    (
+      "a an and are as at be by can do does for from how i if in is it of on or so that the this " +
+      "to use was we what when where which who why with you"
+    ).split(" "),
   );
   const IN_TITLE = 4;
   const IN_HEADING = 3;
@@ -24,20 +26,26 @@ const BookSearch = (() => {
 
   const WORDS = /√|[\p{L}\p{N}]+/gu;
 
+  // Endings, and the fewest letters that must be left: notes are no knots.
+  const ENDINGS = [[/(ations?|ings?|(?<=iz)ers?|ed|es|e)$/, 4], [/(?<![aius])s$/, 3]];
+
   /* One spelling for the forms of a word: masks, masked, masking; normalise, normalization. */
   function stem(word) {
     word = word.toLowerCase();
     if (word === "√") return "sqrt";
     if (word.length < 4) return word;
     word = word.replace(/is(e[drs]?|ers|ing|ations?)$/, "iz$1").replace(/ies$/, "y").replace(/(oid|ion)al$/, "$1");
-    const cut = word.replace(/(ations?|ings?|ers?|ed|es|e|(?<![aius])s)$/, "");
-    if (cut.length < 3 || cut === word) return word;
-    return cut.replace(/([bdgmnprt])\1$/, "$1");
+    for (const [ending, least] of ENDINGS) {
+      const cut = word.replace(ending, "");
+      if (cut !== word && cut.length >= least) return cut.replace(/([bdgmnprt])\1$/, "$1");
+    }
+    return word;
   }
 
   const stems = (text) => (text.match(WORDS) ?? []).map(stem);
   const line = (text) => ` ${stems(text).join(" ")} `;
-  const compact = (text) => stems(text).join("");
+  const isFull = (word) => !EMPTY.has(word.toLowerCase());
+  const compact = (text) => (text.match(WORDS) ?? []).filter(isFull).map(stem).join("");
 
   function count(within, phrases) {
     let found = 0;
@@ -77,7 +85,7 @@ const BookSearch = (() => {
   /* Cut a query into units, the longest names first. */
   function unitsOf(ready, query) {
     const typed = query.match(WORDS) ?? [];
-    const full = typed.filter((word) => !EMPTY.has(word.toLowerCase()));
+    const full = typed.filter(isFull);
     const words = full.length ? full : typed;
     const units = [];
     for (let start = 0; start < words.length; ) {
@@ -95,7 +103,7 @@ const BookSearch = (() => {
     let phrases = [...new Set(names.map(line))];
     const hits = () => ready.sections.filter((section) => has(section, phrases)).length;
     if (!hits()) phrases = phrases.map((phrase) => phrase.trimEnd()); // perhaps not yet all typed
-    return { phrases, singly: stems(names[0]).map((word) => ` ${word} `), rarity: Math.log(1 + ready.sections.length / (hits() + 1)) };
+    return { phrases, singly: names.map(stems), rarity: Math.log(1 + ready.sections.length / (hits() + 1)) };
   }
 
   /* How much of a heading a unit is: all of it counts more than a word among many. */
@@ -103,8 +111,11 @@ const BookSearch = (() => {
     const length = (text) => text.trim().split(" ").length;
     const within = phrases.filter((phrase) => head.includes(phrase)).map(length);
     if (within.length) return 0.4 + 0.6 * (Math.max(...within) / length(head));
-    const words = singly.filter((word) => head.includes(word)).length;
-    return (SINGLY * words) / Math.max(length(head), singly.length);
+    const shares = singly.map((words) => {
+      const there = words.filter((word) => head.includes(` ${word} `)).length;
+      return there / Math.max(length(head), words.length);
+    });
+    return SINGLY * Math.max(...shares);
   }
 
   /* How a page as a whole answers: for each unit, its title and how often it says it. */
@@ -206,6 +217,7 @@ const BookSearch = (() => {
   const field = document.querySelector("main form.bd-search input");
   const SHOWN = 20;
   let ready = null;
+  const index = { script: null }; // large: it comes when somebody searches
 
   function element(name, properties, ...children) {
     const made = Object.assign(document.createElement(name), properties);
@@ -244,15 +256,25 @@ const BookSearch = (() => {
     return item;
   }
 
-  function show(query) {
-    ready ??= BookSearch.prepare(BOOK_INDEX);
+  function withIndex(then) {
+    index.script ??= document.head.appendChild(element("script", { src: "searchindex.js" }));
+    index.script.addEventListener("load", () => {
+      ready = BookSearch.prepare(BOOK_INDEX);
+      then();
+    });
+  }
+
+  function show() {
+    const query = field.value;
+    if (!query.trim()) return list.replaceChildren();
+    if (!ready) return withIndex(show);
     const { units, found } = BookSearch.find(ready, query);
     const shown = found.slice(0, SHOWN);
     const more = found.length > SHOWN ? ` The best ${SHOWN} are listed.` : "";
     const pages = found.length === 1 ? "One page" : `${found.length || "No"} pages`;
     const said = `${pages} found for “${query}”.${more}`;
     list.replaceChildren(
-      element("p", { className: "search-summary", role: "status" }, query.trim() ? said : ""),
+      element("p", { className: "search-summary", role: "status" }, said),
       element("ol", {}, ...shown.map((answer) => result(answer, units))),
     );
   }
@@ -271,10 +293,13 @@ const BookSearch = (() => {
 
   function start() {
     field.value = new URLSearchParams(location.search).get("q") ?? "";
-    show(field.value);
+    field.focus();
+    show();
     field.addEventListener("input", () => {
-      history.replaceState(null, "", `?q=${encodeURIComponent(field.value)}`);
-      show(field.value);
+      // A page on the reader's disk may not change its address.
+      const address = `?q=${encodeURIComponent(field.value)}`;
+      if (location.protocol !== "file:") history.replaceState(null, "", address);
+      show();
     });
     document.addEventListener("keydown", step);
   }

@@ -33,9 +33,7 @@ PAGE = """<html><head>
 def site(tmp_path: Path) -> Path:
     files = {
         "book/page.html": PAGE,
-        "search.html": PAGE.replace("../", ""),
         "index.html": '<meta http-equiv="Refresh" content="0; url=book/page.html" />',
-        "searchindex.js": "Search.setIndex({})",
         "_static/theme.css": '@import "more/more.css";.note{color:red}.gone{color:blue}',
         "_static/more/more.css": ".open{background:url('../picture.svg')}.never{color:blue}",
         "_static/book.css": ".note{color:green}",
@@ -81,14 +79,6 @@ def test_a_page_has_one_script_in_the_old_order_without_the_search(site: Path) -
     assert "highlight" not in script
     assert "language" not in script
     assert "searchindex" not in html
-
-
-def test_only_the_page_of_the_search_loads_its_index(site: Path) -> None:
-    (script,) = joined(site, "search.html", "js")
-    calls = ["options()", "tools()", "second()"]
-    assert [script.index(call) for call in calls] == sorted(script.index(call) for call in calls)
-    html = (site / "search.html").read_text(encoding="utf-8")
-    assert html.rindex("_static/book-") < html.index('<script defer src="searchindex.js">')
 
 
 def test_the_icon_font_is_gone_and_icons_are_drawn(site: Path) -> None:

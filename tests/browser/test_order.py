@@ -53,6 +53,29 @@ def test_a_further_page_is_offered_and_leads_back(chapter: Page) -> None:
     chapter.wait_for_url(f"**/{CORE}")
 
 
+def test_the_way_to_a_page_stands_above_it_and_leads_back(chapter: Page, origin: str) -> None:
+    chapter.set_viewport_size(PHONE)
+    chapter.goto(f"{origin}/book/{FURTHER}")
+    trail = chapter.get_by_role("navigation", name="Breadcrumb")
+    expect(trail.get_by_role("listitem")).to_have_text(
+        ["Contents", "Attention", "Chapter 3", "Chapter 3c"]
+    )
+    expect(trail.locator("[aria-current=page]")).to_have_text("Chapter 3c")
+    expect(trail).to_be_in_viewport()
+    assert left_and_right(trail)[1] <= PHONE["width"]
+    trail.get_by_role("link", name="Chapter 3").click()
+    chapter.wait_for_url(f"**/{CORE}")
+
+
+def test_every_page_has_its_licence_its_citation_and_the_index(chapter: Page) -> None:
+    foot = chapter.locator("footer.bd-footer-content")
+    expect(foot.locator("a[rel~=license]")).to_have_count(2)
+    foot.get_by_text("How to cite").click()
+    expect(foot.get_by_text("The Executable Transformer, version")).to_be_visible()
+    chapter.locator("nav.bd-links").get_by_role("link", name="Index of terms and code").click()
+    chapter.wait_for_url("**/genindex.html")
+
+
 def left_and_right(locator: Locator) -> tuple[float, float]:
     box = locator.bounding_box()
     assert box is not None

@@ -23,11 +23,10 @@ _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
 
 ICON_FONT = ("scripts/fontawesome.js", "vendor/fontawesome")
-SEARCH_PAGE = "search.html"
-SEARCH_INDEX = "searchindex.js"
 # The theme sends every page with Sphinx's own search; the book has another (book_search.py).
 UNUSED_SCRIPTS = {
-    *("fontawesome.js", "searchtools.js", "language_data.js", "sphinx_highlight.js", SEARCH_INDEX),
+    *("fontawesome.js", "searchtools.js", "language_data.js", "searchindex.js"),
+    "sphinx_highlight.js",
 }
 
 # The letters of most pages are asked for ahead. They are "optional": where they still come too
@@ -117,8 +116,6 @@ class Lightener:
             f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />',
         ]
         lines.append(f'<script defer src="{static}/{script}"></script>')
-        if path.name == SEARCH_PAGE:  # the index is large, and changes when the scripts do not
-            lines.append(f'<script defer src="{SEARCH_INDEX}"></script>')
         return "\n".join([*lines, ""])
 
     def _files(self, page: Path, matches: Iterable[re.Match[str]], group: str) -> list[Path]:
