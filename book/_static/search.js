@@ -250,7 +250,9 @@ const BookSearch = (() => {
       item.append(element("span", { className: "search-section" }, best.heading));
     item.append(element("p", {}, ...text, excerpt.after ? " …" : ""));
     if (others.length) {
-      const links = others.flatMap((section) => [" · ", link(page, section, units, section.heading)]);
+      const called = (section) =>
+        section === page.sections[0] ? "the beginning of the page" : section.heading;
+      const links = others.flatMap((section) => [" · ", link(page, section, units, called(section))]);
       item.append(element("p", { className: "search-others" }, "Also: ", ...links.slice(1)));
     }
     return item;

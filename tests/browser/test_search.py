@@ -126,7 +126,7 @@ def test_search_works_straight_from_the_disk(context: BrowserContext) -> None:
     traffic.watch(page)
     page.goto(f"{(SITE / 'search.html').as_uri()}?q=beam")
     page.locator("main form.bd-search input").press_sequentially(" search")
-    expect(page.locator("#search-results li p").first).to_contain_text("beam")
+    expect(page.locator("#search-results li p").first).to_contain_text("Beam search")
     page.locator("#search-results li > a").first.click()
     expect(page.locator("mark.search-first")).to_be_in_viewport()
     assert traffic.external == traffic.failed == traffic.console == []
