@@ -67,6 +67,13 @@ def parts_of(doctree: nodes.document) -> list[Part]:
     return parts
 
 
+def words_of(node: nodes.Node) -> str:
+    """What a node says, its formulas with the signs of a keyboard."""
+    said = [Part("", "")]
+    _read(node, said)
+    return " ".join(said[0].text.split())
+
+
 def _read(node: nodes.Node, parts: list[Part]) -> None:
     part = parts[-1]
     if isinstance(node, nodes.Text):
@@ -103,7 +110,7 @@ def _beginning(node: nodes.Element) -> Part | None:
     """The part that begins with a node, if one does."""
     heads = [child for child in node.children if isinstance(child, nodes.Element)]
     if isinstance(node, nodes.section) and heads:
-        return Part(node["ids"][0], heads[0].astext())
+        return Part(node["ids"][0], words_of(heads[0]))
     if isinstance(node, nodes.definition_list_item):
         terms = [head for head in heads if isinstance(head, nodes.term) and head["ids"]]
         names = ", ".join(term.children[0].astext() for term in terms)
@@ -177,7 +184,7 @@ class Noted:
 
     def _page(self, env: BuildEnvironment, document: str) -> list[Any]:
         weight = weight_of(document, about(Path(str(env.doc2path(document)))).kind)
-        title, part = env.titles[document].astext(), part_of(env, document)
+        title, part = words_of(env.titles[document]), part_of(env, document)
         return [f"{document}.html", title, weight, part, self.rows[document]]
 
 

@@ -246,8 +246,8 @@ const BookSearch = (() => {
     const excerpt = BookSearch.excerpt(best.text, units);
     const text = [excerpt.before ? "… " : "", ...marked(excerpt.text, excerpt.marks)];
     const item = element("li", {}, link(page, best, units, page.title));
-    if (best !== page.sections[0])
-      item.append(element("span", { className: "search-section" }, best.heading));
+    const way = [page.part, best === page.sections[0] ? "" : best.heading].filter(Boolean);
+    item.append(element("span", { className: "search-section" }, way.join(" › ")));
     item.append(element("p", {}, ...text, excerpt.after ? " …" : ""));
     if (others.length) {
       const called = (section) =>
