@@ -91,7 +91,7 @@ def test_a_result_marks_what_was_found_and_shows_it(chapter: Page, origin: str) 
         chapter.locator("#search-results li > a").first.click()
         chapter.wait_for_url("**mark=**")
         first = chapter.locator("mark.search-first")
-        expect(first).to_be_in_viewport()
+        expect(first).to_be_in_viewport(timeout=PATIENCE_MS)
         words = first.inner_text().lower()
         assert words in ("perplexity", "kv cache", "key-value cache", "label smoothing")
         hidden = "(mark) => mark.getBoundingClientRect().top < 50"  # below the bar above the text
@@ -115,7 +115,7 @@ def test_search_with_the_keyboard_alone(chapter: Page) -> None:
     chapter.keyboard.press("ArrowUp")
     chapter.keyboard.press("Enter")
     chapter.wait_for_url(re.compile("04_scaling"))
-    expect(chapter.locator("mark.search-first")).to_be_in_viewport()
+    expect(chapter.locator("mark.search-first")).to_be_in_viewport(timeout=PATIENCE_MS)
 
 
 def test_search_works_straight_from_the_disk(context: BrowserContext) -> None:
@@ -128,7 +128,7 @@ def test_search_works_straight_from_the_disk(context: BrowserContext) -> None:
     page.locator("main form.bd-search input").press_sequentially(" search")
     expect(page.locator("#search-results li p").first).to_contain_text("Beam search")
     page.locator("#search-results li > a").first.click()
-    expect(page.locator("mark.search-first")).to_be_in_viewport()
+    expect(page.locator("mark.search-first")).to_be_in_viewport(timeout=PATIENCE_MS)
     assert traffic.external == traffic.failed == traffic.console == []
 
 
