@@ -1,8 +1,11 @@
-"""Binder and Colab links for each chapter, derived from the repository the build is made from.
+"""What leads from a page to its repository, derived from the repository the build is made from.
+
+Chapters have links to Binder and Colab below their titles. Each page's foot links to the page's
+source and to a new issue that names the page; licence and citation stand there in any case.
 
 No address is written down in the book. It is taken, in this order, from ``BOOK_REPOSITORY``, from
 GitHub Actions' own variables, or from the git remote ``origin``. Where none of these names a host
-that Binder and Colab can reach, the pages carry no launch link at all.
+that Binder and Colab can reach, the pages carry no link to a repository at all.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
+import yaml  # type: ignore[import-untyped]
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
@@ -86,6 +91,48 @@ def insert_after_title(body: str, addition: str) -> str:
     return before + title_end + addition + after if title_end else body
 
 
+def repository_links(repository: str, path: str | None, title: str) -> dict[str, str]:
+    """Return the addresses for the foot of a page.
+
+    Args:
+        repository: ``owner/name``.
+        path: the page's file in the repository; a page that Sphinx made has none.
+        title: the page's title.
+    """
+    home = f"https://{REACHABLE_HOST}/{repository}"
+    question = "What is wrong, and where on the page?"
+    issue = {"title": f"{title}: ", "body": f"Page: {path}\n\n{question}\n\n"}
+    # HEAD is the branch that people work on; the one that Binder opens is made anew each time.
+    of_page = {
+        "source_link": f"{home}/blob/HEAD/{quote(path or '')}",
+        "report_link": f"{home}/issues/new?{urlencode(issue, quote_via=quote)}",
+    }
+    return {"repository_link": home, **(of_page if path else {})}
+
+
+def citation(about: Mapping[str, Any], repository: str | None) -> str:
+    """Return the line by which the book is cited.
+
+    Args:
+        about: what ``CITATION.cff`` says.
+        repository: ``owner/name``, if it is known.
+
+    >>> about = {"authors": [{"name": "A. B."}], "title": "A book", "version": "2"}
+    >>> citation({**about, "date-released": "2030-01-31"}, "a/book")
+    'A. B. (2030). A book, version 2. https://github.com/a/book'
+    """
+    who = ", ".join(_author(author) for author in about["authors"])
+    if "date-released" in about:
+        who += f" ({str(about['date-released'])[:4]})"
+    end = f" https://{REACHABLE_HOST}/{repository}" if repository else ""
+    return f"{who}. {about['title']}, version {about['version']}.{end}"
+
+
+def _author(author: Mapping[str, str]) -> str:
+    named = [author[part] for part in ("given-names", "family-names") if part in author]
+    return author.get("name") or " ".join(named)
+
+
 def _git_origin(folder: str) -> str:
     command = ["git", "-C", folder, "config", "--get", "remote.origin.url"]
     try:
@@ -111,8 +158,23 @@ def _add_launch_bar(
         context["body"] = insert_after_title(context["body"], launch_bar(links))
 
 
+def _fill_foot(
+    app: Sphinx, pagename: str, _template: str, context: dict[str, Any], doctree: object
+) -> None:
+    repository = find_repository(os.environ, _git_origin(str(app.srcdir)))
+    about = yaml.safe_load((Path(app.srcdir) / "CITATION.cff").read_text(encoding="utf-8"))
+    context["citation"] = citation(about, repository)
+    if repository is not None:
+        written = doctree is not None
+        path = Path(str(app.env.doc2path(pagename))) if written else None
+        name = path.relative_to(app.srcdir).as_posix() if path else None
+        title = app.env.titles[pagename].astext() if written else ""
+        context.update(repository_links(repository, name, title))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.connect("config-inited", _forget_default_repository, priority=10)
     app.connect("html-page-context", _add_launch_bar)
+    app.connect("html-page-context", _fill_foot)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

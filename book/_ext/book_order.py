@@ -4,7 +4,8 @@ A notebook says what it is in its metadata, ``"page": {"kind": "core"}``. A chap
 page and, after it in ``_toc.yml``, any number of *further* pages that go deeper. *Labs*, pages
 *apart*, and whatever is not a notebook stand for themselves. In the menu, further pages hang below
 their core page; at the foot of a page, "next" and "previous" pass them by, and a short list offers
-them. A notebook that does not say what it is fails the build.
+them. The way to a page, part and chapter, stands above its title. A notebook that does not say
+what it is fails the build.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bs4 import BeautifulSoup, Tag
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.environment import BuildEnvironment
@@ -26,6 +28,7 @@ from book_places import short_name
 
 KINDS = ("core", "further", "lab", "apart")
 MENU_WIDTH = 32  # characters that fit on one line of the menu
+_NUMBERED = re.compile(r"(?:lab)?\d+[a-z]?_")
 _MINUTES = re.compile(r"\*(\d+) minutes to ")
 _log = logging.getLogger(__name__)
 
@@ -176,6 +179,59 @@ def _about(env: BuildEnvironment, document: str) -> About:
     return about(Path(str(env.doc2path(document))))
 
 
+def part_of(env: BuildEnvironment, document: str) -> str:
+    """Name the part of the contents that a page belongs to; the front page belongs to none."""
+    for tree in env.tocs[env.config.root_doc].findall(addnodes.toctree):
+        if document in _below(env, tree["includefiles"]):
+            return tree["caption"] or ""
+    return ""
+
+
+def _below(env: BuildEnvironment, documents: list[str]) -> Iterator[str]:
+    """Yield documents of the contents and their sections."""
+    for document in documents:
+        yield document
+        yield from _below(env, env.toctree_includes.get(document, []))
+
+
+class Step(NamedTuple):
+    """A step of the way from the contents to a page: its words, and the page that it leads to."""
+
+    words: str
+    document: str | None
+
+
+def trail(document: str, part: str, above: str | None, titles: Mapping[str, str]) -> list[Step]:
+    """Return the way from the contents to a page: part, chapter, page.
+
+    Args:
+        document: the page.
+        part: the part of the contents that it belongs to.
+        above: the page that it hangs below, if there is one.
+        titles: the title of each page, for those that have no number.
+    """
+    ways = [Step(part, None)]
+    if above is not None:
+        ways.append(Step(_called(above, titles), above))
+    return [*ways, Step(_called(document, titles), None)]
+
+
+def _called(document: str, titles: Mapping[str, str]) -> str:
+    """Name a page in a few words: ``Chapter 5b``, ``Lab 2``, or its title."""
+    if not _NUMBERED.match(document.rpartition("/")[2]):
+        return titles[document]
+    name = short_name(document.rpartition("/")[2])
+    return name[0].upper() + name[1:]
+
+
+def _above(env: BuildEnvironment, document: str, kinds: Mapping[str, str | None]) -> str | None:
+    """The page that a page hangs below in the menu: its chapter, or a page with sections."""
+    if kinds[document] == "further":
+        return neighbours(document, kinds)[0]
+    parents = env.collect_relations()[document][:1]
+    return parents[0] if parents and parents[0] != env.config.root_doc else None
+
+
 def _check(_app: Sphinx, env: BuildEnvironment) -> None:
     for document, problem in problems(_kinds(env)):
         _log.warning(problem, location=document)  # a warning fails the build
@@ -201,6 +257,13 @@ def _set_ways(
         if page is not None:
             words = words_for(way, pagename, page, kinds)
             context[name] = {**_link(app, page, pathto), "words": words}
+    if part := part_of(app.env, pagename):
+        titles = {page: title.astext() for page, title in app.env.titles.items()}
+        above = _above(app.env, pagename, kinds)
+        context["trail"] = [
+            {"words": step.words, "link": step.document and pathto(step.document)}
+            for step in trail(pagename, part, above, titles)
+        ]
     context["further_pages"] = [_link(app, page, pathto) for page in offered(pagename, kinds)]
 
 

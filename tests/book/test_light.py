@@ -21,7 +21,7 @@ PAGE = """<html><head>
 <script src="../_static/first.js"></script>
 <script src="../_static/documentation_options.js"></script>
 <script src="../_static/doctools.js"></script>
-<script src="../_static/highlight.js"></script>
+<script src="../_static/sphinx_highlight.js"></script>
 <script src="../_static/searchtools.js"></script>
 <script src="../_static/language_data.js"></script>
 <script src="../searchindex.js"></script>
@@ -33,9 +33,7 @@ PAGE = """<html><head>
 def site(tmp_path: Path) -> Path:
     files = {
         "book/page.html": PAGE,
-        "search.html": PAGE.replace("../", ""),
         "index.html": '<meta http-equiv="Refresh" content="0; url=book/page.html" />',
-        "searchindex.js": "Search.setIndex({})",
         "_static/theme.css": '@import "more/more.css";.note{color:red}.gone{color:blue}',
         "_static/more/more.css": ".open{background:url('../picture.svg')}.never{color:blue}",
         "_static/book.css": ".note{color:green}",
@@ -43,7 +41,7 @@ def site(tmp_path: Path) -> Path:
         "_static/second.js": "second()",
         "_static/documentation_options.js": "options()",
         "_static/doctools.js": "tools()",
-        "_static/highlight.js": "highlight()",
+        "_static/sphinx_highlight.js": "highlight()",
         "_static/searchtools.js": "search()",
         "_static/language_data.js": "language()",
         "_static/scripts/fontawesome.js": "never",
@@ -78,18 +76,9 @@ def test_a_page_has_one_script_in_the_old_order_without_the_search(site: Path) -
     assert script.index("classList") < script.index("second()")
     assert "\n;\nsecond()" in script  # a comment at a file's end must not swallow the next one
     assert "search" not in script
+    assert "highlight" not in script
     assert "language" not in script
     assert "searchindex" not in html
-
-
-def test_the_search_comes_before_the_script_that_asks_for_it(site: Path) -> None:
-    first, second = joined(site, "search.html", "js")
-    calls = ["options()", "tools()", "language()", "search()"]
-    assert [first.index(call) for call in calls] == sorted(first.index(call) for call in calls)
-    assert "highlight()" in second
-    assert not any(call in second for call in calls)
-    html = (site / "search.html").read_text(encoding="utf-8")
-    assert html.rindex("_static/book-") < html.index('<script defer src="searchindex.js">')
 
 
 def test_the_icon_font_is_gone_and_icons_are_drawn(site: Path) -> None:

@@ -82,6 +82,34 @@ def test_words_above_a_link(way: str, page: str, target: str, words: str) -> Non
     assert book_order.words_for(way, page, target, KINDS) == words
 
 
+TITLES = {
+    "book/api/parts": "The parts",
+    "book/api/index": "The library",
+    "book/glossary": "Glossary",
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "part", "above", "way"),
+    [
+        ("book/04_b", "Attention", None, ["Attention", "Chapter 4"]),
+        ("book/04b_c", "Attention", "book/04_b", ["Attention", "Chapter 4 (04_b)", "Chapter 4b"]),
+        ("book/lab2_d", "Labs", None, ["Labs", "Lab 2"]),
+        ("book/glossary", "Reference", None, ["Reference", "Glossary"]),
+        (
+            "book/api/parts",
+            "Reference",
+            "book/api/index",
+            ["Reference", "The library (index)", "The parts"],
+        ),
+    ],
+)
+def test_the_way_to_a_page(page: str, part: str, above: str | None, way: list[str]) -> None:
+    steps = book_order.trail(page, part, above, TITLES)
+    ends = [f" ({step.document.rpartition('/')[2]})" if step.document else "" for step in steps]
+    assert [step.words + end for step, end in zip(steps, ends, strict=True)] == way
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -213,7 +241,7 @@ nb_execution_mode = "off"
 def build_site(folder: Path, kinds: Mapping[str, str | None]) -> tuple[Path, str]:
     """Build a site of small notebooks; returns its folder and what Sphinx said."""
     pages = [page for page in kinds if page != "index"]
-    contents = "\n".join(["# Book", "", "```{toctree}", *pages, "```", ""])
+    contents = "\n".join(["# Book", "", "```{toctree}", ":caption: A part", *pages, "```", ""])
     (folder / "index.md").write_text(contents, encoding="utf-8")
     (folder / "conf.py").write_text(CONFIGURATION, encoding="utf-8")
     for number, page in enumerate(pages):
@@ -268,7 +296,19 @@ def test_every_page_of_the_site_has_the_marked_menu(small_site: Path, page: str)
         f"further: {n}" for n in ("02b", "02c", "03b")
     ]
     current = [link.get_text() for link in html.select("nav.bd-links [aria-current]")]
-    assert len(current) == (page in KINDS)
+    assert len(current) == (page != "search")  # which is in no menu
+
+
+def test_the_way_to_a_page_stands_above_its_title(small_site: Path) -> None:
+    def steps(page: str) -> list[str]:
+        html = (small_site / f"{page}.html").read_text(encoding="utf-8")
+        trail = BeautifulSoup(html, "html.parser").select(".bd-article-container > nav.trail")
+        return words(trail[0].select("li")) if trail else []
+
+    assert steps("02_b") == ["Contents", "A part", "Chapter 2"]
+    assert steps("02c_d") == ["Contents", "A part", "Chapter 2", "Chapter 2c"]
+    assert steps("glossary") == ["Contents", "A part", "glossary · Page glossary"]
+    assert steps("index") == steps("genindex") == []
 
 
 def test_a_notebook_without_a_kind_fails_the_build(tmp_path: Path) -> None:

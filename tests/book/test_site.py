@@ -128,6 +128,31 @@ def test_launch_bar_stands_below_the_title_only() -> None:
     assert book_launch.insert_after_title("<p>no title</p>", "+") == "<p>no title</p>"
 
 
+def test_a_page_leads_to_its_source_and_to_an_issue_that_names_it() -> None:
+    links = book_launch.repository_links("owner/name", "book/05_masks.ipynb", "5 · Masks & more")
+    assert links == {
+        "repository_link": "https://github.com/owner/name",
+        "source_link": "https://github.com/owner/name/blob/HEAD/book/05_masks.ipynb",
+        "report_link": "https://github.com/owner/name/issues/new"
+        "?title=5%20%C2%B7%20Masks%20%26%20more%3A%20"
+        "&body=Page%3A%20book%2F05_masks.ipynb%0A%0AWhat%20is%20wrong%2C%20and%20where%20on%20the%20"
+        "page%3F%0A%0A",
+    }
+    made_by_sphinx = book_launch.repository_links("owner/name", None, "")
+    assert list(made_by_sphinx) == ["repository_link"]
+
+
+def test_the_citation_is_what_the_citation_file_says() -> None:
+    about = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    line = book_launch.citation(about, None)
+    assert about["title"] in line
+    assert f"version {about['version']}." in line
+    assert "http" not in line
+    people = [{"given-names": "A.", "family-names": "B"}, {"name": "C"}]
+    cited = {"authors": people, "title": "T", "version": "1", "date-released": "2030-01-02"}
+    assert book_launch.citation(cited, None) == "A. B, C (2030). T, version 1."
+
+
 # --- figures ------------------------------------------------------------------------------------
 
 SVG_OPEN = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from browser_checks import PHONE, settle
+from browser_checks import DESKTOP, PHONE, settle
 from playwright.sync_api import Locator, Page, expect
 
 CORE, FURTHER = "03_attention.html", "03c_scores.html"  # the last of two
@@ -51,6 +51,33 @@ def test_a_further_page_is_offered_and_leads_back(chapter: Page) -> None:
     expect(on).to_have_attribute("href", "04_scaling.html")
     back.click()
     chapter.wait_for_url(f"**/{CORE}")
+
+
+def test_the_way_to_a_page_stands_above_it_and_leads_back(chapter: Page, origin: str) -> None:
+    chapter.set_viewport_size(PHONE)
+    chapter.goto(f"{origin}/book/{FURTHER}")
+    trail = chapter.get_by_role("navigation", name="Breadcrumb")
+    expect(trail.get_by_role("listitem")).to_have_text(
+        ["Contents", "Attention", "Chapter 3", "Chapter 3c"]
+    )
+    expect(trail.locator("[aria-current=page]")).to_have_text("Chapter 3c")
+    expect(trail).to_be_in_viewport()
+    assert left_and_right(trail)[1] <= PHONE["width"]
+    trail.get_by_role("link", name="Chapter 3").click()
+    chapter.wait_for_url(f"**/{CORE}")
+
+
+def test_every_page_has_its_licence_its_citation_and_the_index(chapter: Page) -> None:
+    foot = chapter.locator("footer.bd-footer-content")
+    expect(foot.locator("a[rel~=license]")).to_have_count(2)
+    for window in (PHONE, DESKTOP):
+        chapter.set_viewport_size(window)
+        offset = left_and_right(foot.locator("li").first)[0]
+        assert abs(offset - left_and_right(chapter.locator("article h1"))[0]) < 2
+    foot.get_by_text("How to cite").click()
+    expect(foot.get_by_text("The Executable Transformer, version")).to_be_visible()
+    chapter.locator("nav.bd-links").get_by_role("link", name="Index of terms and code").click()
+    chapter.wait_for_url("**/genindex.html")
 
 
 def left_and_right(locator: Locator) -> tuple[float, float]:

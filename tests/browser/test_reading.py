@@ -1,8 +1,6 @@
-"""What a reader does: search, switch to dark, open a solution, use the keyboard, read offline."""
+"""What a reader does: switch to dark, open a solution, use the keyboard, read offline."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 from browser_checks import DESKTOP, PHONE, Traffic, jumps, settle
@@ -49,19 +47,6 @@ def test_formulas_do_not_jump_when_fonts_come_late(context: BrowserContext) -> N
         settle(page)
         assert page.locator(".katex").count() >= 5
         assert not jumps(page)
-
-
-def test_search_finds_softmax_in_chapter_03(chapter: Page) -> None:
-    chapter.keyboard.press("Control+k")
-    field = chapter.locator("input[type=search]:visible").first
-    field.fill("softmax")
-    field.press("Enter")
-    chapter.wait_for_url("**/search.html?q=softmax**")
-    hit = chapter.locator("#search-results a[href*='03_attention']").first
-    expect(hit).to_be_visible()
-    hit.click()
-    chapter.wait_for_url(re.compile("03_attention"))
-    expect(chapter.locator("article h1").first).to_be_visible()
 
 
 def test_dark_mode_switches_page_and_figures(chapter: Page) -> None:

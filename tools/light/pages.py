@@ -23,9 +23,11 @@ _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
 
 ICON_FONT = ("scripts/fontawesome.js", "vendor/fontawesome")
-SEARCH_PAGE = "search.html"
-SEARCH_TOOLS = ("documentation_options.js", "doctools.js", "language_data.js", "searchtools.js")
-SEARCH_INDEX = "searchindex.js"
+# The theme sends every page with Sphinx's own search; the book has another (book_search.py).
+UNUSED_SCRIPTS = {
+    *("fontawesome.js", "searchtools.js", "language_data.js", "searchindex.js"),
+    "sphinx_highlight.js",
+}
 
 # The letters of most pages are asked for ahead. They are "optional": where they still come too
 # late, this one page keeps the reader's own font, and nothing jumps under the reader's eyes.
@@ -106,22 +108,14 @@ class Lightener:
         """The links to what a page needs: a style sheet, fonts, a script."""
         static = "../" * len(path.parent.relative_to(self.root).parts) + "_static"
         found = {script.name: script for script in self._files(path, _SCRIPT.finditer(html), "src")}
-        unused = {"fontawesome.js", SEARCH_INDEX, *SEARCH_TOOLS[2:]}
-        scripts = [[found[name] for name in found if name not in unused]]
-        if path.name == SEARCH_PAGE:  # the script that marks what was found asks for the search
-            scripts.insert(0, [found[name] for name in SEARCH_TOOLS])
-            scripts[1] = [script for script in scripts[1] if script.name not in SEARCH_TOOLS]
+        script = self._script([found[name] for name in found if name not in UNUSED_SCRIPTS])
         sheet = self._sheet(self._files(path, _SHEET.finditer(html), "href"))
         fonts = [f"{static}/{font}" for font, mark in FONTS_AHEAD.items() if mark in html]
         lines = [  # the fonts first: a script waits for the style sheets that stand before it
             _ASK_AHEAD.replace("FONTS", json.dumps(fonts)).replace("STATIC", static),
             f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />',
         ]
-        lines += [
-            f'<script defer src="{static}/{self._script(group)}"></script>' for group in scripts
-        ]
-        if path.name == SEARCH_PAGE:
-            lines.append(f'<script defer src="{SEARCH_INDEX}"></script>')
+        lines.append(f'<script defer src="{static}/{script}"></script>')
         return "\n".join([*lines, ""])
 
     def _files(self, page: Path, matches: Iterable[re.Match[str]], group: str) -> list[Path]:

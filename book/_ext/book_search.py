@@ -1,0 +1,206 @@
+"""The search: what it looks through, written when the book is built.
+
+Sphinx's own search knows which words a page has, but not where, how often, or what kind of page it
+is. Here each section of each page is noted with its words; ``_static/search.js`` ranks them in the
+reader's browser. The names of the glossary are noted with their synonyms, so that a section is
+found by the words that a reader knows. All of it is one script, which a page on the reader's disk
+may load as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+from book_order import about, part_of
+from book_terms import plain
+
+INDEX = "searchindex.js"
+GLOSSARY = "book/glossary"
+# Pages that teach come before pages that are looked up: what a page's score is multiplied by.
+WEIGHTS = {"core": 1.0, "further": 0.8, "lab": 0.4, "apart": 0.2}
+OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15}
+# Signs that a formula has, and what people type for them; a reader types words.
+SPELLINGS = [["square root", "sqrt"]]
+_NAME = re.compile(r"[A-Za-z]+(?:_\w+|[a-z][A-Z]\w*)")  # in code: what is not a plain word
+_SILENT = (nodes.raw, nodes.comment, nodes.image, nodes.math_block, nodes.substitution_definition)
+_FLOWING = (nodes.Inline, nodes.Text)  # what stands within a line; all else ends it
+
+
+@dataclass
+class Part:
+    """A piece of a page that a result can lead to: a section, a term, or a documented name.
+
+    Attributes:
+        anchor: where it begins on its page.
+        heading: its words above it.
+        text: what it says.
+        strong: the words in bold, which are terms where they are defined.
+        code: the names in its code that its text does not have.
+    """
+
+    anchor: str
+    heading: str
+    text: str = ""
+    strong: list[str] = field(default_factory=list)
+    code: set[str] = field(default_factory=set)
+
+    def row(self) -> list[str]:
+        """What the index holds of it."""
+        text = " ".join(self.text.split())
+        names = sorted(name for name in self.code if name not in text)
+        return [self.anchor, self.heading, text, "|".join(self.strong), " ".join(names)]
+
+
+def parts_of(doctree: nodes.document) -> list[Part]:
+    """Cut a page into its parts, in their order."""
+    parts = [Part("", "")]
+    _read(doctree, parts)
+    return parts
+
+
+def words_of(node: nodes.Node) -> str:
+    """What a node says, its formulas with the signs of a keyboard."""
+    said = [Part("", "")]
+    _read(node, said)
+    return " ".join(said[0].text.split())
+
+
+def _read(node: nodes.Node, parts: list[Part]) -> None:
+    part = parts[-1]
+    if isinstance(node, nodes.Text):
+        part.text += node.astext()
+    elif isinstance(node, nodes.math):
+        part.text += plain(f"${node.astext()}$")
+    elif isinstance(node, nodes.literal_block):
+        part.code.update(_NAME.findall(node.astext()))
+    elif isinstance(node, nodes.Element) and not _is_silent(node):
+        if begun := _beginning(node):
+            parts.append(begun)
+        if isinstance(node, nodes.strong):
+            part.strong.append(node.astext())
+        for child in _said_in(node):
+            _read(child, parts)
+        if not isinstance(node, _FLOWING):
+            parts[-1].text += "\n"
+
+
+def _said_in(node: nodes.Element) -> list[nodes.Node]:
+    """The children that add to a part: no headings, and of a documented name the first words."""
+    if isinstance(node, addnodes.desc_content):
+        inner = [child for child in node.children if isinstance(child, addnodes.desc)]
+        return [*node.children[:1], *inner] if node.children[:1] != inner[:1] else inner
+    headings = (nodes.title, nodes.term, addnodes.desc_signature)
+    return [child for child in node.children if not isinstance(child, headings)]
+
+
+def _is_silent(node: nodes.Element) -> bool:
+    return isinstance(node, _SILENT) or node.get("nb_element") == "cell_code_output"
+
+
+def _beginning(node: nodes.Element) -> Part | None:
+    """The part that begins with a node, if one does."""
+    heads = [child for child in node.children if isinstance(child, nodes.Element)]
+    if isinstance(node, nodes.section) and heads:
+        return Part(node["ids"][0], words_of(heads[0]))
+    if isinstance(node, nodes.definition_list_item):
+        terms = [head for head in heads if isinstance(head, nodes.term) and head["ids"]]
+        names = ", ".join(term.children[0].astext() for term in terms)
+        return Part(terms[0]["ids"][0], names) if terms else None
+    if isinstance(node, addnodes.desc) and isinstance(heads[0], addnodes.desc_signature):
+        return Part(heads[0]["ids"][0], heads[0].get("fullname", "")) if heads[0]["ids"] else None
+    return None
+
+
+def names_of(glossary: nodes.document) -> list[list[str]]:
+    """Read which names the glossary has for each thing: its terms, and those after "Also"."""
+    groups: list[tuple[list[str], list[str]]] = []
+    for item in glossary.findall(nodes.definition_list_item):
+        terms = [child.children[0].astext() for child in item.findall(nodes.term)]
+        groups.append((terms, also(item.astext())))
+    terms_of_all = {name.lower() for terms, _ in groups for name in terms}
+    return [
+        [*terms, *(name for name in others if name.lower() not in terms_of_all)]
+        for terms, others in groups
+    ]
+
+
+def also(definition: str) -> list[str]:
+    """Read the names that others use; a single letter is no name to search for.
+
+    >>> also("The best. Also: arg max, greedy search; `do_sample=False` (in X), $h$ for two.")
+    ['arg max', 'greedy search', 'do_sample=False']
+    """
+    said = definition.partition("Also: ")[2].partition(". ")[0].rstrip(".")
+    names = re.split(r"[,;]", re.sub(r"\([^)]*\)|[`$]", "", said))
+    short = [re.split(r" for ", name.strip())[0].strip() for name in names]
+    return [name for name in short if len(name) > 1]
+
+
+def weight_of(document: str, kind: str | None) -> float:
+    """How much a page counts beside others that say as much.
+
+    >>> weight_of("book/04_scaling", "core"), weight_of("book/sources_a", "apart")
+    (1.0, 0.15)
+    """
+    others = [weight for start, weight in OTHERS.items() if document.startswith(start)]
+    return others[0] if others else WEIGHTS[kind or "apart"]
+
+
+@dataclass
+class Noted:
+    """What the pages said while they were written.
+
+    Attributes:
+        rows: the parts of each page.
+        names: for each thing in the glossary its names.
+    """
+
+    rows: dict[str, list[list[str]]] = field(default_factory=dict)
+    names: list[list[str]] = field(default_factory=list)
+
+    def note(self, _app: Sphinx, doctree: nodes.document, document: str) -> None:
+        """Read a page, its citations and links resolved."""
+        self.rows[document] = [part.row() for part in parts_of(doctree)[1:]]
+        if document == GLOSSARY:
+            self.names = names_of(doctree)
+
+    def write(self, app: Sphinx, error: Exception | None) -> None:
+        """Write the index, pages in the order of the book."""
+        if error is None and app.builder.format == "html":
+            pages = [self._page(app.env, document) for document in app.env.collect_relations()]
+            index = {"names": self.names + SPELLINGS, "pages": pages}
+            text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
+            path = Path(app.outdir) / INDEX
+            path.write_text(f"const BOOK_INDEX = {text};\n", encoding="utf-8")
+
+    def _page(self, env: BuildEnvironment, document: str) -> list[Any]:
+        weight = weight_of(document, about(Path(str(env.doc2path(document)))).kind)
+        title, part = words_of(env.titles[document]), part_of(env, document)
+        return [f"{document}.html", title, weight, part, self.rows[document]]
+
+
+def _leave_to_us(app: Sphinx) -> None:
+    app.builder.search = False  # Sphinx's own index, and its page
+
+
+def _add_page(_app: Sphinx) -> list[tuple[str, dict[str, Any], str]]:
+    return [("search", {}, "search.html")]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("builder-inited", _leave_to_us)
+    noted = Noted()
+    app.connect("doctree-resolved", noted.note)
+    app.connect("html-collect-pages", _add_page)
+    app.connect("build-finished", noted.write)
+    return {"parallel_read_safe": True, "parallel_write_safe": False}

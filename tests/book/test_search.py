@@ -1,0 +1,193 @@
+"""The search: what is noted of a page, which names a thing has, and what comes first."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
+from py_mini_racer import MiniRacer
+from sphinx import addnodes
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+import book_search  # noqa: E402
+
+WITH_TITLE = {"doctitle_xform": False}  # a title is a section, as in the book
+
+PAGE = """
+Masks
+=====
+A **mask** says who may look.
+
+.. raw:: html
+
+   <p>not a word of this</p>
+
+By :math:`\\sqrt{d}`
+--------------------
+Divide.
+
+::
+
+   causal_mask(size)  # a comment
+"""
+
+
+def test_a_page_is_cut_into_its_sections() -> None:
+    _, mask, root = book_search.parts_of(publish_doctree(PAGE, settings_overrides=WITH_TITLE))
+    assert mask.row() == ["masks", "Masks", "A mask says who may look.", "mask", ""]
+    assert root.row() == ["by-sqrt-d", "By √d", "Divide.", "", "causal_mask"]
+
+
+def test_formulas_are_noted_with_the_signs_of_a_keyboard() -> None:
+    text = book_search.parts_of(publish_doctree("Title\n=====\n:math:`\\sqrt{d_k}`"))[-1].text
+    assert text.strip() == "√d_k"
+
+
+def test_outputs_of_cells_are_no_text() -> None:
+    output = nodes.container("", nodes.paragraph("", "0.123"), nb_element="cell_code_output")
+    document = publish_doctree("Title\n=====\nText.")
+    document += output
+    assert "0.123" not in "".join(part.text for part in book_search.parts_of(document))
+
+
+def glossary(*entries: tuple[list[str], str]) -> nodes.document:
+    document = publish_doctree("Glossary\n========\nTerms.")
+    for names, meaning in entries:
+        terms = [nodes.term("", name, ids=[f"term-{name}"]) for name in names]
+        definition = nodes.definition("", nodes.paragraph("", meaning))
+        document += nodes.definition_list_item("", *terms, definition)
+    return document
+
+
+def test_a_term_has_its_names_and_those_of_others_that_are_no_terms() -> None:
+    document = glossary(
+        (["pre-norm"], "First. Also: norm first, bias (JAX); $h$ for its size."),
+        (["bias", "offset"], "What is added."),
+    )
+    assert book_search.names_of(document) == [["pre-norm", "norm first"], ["bias", "offset"]]
+    assert [part.anchor for part in book_search.parts_of(document)[-2:]] == [
+        "term-pre-norm",
+        "term-bias",
+    ]
+
+
+def test_of_a_documented_name_the_first_words_are_noted() -> None:
+    signature = addnodes.desc_signature("", "", ids=["lib.mask"], fullname="mask")
+    words = [nodes.paragraph("", "Return a mask."), nodes.paragraph("", "All the rest.")]
+    document = publish_doctree("Title\n=====\nText.")
+    document += addnodes.desc("", signature, addnodes.desc_content("", *words))
+    part = book_search.parts_of(document)[-1]
+    assert part.row() == ["lib.mask", "mask", "Return a mask.", "", ""]
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    result = doctest.testmod(book_search)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# --- what comes first ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def v8() -> MiniRacer:
+    engine = MiniRacer()
+    script = (ROOT / "book" / "_static" / "search.js").read_text(encoding="utf-8")
+    engine.eval(script.replace("const BookSearch", "var BookSearch", 1))
+    return engine
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        "mask masks masked masking",
+        "normalise normalize normalising normalization normalisations normaliser",
+        "query queries",
+        "embed embedding embeddings",
+        "bias biases",
+        "√ sqrt",
+        "cache caches cached",
+    ],
+)
+def test_the_forms_of_a_word_are_one(v8: MiniRacer, forms: str) -> None:
+    stems = {v8.eval(f"BookSearch.stem({json.dumps(form)})") for form in forms.split()}
+    assert len(stems) == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["loss los", "norm normal", "encoder encoding", "mask task", "head heat"]
+)
+def test_other_words_stay_apart(v8: MiniRacer, words: str) -> None:
+    stems = {v8.eval(f"BookSearch.stem({json.dumps(word)})") for word in words.split()}
+    assert len(stems) == 2
+
+
+FILLER = "Nothing of this kind is said here. " * 3
+
+
+def page(name: str, title: str, weight: float, *sections: tuple[str, str]) -> list[Any]:
+    rows = [[heading.lower(), heading, text, "", ""] for heading, text in sections]
+    return [f"{name}.html", title, weight, "", [[name, title, FILLER, "", ""], *rows]]
+
+
+INDEX = {
+    "names": [["pre-norm", "norm first"], ["square root", "sqrt"]],
+    "pages": [
+        page("10", "10 · Blocks", 1, ("Build", f"A block. Pre-norm is used. {FILLER}")),
+        page("9", "9 · Norms", 1, ("Order", "Pre-norm before, pre-norm again, and pre-norm.")),
+        page("4", "4 · Scaling: why", 1, ("A law", "Divide by √d, or scores grow.")),
+        page("terms", "Terms", 0.1, ("pre-norm", "Pre-norm. Also: norm first.")),
+        page("a", "5 · Twins", 1, ("Twin", "twin")),
+        page("b", "6 · Twins", 1, ("Twin", "twin")),
+    ],
+}
+
+
+def found(v8: MiniRacer, query: str) -> list[str]:
+    call = f"BookSearch.find(BookSearch.prepare({json.dumps(INDEX)}), {json.dumps(query)}).found"
+    pages = v8.eval(f"JSON.stringify({call}.map((f) => [f.page.address, f.sections[0].anchor]))")
+    return [f"{address.removesuffix('.html')}#{anchor}" for address, anchor in json.loads(pages)]
+
+
+@pytest.mark.parametrize("query", ["pre-norm", "prenorm", "Pre Norm", "what is norm first?"])
+def test_a_thing_is_found_by_all_its_names(v8: MiniRacer, query: str) -> None:
+    assert found(v8, query) == ["9#order", "10#build", "terms#pre-norm"]
+
+
+@pytest.mark.parametrize("query", ["why sqrt d", "square root", "√d", "square ro"])
+def test_a_sign_is_found_by_words(v8: MiniRacer, query: str) -> None:
+    assert found(v8, query)[:1] == (["4#a law"] if query != "square ro" else [])
+
+
+def test_a_title_leads_to_the_top_and_ties_keep_the_order_of_the_book(v8: MiniRacer) -> None:
+    assert found(v8, "blocks")[0] == "10#10"
+    assert [place[0] for place in found(v8, "twin")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("query", ["", "  ", "?!", "xyzzy"])
+def test_what_says_nothing_finds_nothing(v8: MiniRacer, query: str) -> None:
+    assert found(v8, query) == []
+
+
+def test_an_excerpt_shows_the_place_and_the_words_to_mark(v8: MiniRacer) -> None:
+    text = (
+        "Far before this there is more. " * 9 + "It has a norm first and a Prenorm. " + FILLER * 4
+    )
+    ready = f"const ready = BookSearch.prepare({json.dumps(INDEX)});"
+    units = 'const { units } = BookSearch.find(ready, "pre-norm");'
+    told = f"const text = {json.dumps(text)}; const e = BookSearch.excerpt(text, units);"
+    last = "JSON.stringify([e, BookSearch.wordsIn(text, units)])"
+    excerpt, words = json.loads(v8.eval(f"{{ {ready} {units} {told} {last} }}"))
+    assert words == ["norm first"]
+    assert [excerpt["text"][a:b] for a, b in excerpt["marks"]] == ["norm first"]
+    assert excerpt["before"]
+    assert excerpt["after"]
+    assert 100 < len(excerpt["text"]) < 250

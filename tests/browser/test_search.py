@@ -1,0 +1,147 @@
+"""What readers type, and what they get: the page that teaches it, opened at the place."""
+
+from __future__ import annotations
+
+import re
+
+from browser_checks import DESKTOP, Traffic
+from built_site import SITE
+from playwright.sync_api import BrowserContext, Page, expect
+
+PATIENCE_MS = 10_000
+
+# A query, and the page, or the section of a page, that must come first.
+TEACHES = {
+    # the ten of a reader's list
+    "softmax temperature": "04_scaling",
+    "KV cache": "16b_cache",
+    "why sqrt d": "04_scaling",
+    "causal mask": "05_masks",
+    "RoPE": "07_positions#rope-turn-do-not-add",
+    "LoRA": "18_modern",
+    "label smoothing": "14_training#label-smoothing-and-the-lowest-loss-there-is",
+    "pre-norm": "09b_before_or_after",
+    "perplexity": "14_training",
+    "beam search": "16_generation#beam-search",
+    # broad words
+    "attention": "03_attention",
+    "softmax": "04_scaling",
+    "positional encoding": "07_positions",
+    "layer norm": "09_norms",
+    "scaling law": "19b_scaling",
+    "multi-head attention": "06_heads",
+    "feed-forward": "08_feedforward",
+    "dropout": "10c_dropout",
+    "encoder": "11_encoder",
+    "decoder": "12_decoder",
+    "padding": "05_masks",
+    # other spellings, other names, a part of a word
+    "prenorm": "09b_before_or_after",
+    "kv cache": "16b_cache",
+    "square root": "04_scaling",
+    "gelu": "08_feedforward",
+    "normalization": "09_norms",
+    "LayerNorm": "09_norms",
+    "skip connection": "10_residuals",
+    "byte pair encoding": "02_tokens#by-hand-byte-pair-encoding",
+    "BPE": "02_tokens#by-hand-byte-pair-encoding",
+    "sinusoidal": "07_positions#sinusoids",
+    "nucleus sampling": "16_generation",
+    "MQA": "17b_cheaper#fewer-keys-and-values",
+    "chinchil": "19b_scaling#kaplan-chinchilla-and-advice",
+    # terms
+    "RMSNorm": "09_norms#rmsnorm",
+    "cross-attention": "12_decoder",
+    "mixture of experts": "08b_memory#a-larger-store-mixture-of-experts",
+    "induction head": "20_learned#an-algorithm-in-two-heads",
+    "speculative decoding": "16b_cache#guessing-ahead",
+    "gradient clipping": "14_training#clipping",
+    "LSTM": "01_recurrence",
+    "BERT": "15_families",
+    "Vision Transformer": "18b_beyond_text",
+}
+# Types a query as a reader does; returns the address and the excerpt of the first result.
+FIRST_RESULT = """(query) => {
+  const field = document.querySelector("main form.bd-search input");
+  field.value = query;
+  field.dispatchEvent(new Event("input"));
+  const item = document.querySelector("#search-results li");
+  return [item?.querySelector("a").getAttribute("href") ?? "", item?.textContent ?? ""];
+}"""
+
+
+def test_the_page_that_teaches_it_comes_first(context: BrowserContext, origin: str) -> None:
+    page = context.new_page()
+    page.goto(f"{origin}/search.html?q=index")
+    expect(page.locator("#search-results li").first).to_be_visible()
+    wrong = []
+    for query, place in TEACHES.items():
+        address, text = page.evaluate(FIRST_RESULT, query)
+        found = re.sub(r"^book/|\.html|\?[^#]*", "", address)
+        if not f"{found}#".startswith(f"{place}#"):
+            wrong.append(f"{query}: {found} instead of {place}")
+        assert ".ipynb" not in text, f"{query}: the excerpt is no text of the page: {text!r}"
+    assert len(TEACHES) >= 40
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_result_marks_what_was_found_and_shows_it(chapter: Page, origin: str) -> None:
+    for query in ("perplexity", "KV cache", "label smoothing"):
+        chapter.goto(f"{origin}/search.html?q={query}")
+        chapter.locator("#search-results li > a").first.click()
+        chapter.wait_for_url("**mark=**")
+        first = chapter.locator("mark.search-first")
+        expect(first).to_be_in_viewport(timeout=PATIENCE_MS)
+        words = first.inner_text().lower()
+        assert words in ("perplexity", "kv cache", "key-value cache", "label smoothing")
+        hidden = "(mark) => mark.getBoundingClientRect().top < 50"  # below the bar above the text
+        assert not first.evaluate(hidden), f"{query}: the bar hides the mark"
+    chapter.keyboard.press("Escape")
+    expect(chapter.locator("mark.search-mark")).to_have_count(0)
+    assert "mark=" not in chapter.url
+
+
+def test_search_with_the_keyboard_alone(chapter: Page) -> None:
+    chapter.keyboard.press("Control+k")
+    chapter.keyboard.type("softmax")
+    chapter.keyboard.press("Enter")
+    chapter.wait_for_url("**/search.html?q=softmax**")
+    expect(chapter.locator("#search-results li mark").first).to_be_visible()
+    expect(chapter.locator("main form.bd-search input")).to_be_focused()
+    chapter.keyboard.press("ArrowDown")
+    chapter.keyboard.press("ArrowDown")
+    second = chapter.locator("#search-results li > a").nth(1)
+    expect(second).to_be_focused()
+    chapter.keyboard.press("ArrowUp")
+    chapter.keyboard.press("Enter")
+    chapter.wait_for_url(re.compile("04_scaling"))
+    expect(chapter.locator("mark.search-first")).to_be_in_viewport(timeout=PATIENCE_MS)
+
+
+def test_search_works_straight_from_the_disk(context: BrowserContext) -> None:
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.set_viewport_size(DESKTOP)
+    traffic = Traffic("file://")
+    traffic.watch(page)
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=beam")
+    page.locator("main form.bd-search input").press_sequentially(" search")
+    expect(page.locator("#search-results li p").first).to_contain_text("Beam search")
+    page.locator("#search-results li > a").first.click()
+    expect(page.locator("mark.search-first")).to_be_in_viewport(timeout=PATIENCE_MS)
+    assert traffic.external == traffic.failed == traffic.console == []
+
+
+def test_nothing_found_is_said_and_a_search_loads_one_index(
+    context: BrowserContext, origin: str
+) -> None:
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{origin}/search.html?q=xyzzy")
+    expect(page.locator("#search-results")).to_have_text("No pages found for “xyzzy”.")
+    page.locator("main form.bd-search input").fill("softmax")
+    expect(page.locator("#search-results li")).to_have_count(20)
+    pages = [url for url in asked if url.endswith(".html") or "searchindex" in url]
+    assert pages == [f"{origin}/searchindex.js"], "the excerpts come from the index"
+    assert (SITE / "searchindex.js").stat().st_size < 1.5e6
