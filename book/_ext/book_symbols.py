@@ -90,7 +90,14 @@ def _explained(app: Sphinx) -> dict[str, dict[str, str]]:
 def imported_by(sources: list[str]) -> set[str]:
     """Name what code takes from the two packages: what it imports, and what it uses of a module.
 
-    >>> sorted(imported_by(["from transformer_book.figures import plots", "plots.lines(torch.e)"]))
+    >>> sorted(
+    ...     imported_by(
+    ...         [
+    ...             "from transformer_book.figures import plots",
+    ...             "plots.lines(torch.e)",
+    ...         ]
+    ...     )
+    ... )
     ['plots', 'plots.lines']
     """
     steps = [step for source in sources for step in ast.walk(ast.parse(source))]
