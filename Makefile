@@ -15,7 +15,7 @@ TORCH_INDEX ?=
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help book pdf serve test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+.PHONY: help book pdf serve lab test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ pdf: book  ## print the book into one PDF, and link to it from the site (needs C
 
 serve: book  ## build the book and serve it on this machine
 	$(BIN)/python -m tools.site serve
+
+lab: $(READY)  ## open the notebooks in JupyterLab, with the environment of the book (installs JupyterLab)
+	$(INSTALL) --constraint requirements.txt jupyterlab
+	$(BIN)/python -m jupyterlab book/00_reading_this_book.ipynb
 
 test: test-alone test-lib nbval test-browser  ## run every check: what CI runs
 	@echo "make test: everything passed"
