@@ -6,6 +6,8 @@ of the repository.
 """
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from inspect import getdoc
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows ``python -m transformer_lib``; that of this process if left out.
 
     Returns:
-        0, or 130 after Ctrl-C.
+        0; 130 after Ctrl-C; 141 if nobody reads on, as in ``... | head``.
 
     Raises:
         SystemExit: with status 2 for bad arguments, with 0 after ``--help`` and ``--version``.
@@ -37,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(given)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # what is left in the buffer must go somewhere when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return 0
 
 
@@ -47,6 +52,8 @@ def _run(given: argparse.Namespace) -> None:
     command = getattr(import_module(f"transformer_lib.{given.module}"), given.command)
     try:
         command(given)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError, ArithmeticError, OutOfMemoryError) as error:
         given.parser.error(" ".join(str(error).split("\n")))
 

@@ -29,7 +29,7 @@ def whole_number(text: str) -> int:
         The number.
 
     Raises:
-        ArgumentTypeError: if it is no whole number of at least 1.
+        argparse.ArgumentTypeError: if it is no whole number of at least 1.
 
     Example:
         >>> whole_number("12")

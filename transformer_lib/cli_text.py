@@ -183,8 +183,8 @@ def translate_text(
         n_beams: how many translations are followed at once.
 
     Returns:
-        The translation, and how much it surprises the model itself: the mean of -log p over its
-        tokens, in nats. A loss is the same mean, so both can be compared.
+        The translation, and how much it surprises the model itself, which is the mean of -log p
+        over its tokens, in nats. A loss is the same mean, so both can be compared.
 
     Example:
         >>> from transformer_lib import CharTokenizer, TransformerConfig

@@ -31,9 +31,9 @@ def train(given: Namespace) -> None:
         given: what the command line says.
 
     Example:
-        >>> train(Namespace(data=Path("nowhere.txt")))
+        >>> train(Namespace(data=Path("a.txt")))
         Traceback (most recent call last):
-        ValueError: data='nowhere.txt' holds nothing; expected a text file or a .tsv
+        ValueError: data='a.txt' holds nothing; expected a text file or a .tsv
     """
     if not (given.data.is_file() and given.data.stat().st_size):
         raise ValueError(f"data={str(given.data)!r} holds nothing; expected a text file or a .tsv")

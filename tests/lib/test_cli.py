@@ -286,6 +286,16 @@ class TestTrainAndGenerate:
         assert cli.main(["generate", "--model", str(writer)]) == 130
         assert capsys.readouterr().err == ""
 
+    def test_a_reader_that_has_had_enough_is_no_mistake(self, tmp_path, monkeypatch, capsys):
+        class Closed(io.FileIO):
+            def write(self, _):
+                raise BrokenPipeError(32, "Broken pipe")
+
+        with Closed(tmp_path / "pipe", "w") as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert cli.main(["presets"]) == 141
+        assert capsys.readouterr().err == ""
+
 
 class Terminal(io.StringIO):
     """Keeps what it is given, piece by piece."""
