@@ -15,7 +15,7 @@ TORCH_INDEX ?=
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help book pdf cover serve test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+.PHONY: help book pdf cover serve lab test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ cover: book  ## picture the built book for README.md (needs Chromium)
 
 serve: book  ## build the book and serve it on this machine
 	$(BIN)/python -m tools.site serve
+
+lab: $(READY)  ## open the notebooks in JupyterLab, with the environment of the book (installs JupyterLab)
+	$(INSTALL) --constraint requirements.txt jupyterlab
+	$(BIN)/python -m jupyterlab book/00_reading_this_book.ipynb
 
 test: test-alone test-lib nbval test-browser  ## run every check: what CI runs
 	@$(BIN)/python -m tools.verdict

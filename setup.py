@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 BOOK = Path("book")
 # What the command line and ``transformer_book`` read: in a clone from here, else from the package.
 INSTALLED = (
-    "data/*", "results/*/card.json", "results/*/*.csv", "results/numbers/*",
+    "data/*", "results/*/card.json", "results/*/*.csv", "results/numbers/*", "results/drafts/*",
     "_static/book.css", "_static/live/*",
 )  # fmt: skip
 

@@ -67,7 +67,9 @@ def own_sources(settings: str) -> list[str]:
         settings: what ``pip config list`` prints.
 
     Example:
-        >>> own_sources("global.index-url='https://mirror'\nglobal.timeout='60'\n:env:.cert='a'")
+        >>> own_sources(
+        ...     "global.index-url='https://mirror'\nglobal.timeout='60'\n:env:.cert='a'"
+        ... )
         ['index-url', 'cert']
     """
     names = [line.partition("=")[0].rpartition(".")[2] for line in settings.splitlines()]

@@ -51,7 +51,9 @@ def parameter_count(
 
     Example:
         >>> from transformer_lib.presets import PRESETS
-        >>> for part, count in parameter_count(PRESETS["gpt2"].config, "decoder").items():
+        >>> for part, count in parameter_count(
+        ...     PRESETS["gpt2"].config, "decoder"
+        ... ).items():
         ...     print(f"{part:12} {count:11,}")
         tokens        38,597,376
         positions        786,432
@@ -81,7 +83,10 @@ def active_parameters(
 
     Example:
         >>> config = TransformerConfig(n_experts=8, active_experts=2)
-        >>> parameter_count(config, "decoder")["total"], active_parameters(config, "decoder")
+        >>> (
+        ...     parameter_count(config, "decoder")["total"],
+        ...     active_parameters(config, "decoder"),
+        ... )
         (126070784, 50481152)
     """
     counts = parameter_count(config, kind, n_classes=n_classes, patch_numbers=patch_numbers)
@@ -121,10 +126,22 @@ def forward_flops(
         ValueError: if there is no such kind or a number is not positive.
 
     Example:
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=1)
-        >>> forward_flops(config, "decoder", batch=1, length=3)
-        {'scores': 144, 'weighted sums': 144, 'attention': 1536, 'feed-forward': 3072, \
-'output': 4800, 'total': 9696}
+        >>> sizes = {
+        ...     "vocab_size": 100,
+        ...     "d_model": 8,
+        ...     "n_heads": 2,
+        ...     "n_layers": 1,
+        ... }
+        >>> config = TransformerConfig(**sizes)
+        >>> found = forward_flops(config, "decoder", batch=1, length=3)
+        >>> for part, flops in found.items():
+        ...     print(f"{part:13} {flops:>5}")
+        scores          144
+        weighted sums   144
+        attention      1536
+        feed-forward   3072
+        output         4800
+        total          9696
     """
     source_length = length if source_length is None else source_length
     for name, value in (("batch", batch), ("length", length), ("source_length", source_length)):
@@ -173,7 +190,8 @@ def six_n_d(parameters: int, tokens: int) -> int:
         The estimate.
 
     Example:
-        >>> f"{six_n_d(175_000_000_000, 300_000_000_000):.2e}"  # GPT-3: its paper says 3.14e23
+        >>> gpt3 = six_n_d(175_000_000_000, 300_000_000_000)
+        >>> f"{gpt3:.2e}"  # its paper says 3.14e23
         '3.15e+23'
     """
     return 6 * parameters * tokens
@@ -240,8 +258,11 @@ def kv_cache_bytes(
         ValueError: if a number is too small.
 
     Example:
-        >>> config = TransformerConfig(d_model=8192, n_heads=64, n_kv_heads=8, n_layers=80)
-        >>> kv_cache_bytes(config, batch=1, length=1)  # LLaMA-3 70B, for each token
+        >>> config = TransformerConfig(
+        ...     d_model=8192, n_heads=64, n_kv_heads=8, n_layers=80
+        ... )
+        >>> # LLaMA-3 70B, for each token
+        >>> kv_cache_bytes(config, batch=1, length=1)
         327680
         >>> f"{kv_cache_bytes(config, batch=1, length=8192) / 2**30} GiB"
         '2.5 GiB'

@@ -166,7 +166,9 @@ def resampled_laws(
     Example:
         >>> true = Law(E=0.5, A=40.0, B=300.0, alpha=0.4, beta=0.5)
         >>> runs = [(n, d) for n in (1e4, 1e5, 1e6) for d in (1e5, 1e6, 1e7)]
-        >>> laws = resampled_laws(*zip(*runs), [true.loss(n, d) for n, d in runs], n=3)
+        >>> laws = resampled_laws(
+        ...     *zip(*runs), [true.loss(n, d) for n, d in runs], n=3
+        ... )
         >>> [round(law.alpha, 2) for law in laws]
         [0.4, 0.4, 0.4]
     """

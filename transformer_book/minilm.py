@@ -134,9 +134,11 @@ class WordPieces:
         ids: the id of each token.
 
     Example:
-        >>> tiny = WordPieces([*SPECIAL, "un", "##able", "tr", "##ans", "##form", "##er"])
-        >>> tiny.tokens("Unable Transformer?")
-        ['[CLS]', 'un', '##able', 'tr', '##ans', '##form', '##er', '[UNK]', '[SEP]']
+        >>> tiny = WordPieces(
+        ...     [*SPECIAL, "un", "##able", "tr", "##ans", "##form", "##er"]
+        ... )
+        >>> print(*tiny.tokens("Unable Transformer?"))
+        [CLS] un ##able tr ##ans ##form ##er [UNK] [SEP]
         >>> tiny.encode("Unable")
         [2, 5, 6, 3]
     """
@@ -276,7 +278,9 @@ def embed(
         ValueError: if there are no texts, or the batch size is not positive.
 
     Example:
-        >>> vectors = embed(load(), ["A cat sleeps.", "A kitten naps.", "Stocks fell."])
+        >>> vectors = embed(
+        ...     load(), ["A cat sleeps.", "A kitten naps.", "Stocks fell."]
+        ... )
         >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
         True
     """

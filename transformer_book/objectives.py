@@ -47,9 +47,16 @@ def mask_tokens(
     Example:
         >>> ids = torch.arange(3, 103)[None]
         >>> inputs, targets, chosen = mask_tokens(
-        ...     ids, 2, range(3, 103), generator=torch.Generator().manual_seed(0)
+        ...     ids,
+        ...     2,
+        ...     range(3, 103),
+        ...     generator=torch.Generator().manual_seed(0),
         ... )
-        >>> int(chosen.sum()), int((inputs == 2).sum()), torch.equal(targets[chosen], ids[chosen])
+        >>> (
+        ...     int(chosen.sum()),
+        ...     int((inputs == 2).sum()),
+        ...     torch.equal(targets[chosen], ids[chosen]),
+        ... )
         (14, 13, True)
     """
     parts = {"shares[0]": shares[0], "shares[1]": shares[1], "sum(shares)": sum(shares)}
@@ -138,7 +145,9 @@ def corrupt_spans(
             different sentinels.
 
     Example:
-        >>> corrupt_spans([5, 6, 7, 8, 9], [(1, 3), (4, 5)], sentinels=[90, 91, 92])
+        >>> corrupt_spans(
+        ...     [5, 6, 7, 8, 9], [(1, 3), (4, 5)], sentinels=[90, 91, 92]
+        ... )
         ([5, 90, 8, 91], [90, 6, 7, 91, 9, 92])
     """
     if not spans:

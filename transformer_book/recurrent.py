@@ -247,10 +247,15 @@ class Recurrent(nn.Module):
 
     Example:
         >>> lstm = Recurrent("lstm", d_input=4, d_hidden=8)
-        >>> hidden, final = lstm(torch.zeros(2, 5, 4), lengths=torch.tensor([5, 3]))
+        >>> hidden, final = lstm(
+        ...     torch.zeros(2, 5, 4), lengths=torch.tensor([5, 3])
+        ... )
         >>> hidden.shape, final.hidden.shape, final.cell.shape
         (torch.Size([2, 5, 8]), torch.Size([2, 8]), torch.Size([2, 8]))
-        >>> bool((hidden[1, 3:] == 0).all()), torch.equal(hidden[1, 2], final.hidden[1])
+        >>> (
+        ...     bool((hidden[1, 3:] == 0).all()),
+        ...     torch.equal(hidden[1, 2], final.hidden[1]),
+        ... )
         (True, True)
     """
 
@@ -312,7 +317,9 @@ class AdditiveAttention(nn.Module):
 
     Example:
         >>> attend = AdditiveAttention(d_query=8, d_key=6, d_attention=4)
-        >>> context, weights = attend(torch.zeros(2, 3, 8), torch.zeros(2, 5, 6))
+        >>> context, weights = attend(
+        ...     torch.zeros(2, 3, 8), torch.zeros(2, 5, 6)
+        ... )
         >>> context.shape, weights.shape
         (torch.Size([2, 3, 6]), torch.Size([2, 3, 5]))
         >>> weights[0, 0].detach()
@@ -396,7 +403,10 @@ class RecurrentSeq2Seq(nn.Module):
 
     Example:
         >>> model = RecurrentSeq2Seq(vocab_size=12, d_model=8)
-        >>> source, target = torch.tensor([[3, 11, 5], [4, 2, 0]]), torch.tensor([[1, 7], [1, 8]])
+        >>> source, target = (
+        ...     torch.tensor([[3, 11, 5], [4, 2, 0]]),
+        ...     torch.tensor([[1, 7], [1, 8]]),
+        ... )
         >>> output = model(source, target, source_lengths=torch.tensor([3, 2]))
         >>> output.logits.shape, output.alignment.shape
         (torch.Size([2, 2, 12]), torch.Size([2, 2, 3]))
@@ -494,8 +504,13 @@ class RecurrentClassifier(nn.Module):
         ValueError: if the kind is unknown or a size is not positive.
 
     Example:
-        >>> model = RecurrentClassifier("gru", vocab_size=10, d_model=8, n_classes=3)
-        >>> model(torch.tensor([[1, 2, 3], [4, 5, 0]]), lengths=torch.tensor([3, 2])).shape
+        >>> model = RecurrentClassifier(
+        ...     "gru", vocab_size=10, d_model=8, n_classes=3
+        ... )
+        >>> model(
+        ...     torch.tensor([[1, 2, 3], [4, 5, 0]]),
+        ...     lengths=torch.tensor([3, 2]),
+        ... ).shape
         torch.Size([2, 3])
     """
 
@@ -541,7 +556,9 @@ def open_forget_gate(network: Recurrent, bias: float) -> None:
     Example:
         >>> lstm = Recurrent("lstm", d_input=4, d_hidden=8)
         >>> open_forget_gate(lstm, 3.0)
-        >>> lstm.cell.bias_ih.view(4, 8)[1].detach()  # the gates are stacked i, f, g, o
+        >>> lstm.cell.bias_ih.view(4, 8)[
+        ...     1
+        ... ].detach()  # the gates are stacked i, f, g, o
         tensor([3., 3., 3., 3., 3., 3., 3., 3.])
     """
     if not network.cell.has_cell_state:
@@ -562,7 +579,9 @@ def with_lengths(batch: Batch) -> Batch:
 
     Example:
         >>> from transformer_lib.data import classification_batch
-        >>> with_lengths(classification_batch([([5, 6, 7], 1), ([8], 0)]))["lengths"]
+        >>> with_lengths(classification_batch([([5, 6, 7], 1), ([8], 0)]))[
+        ...     "lengths"
+        ... ]
         tensor([3, 1])
     """
     return {

@@ -64,8 +64,11 @@ def beam_search(
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> ids, scores = beam_search(model, torch.tensor([[5, 7]]), n_beams=4, max_new_tokens=3)
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
+        >>> ids, scores = beam_search(
+        ...     model, torch.tensor([[5, 7]]), n_beams=4, max_new_tokens=3
+        ... )
         >>> ids.shape, scores.shape
         (torch.Size([1, 4, 5]), torch.Size([1, 4]))
     """

@@ -143,7 +143,10 @@ class Stack(nn.Module):
             them again for the backward pass; ``Recipe.checkpoint_activations`` asks for it.
 
     Example:
-        >>> stack = Stack(TransformerConfig(d_model=8, n_heads=2, n_layers=2), causal=True)
+        >>> stack = Stack(
+        ...     TransformerConfig(d_model=8, n_heads=2, n_layers=2),
+        ...     causal=True,
+        ... )
         >>> stack(torch.zeros(2, 5, 8)).shape
         torch.Size([2, 5, 8])
     """
@@ -353,9 +356,10 @@ def check_positions(positions: Tensor, x: Tensor) -> None:
         ValueError: if the shape is another one.
 
     Example:
-        >>> check_positions(torch.arange(4)[None], torch.zeros(2, 3, 8))
+        >>> positions, x = torch.arange(4)[None], torch.zeros(2, 3, 8)
+        >>> check_positions(positions, x)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: positions has shape (1, 4); expected (1, T) = (1, 3) or (B, T) = (2, 3)
+        ValueError: positions has shape (1, 4); expected (1, T) = (1, 3) or ...
     """
     batch, length = x.shape[:2]
     if tuple(positions.shape) not in ((1, length), (batch, length)):

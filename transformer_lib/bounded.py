@@ -26,7 +26,9 @@ class BoundedAttention(MultiHeadAttention):
 
     Example:
         >>> import torch
-        >>> config = TransformerConfig(d_model=8, n_heads=2, norm="rms", qk_norm="head")
+        >>> config = TransformerConfig(
+        ...     d_model=8, n_heads=2, norm="rms", qk_norm="head"
+        ... )
         >>> attend = BoundedAttention(config, d_model=8, n_heads=2)
         >>> attend(torch.zeros(2, 5, 8), causal=True).shape
         torch.Size([2, 5, 8])

@@ -30,8 +30,12 @@ class LayerCache:
 
     Example:
         >>> layer = LayerCache(max_len=8)
-        >>> k, v = layer.append(torch.zeros(2, 4, 3, 16), torch.zeros(2, 4, 3, 16))
-        >>> k, v = layer.append(torch.ones(2, 4, 1, 16), torch.ones(2, 4, 1, 16))
+        >>> k, v = layer.append(
+        ...     torch.zeros(2, 4, 3, 16), torch.zeros(2, 4, 3, 16)
+        ... )
+        >>> k, v = layer.append(
+        ...     torch.ones(2, 4, 1, 16), torch.ones(2, 4, 1, 16)
+        ... )
         >>> k.shape, layer.length
         (torch.Size([2, 4, 4, 16]), 4)
     """
@@ -106,7 +110,9 @@ class MemoryCache(LayerCache):
         >>> layer = MemoryCache(memory := torch.zeros(1, 3, 8))
         >>> layer.holds(memory)  # not yet
         False
-        >>> k, v = layer.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
+        >>> k, v = layer.append(
+        ...     torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4)
+        ... )
         >>> layer.holds(memory)
         True
     """
@@ -254,7 +260,9 @@ class KeyValueCache:
 
         Example:
             >>> cache = KeyValueCache(n_layers=1, max_len=8)
-            >>> _ = cache.layers[0].append(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))
+            >>> _ = cache.layers[0].append(
+            ...     torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4)
+            ... )
             >>> cache.rewind(3)
             >>> cache.length
             3
@@ -281,7 +289,9 @@ class KeyValueCache:
 
         Example:
             >>> cache = KeyValueCache(n_layers=1, max_len=8)
-            >>> _ = cache.layers[0].append(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))
+            >>> _ = cache.layers[0].append(
+            ...     torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4)
+            ... )
             >>> cache.reset()
             >>> cache.length, cache.n_bytes
             (0, 0)
@@ -307,9 +317,9 @@ def check_room(max_len: int, used: int, n_new: int) -> None:
         ValueError: if there is no room.
 
     Example:
-        >>> check_room(max_len=4, used=3, n_new=2)
+        >>> check_room(max_len=4, used=3, n_new=2)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: the cache holds max_len=4 positions; 3 are in use and 2 more were given
+        ValueError: the cache holds max_len=4 positions; 3 are in use and ...
     """
     if used + n_new > max_len:
         use = f"{used} are in use and {n_new} more were given"

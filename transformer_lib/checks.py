@@ -67,12 +67,12 @@ def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) 
     Example:
         >>> import torch
         >>> sizes = {}
-        >>> expect_last("q", torch.zeros(5, 64), "T K", sizes)
+        >>> expect_last("q", torch.zeros(5, 8), "T K", sizes)
         >>> sizes
-        {'T': 5, 'K': 64}
-        >>> expect_last("k", torch.zeros(7, 32), "S K", sizes)
+        {'T': 5, 'K': 8}
+        >>> expect_last("k", torch.zeros(7, 6), "S K", sizes)
         Traceback (most recent call last):
-        ValueError: k has shape (7, 32); expected (..., S, K) with K=64, got K=32
+        ValueError: k has shape (7, 6); expected (..., S, K) with K=8, got K=6
     """
     _expect(name, tensor, letters, known, leading=True)
 
@@ -170,7 +170,12 @@ def check_number(name: str, value: object, holds: Callable[[float], bool], wante
         ValueError: if it is not.
 
     Example:
-        >>> check_number("top_p", 0, lambda x: 0 < x <= 1, "greater than 0 and at most 1")
+        >>> check_number(
+        ...     "top_p",
+        ...     0,
+        ...     lambda x: 0 < x <= 1,
+        ...     "greater than 0 and at most 1",
+        ... )
         Traceback (most recent call last):
         ValueError: top_p=0 must be a number greater than 0 and at most 1
     """
@@ -240,9 +245,9 @@ def check_divides(small_name: str, small: int, large_name: str, large: int) -> N
         ValueError: if it does not divide.
 
     Example:
-        >>> check_divides("n_heads", 12, "d_model", 100)
+        >>> check_divides("H", 12, "D", 100)
         Traceback (most recent call last):
-        ValueError: n_heads=12 must divide d_model=100: 100 / 12 leaves a remainder of 4
+        ValueError: H=12 must divide D=100: 100 / 12 leaves a remainder of 4
     """
     check_whole(small_name, small)
     check_whole(large_name, large)
@@ -264,9 +269,10 @@ def check_streams(x: Tensor, memory: Tensor | None, d_model: int) -> None:
 
     Example:
         >>> import torch
-        >>> check_streams(torch.zeros(2, 5, 8), torch.zeros(2, 7, 4), d_model=8)
+        >>> x, memory = torch.zeros(2, 5, 8), torch.zeros(2, 7, 4)
+        >>> check_streams(x, memory, d_model=8)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: memory has shape (2, 7, 4); expected (B, S, D) with D=8, got D=4
+        ValueError: memory has shape (2, 7, 4); expected (B, S, D) with D=8...
     """
     sizes = {"D": d_model}
     expect_shape("x", x, "B T D", sizes)

@@ -1,17 +1,17 @@
 """Commands that write text: generate, chat, translate."""
 
-import argparse
+import csv
+import math
 import sys
-from argparse import ArgumentParser
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from transformer_lib.beams import beam_search
-from transformer_lib.checks import check_whole
+from transformer_lib.cli_options import BOOK_WRITERS, OWN_WRITER
 from transformer_lib.compiled import CompiledDecoder
-from transformer_lib.files import book_folder
 from transformer_lib.generation import stream
 from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
 from transformer_lib.models import CausalLM, Seq2SeqLM
@@ -21,25 +21,18 @@ from transformer_lib.saving import load_model
 from transformer_lib.text_stream import TextStream
 from transformer_lib.tokenizers import Tokenizer
 
-BOOK = book_folder()
-GPUS = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-DEVICES = [name for name, is_there in GPUS.items() if is_there] + ["cpu"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+LENGTH_PENALTY = 0.6  # of beam search, as in 2017
+# Nats per token above the validation loss from which on a translation counts as a guess. Of 1,100
+# number words that the book's model was not trained on, none has more than 0.0023; of what is no
+# number, hardly anything has less than 0.0064.
+UNSURE = 0.006
 
-Arguments = argparse.Namespace  # what the command line says
 AnyTokenizer = Tokenizer | PretrainedTokenizer
 
 
-def generate(given: Arguments) -> None:
-    """Let a model go on from a prompt; the text appears as it is written.
-
-        python -m transformer_lib generate --prompt "Friends, " --tokens 300
-
-    The model is what `train` has made of a text, or a folder with a Hugging Face checkpoint. Each
-    token is drawn at random from the model's probabilities; the options make likely tokens
-    likelier, or leave unlikely ones out.
-
-    The text may be longer than the model's context: it then sees only the newer part.
+def generate(given: Namespace) -> None:
+    """Continue a prompt: :func:`~transformer_lib.cli_options.generate_options` says how.
 
     Args:
         given: what the command line says.
@@ -49,22 +42,18 @@ def generate(given: Arguments) -> None:
         'generate'
     """
     sampling = _sampling(given)  # which says what is wrong before a model is looked for
+    prompt = _some("prompt", given.prompt)
+    if given.model is None:
+        given.model = _default_writer()
     model, tokenizer = _load_writer(given)
-    ids = tokenizer.encode(_some(given.prompt))
-    print(given.prompt, end="", flush=True)
-    for text in _write(model, tokenizer, ids, sampling, given):
+    print(prompt, end="", flush=True)
+    for text in _write(model, tokenizer, tokenizer.encode(prompt), sampling, given):
         print(text, end="", flush=True)
     print()
 
 
-def chat(given: Arguments) -> None:
-    """Talk with a model that was trained to answer, line by line.
-
-        python -m transformer_lib chat --model FOLDER
-
-    The folder holds a Hugging Face checkpoint whose tokenizer has a chat template. Each line of the
-    standard input is a message; the model has all before it in view. An empty line, or the end of
-    the input, ends the conversation.
+def chat(given: Namespace) -> None:
+    """Talk with a model: :func:`~transformer_lib.cli_options.chat_options` says how.
 
     Args:
         given: what the command line says.
@@ -76,7 +65,7 @@ def chat(given: Arguments) -> None:
     sampling = _sampling(given)
     model, tokenizer = _load_writer(given)
     if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.chat_template is None:
-        raise ValueError(f"{given.model} has no chat template; `generate` needs none")
+        raise ValueError(f"{_named(given)} has no chat template; `generate` needs none")
     messages = [{"role": "system", "content": given.system}] if given.system else []
     while line := _next_line():
         messages.append({"role": "user", "content": line})
@@ -95,20 +84,52 @@ def _next_line() -> str:
 
 
 def _write(
-    model: CausalLM, tokenizer: AnyTokenizer, ids: list[int], sampling: Sampling, given: Arguments
+    model: CausalLM, tokenizer: AnyTokenizer, ids: list[int], sampling: Sampling, given: Namespace
 ) -> Iterator[str]:
-    """Write on from ids, until an end token or until there are enough; yield whole letters."""
-    context = model.config.max_len
-    writer = CompiledDecoder(model, context) if given.compile else model
+    writer = CompiledDecoder(model, model.config.max_len) if given.compile else model
     if given.seed is not None:
         torch.manual_seed(given.seed)
-    ends = _end_ids(tokenizer)
-    ids, end, text = list(ids), len(ids) + given.tokens, TextStream(tokenizer)
+    return write_on(writer, tokenizer, ids, sampling, given.tokens, find_device(given.device))
+
+
+def write_on(
+    writer: CausalLM | CompiledDecoder,
+    tokenizer: AnyTokenizer,
+    ids: list[int],
+    sampling: Sampling,
+    n_tokens: int,
+    device: str,
+) -> Iterator[str]:
+    """Write on from ids, until an end token or until there are enough tokens.
+
+    Args:
+        writer: a language model.
+        tokenizer: its tokenizer.
+        ids: of the prompt; if it is longer than the context, its end is read.
+        sampling: how tokens are drawn.
+        n_tokens: how many tokens are written at most.
+        device: where the model is.
+
+    Yields:
+        The new text in pieces, never half a letter.
+
+    Example:
+        >>> from transformer_lib import CharTokenizer, TransformerConfig
+        >>> sizes = {"vocab_size": 259, "d_model": 8, "n_heads": 2}
+        >>> model = CausalLM(TransformerConfig(**sizes))
+        >>> pieces = write_on(
+        ...     model, CharTokenizer(), [70], Sampling(), 3, "cpu"
+        ... )
+        >>> len(list(pieces)) <= 3 + 1  # the end, in which nothing may be
+        True
+    """
+    context, ends = writer.config.max_len, _end_ids(tokenizer)
+    ids, end, text = list(ids), len(ids) + n_tokens, TextStream(tokenizer)
     while len(ids) < end and ids[-1] not in ends:
         known = ids if len(ids) <= context else ids[-(context // 2) - 1 :]  # empty it by half
         tokens = stream(
             writer,
-            torch.tensor([known], device=given.device),
+            torch.tensor([known], device=device),
             max_new_tokens=min(end - len(ids), context + 1 - len(known)),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
@@ -127,17 +148,8 @@ def _end_ids(tokenizer: AnyTokenizer) -> tuple[int, ...]:
     return tokenizer.eos_ids if isinstance(tokenizer, PretrainedTokenizer) else (tokenizer.eos_id,)
 
 
-def translate(given: Arguments) -> None:
-    """Translate texts with a model that `train` has made of pairs.
-
-        python -m transformer_lib translate "two hundred and forty-one" seven
-        echo twelve | python -m transformer_lib translate --beams 4
-
-    One line comes out for each text; without texts, for each line of the standard input that is
-    not empty. More beams look further ahead: they follow so many translations at once and keep
-    the likeliest.
-
-    The model that comes with the book turns English number words into German ones.
+def translate(given: Namespace) -> None:
+    """Translate texts: :func:`~transformer_lib.cli_options.translate_options` says how.
 
     Args:
         given: what the command line says.
@@ -147,22 +159,108 @@ def translate(given: Arguments) -> None:
         'translate'
     """
     model, tokenizer = _load_translator(given)
+    expected = validation_loss(given.model)
     for text in given.text or filter(str.strip, sys.stdin):
-        source = torch.tensor([tokenizer.encode(_some(text.strip()))], device=given.device)
-        start = torch.full_like(source[:, :1], tokenizer.bos_id)
-        ids, _ = beam_search(
-            model,
-            start,
-            source=source,
-            n_beams=given.beams,
-            max_new_tokens=model.config.max_len,
-            eos_id=tokenizer.eos_id,
-        )
-        print(tokenizer.decode(ids[0, 0].tolist()), flush=True)
+        source = _some("text", text.strip())
+        target, surprise = translate_text(model, tokenizer, source, given.beams)
+        print(target, flush=True)
+        if surprise > expected + UNSURE:
+            numbers = f"{surprise:.3f} nats per token; {expected:.3f} in validation"
+            print(
+                f"Unsure: {source!r} looks unlike the training data ({numbers}).", file=sys.stderr
+            )
 
 
-def _sampling(given: Arguments) -> Sampling:
-    check_whole("tokens", given.tokens)
+def translate_text(
+    model: Seq2SeqLM, tokenizer: Tokenizer, text: str, n_beams: int = 1
+) -> tuple[str, float]:
+    """Translate one text, and say how unsure the model is of what it wrote.
+
+    Args:
+        model: what translates.
+        tokenizer: its tokenizer.
+        text: what to translate.
+        n_beams: how many translations are followed at once.
+
+    Returns:
+        The translation, and how much it surprises the model itself, which is the mean of -log p
+        over its tokens, in nats. A loss is the same mean, so both can be compared.
+
+    Example:
+        >>> from transformer_lib import CharTokenizer, TransformerConfig
+        >>> sizes = {
+        ...     "vocab_size": 259,
+        ...     "d_model": 8,
+        ...     "n_heads": 2,
+        ...     "max_len": 9,
+        ... }
+        >>> model = Seq2SeqLM(TransformerConfig(**sizes))
+        >>> _, surprise = translate_text(model, CharTokenizer(), "one")
+        >>> surprise > 1  # it has learned nothing
+        True
+    """
+    source = torch.tensor([tokenizer.encode(text)], device=next(model.parameters()).device)
+    ids, scores = beam_search(
+        model,
+        torch.full_like(source[:, :1], tokenizer.bos_id),
+        source=source,
+        n_beams=n_beams,
+        max_new_tokens=model.config.max_len,
+        length_penalty=LENGTH_PENALTY,
+        eos_id=tokenizer.eos_id,
+    )
+    best = ids[0, 0, 1:].tolist()
+    n_tokens = best.index(tokenizer.eos_id) + 1 if tokenizer.eos_id in best else len(best)
+    # A score is log p over this power of the length; the mean is log p over the length.
+    log_p = float(scores[0, 0]) * ((5 + n_tokens) / 6) ** LENGTH_PENALTY
+    return tokenizer.decode(best), -log_p / n_tokens
+
+
+def validation_loss(folder: Path) -> float:
+    """Read how well a model did in validation.
+
+    Args:
+        folder: where `train` has put it.
+
+    Returns:
+        The last validation loss in ``metrics.csv``; infinity if nothing is known.
+
+    Example:
+        >>> validation_loss(Path("nowhere"))
+        inf
+    """
+    path = folder / "metrics.csv"
+    if not path.is_file():
+        return math.inf
+    with path.open(encoding="utf-8", newline="") as file:
+        losses = [row.get("validation_loss") for row in csv.DictReader(file)]
+    return next((float(loss) for loss in reversed(losses) if loss), math.inf)
+
+
+def find_device(name: str) -> str:
+    """Find where to compute.
+
+    Args:
+        name: a kind of device, or ``"auto"``: a GPU if there is one.
+
+    Returns:
+        Its name for PyTorch.
+
+    Raises:
+        ValueError: if PyTorch finds no such device.
+
+    Example:
+        >>> find_device("cpu")
+        'cpu'
+    """
+    gpus = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    there = [gpu for gpu, is_there in gpus.items() if is_there] + ["cpu"]
+    if name not in ("auto", *there):
+        raise ValueError(f"device={name!r}: PyTorch finds none here; expected {' or '.join(there)}")
+    return there[0] if name == "auto" else name
+
+
+def _sampling(given: Namespace) -> Sampling:
     return Sampling(
         temperature=given.temperature,
         top_k=given.top_k,
@@ -172,106 +270,58 @@ def _sampling(given: Arguments) -> Sampling:
     )
 
 
-def _load_writer(given: Arguments) -> tuple[CausalLM, AnyTokenizer]:
+def _default_writer() -> Path:
+    """Choose a model if none is named: what the user has trained, else the book's; say which."""
+    if _is_finished(OWN_WRITER):
+        print(f"Model: {OWN_WRITER}, which you have trained.", file=sys.stderr)
+        return OWN_WRITER
+    for folder in filter(_is_finished, BOOK_WRITERS):
+        own = "to train your own: python -m transformer_lib train"
+        print(f"Model: {folder.name!r}, which comes with the book; {own}", file=sys.stderr)
+        return folder
+    raise ValueError("--model is not given, and no model is here; `train` makes one")
+
+
+def _load_writer(given: Namespace) -> tuple[CausalLM, AnyTokenizer]:
     """Return a model that writes on, of `train` or of a checkpoint, and its tokenizer."""
-    model, tokenizer = _load_own(given) if _is_own(given) else _load_checkpoint(given)
+    is_checkpoint = not _is_finished(given.model) and (given.model / "config.json").is_file()
+    model, tokenizer = _load_checkpoint(given) if is_checkpoint else _load_own(given)
     if not isinstance(model, CausalLM):
-        raise ValueError(f"{given.model} has a {type(model).__name__}; expected a CausalLM")
+        raise ValueError(f"{_named(given)} has a {type(model).__name__}; expected a CausalLM")
     return model, tokenizer
 
 
-def _load_translator(given: Arguments) -> tuple[Seq2SeqLM, Tokenizer]:
+def _load_translator(given: Namespace) -> tuple[Seq2SeqLM, Tokenizer]:
     model, tokenizer = _load_own(given)
     if not isinstance(model, Seq2SeqLM):
-        raise ValueError(f"{given.model} has a {type(model).__name__}; expected a Seq2SeqLM")
+        raise ValueError(f"{_named(given)} has a {type(model).__name__}; expected a Seq2SeqLM")
     return model, tokenizer
 
 
-def _is_own(given: Arguments) -> bool:
-    return (given.model / "model.json").is_file() or not (given.model / "config.json").is_file()
+def _is_finished(folder: Path) -> bool:
+    return (folder / "model.json").is_file()
 
 
-def _load_own(given: Arguments) -> tuple[torch.nn.Module, Tokenizer]:
-    if not (given.model / "model.json").is_file():
-        raise ValueError(f"there is no finished model in {given.model}; `train` makes one")
+def _named(given: Namespace) -> str:
+    return f"model={str(given.model)!r}"
+
+
+def _load_own(given: Namespace) -> tuple[torch.nn.Module, Tokenizer]:
+    if not _is_finished(given.model):
+        raise ValueError(f"{_named(given)} holds no finished model; expected what `train` makes")
     tokenizer = Tokenizer.load(given.model / "tokenizer.json")
-    return load_model(given.model, given.device), tokenizer
+    return load_model(given.model, find_device(given.device)), tokenizer
 
 
-def _load_checkpoint(given: Arguments) -> tuple[torch.nn.Module, PretrainedTokenizer]:
-    model, tokenizer = load_pretrained(given.model, dtype=DTYPES[given.dtype], device=given.device)
+def _load_checkpoint(given: Namespace) -> tuple[torch.nn.Module, PretrainedTokenizer]:
+    device = find_device(given.device)
+    model, tokenizer = load_pretrained(given.model, dtype=DTYPES[given.dtype], device=device)
     if tokenizer is None:
-        raise ValueError(f"{given.model} has no tokenizer.json, so there is no text to write")
+        raise ValueError(f"{_named(given)} has no tokenizer.json, so there is no text to write")
     return model, tokenizer
 
 
-def _some(text: str) -> str:
+def _some(argument: str, text: str) -> str:
     if not text:
-        raise ValueError("the text is empty; the model needs something to read")
+        raise ValueError(f"{argument}='' is empty; expected something for the model to read")
     return text
-
-
-def generate_options(parser: ArgumentParser) -> None:
-    """Say what :func:`generate` can be told.
-
-    Args:
-        parser: of the command.
-
-    Example:
-        >>> generate_options(parser := ArgumentParser())
-        >>> parser.parse_args([]).tokens
-        500
-    """
-    add = parser.add_argument
-    add("--model", type=Path, default=Path("runs/shakespeare"), help="of `train`, or a checkpoint")
-    add("--prompt", default="\n", help="what to go on from (default: %(default)r)")
-    _add_sampling(parser, temperature=0.8)
-
-
-def chat_options(parser: ArgumentParser) -> None:
-    """Say what :func:`chat` can be told.
-
-    Args:
-        parser: of the command.
-
-    Example:
-        >>> chat_options(parser := ArgumentParser())
-        >>> parser.parse_args(["--model", "somewhere"]).temperature
-        0.7
-    """
-    add = parser.add_argument
-    add("--model", type=Path, required=True, help="the folder of a checkpoint")
-    add("--system", default="", help="what the model is told before the first message")
-    _add_sampling(parser, temperature=0.7)
-
-
-def _add_sampling(parser: ArgumentParser, temperature: float) -> None:
-    add = parser.add_argument
-    add("--tokens", type=int, default=500, help="how many to write at most")
-    add("--temperature", type=float, default=temperature, help="0: the likeliest; 1: as learned")
-    add("--top-k", type=int, help="draw only from so many of the likeliest")
-    add("--top-p", type=float, default=0.95, help="only from the likeliest with so much together")
-    add("--min-p", type=float, default=0.0, help="only from those with so much of the best one's")
-    add("--repetition-penalty", type=float, default=1.0, help="above 1: avoid what was there")
-    add("--seed", type=int, help="the same number, the same text")
-    add("--compile", action="store_true", help="translate the model into faster code first")
-    add("--dtype", choices=DTYPES, default="float32", help="numbers of a checkpoint's weights")
-    add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")
-
-
-def translate_options(parser: ArgumentParser) -> None:
-    """Say what :func:`translate` can be told.
-
-    Args:
-        parser: of the command.
-
-    Example:
-        >>> translate_options(parser := ArgumentParser())
-        >>> parser.parse_args(["two"]).beams
-        1
-    """
-    add = parser.add_argument
-    add("text", nargs="*", help="what to translate; if left out, lines from the standard input")
-    add("--model", type=Path, default=BOOK / "results/numbers", help="the folder `train` wrote")
-    add("--beams", type=int, default=1, help="how many translations are followed at once")
-    add("--device", choices=DEVICES, default=DEVICES[0], help="where to compute")

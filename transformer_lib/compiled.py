@@ -40,7 +40,8 @@ class CompiledDecoder(nn.Module):
 
     Example:
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
         >>> CompiledDecoder(model, max_len=32).config.d_model
         8
     """

@@ -39,7 +39,9 @@ class RopeScaling:
         ValueError: if a value is out of range.
 
     Example:
-        >>> RopeScaling(kind="llama3", factor=8.0, trained_len=8192, fast_turns=4.0).slow_turns
+        >>> RopeScaling(
+        ...     kind="llama3", factor=8.0, trained_len=8192, fast_turns=4.0
+        ... ).slow_turns
         1.0
     """
 
@@ -133,9 +135,9 @@ class TransformerConfig:
         >>> config = TransformerConfig(d_model=768, n_heads=12)
         >>> config.d_head, config.ffn_width
         (64, 3072)
-        >>> TransformerConfig(d_model=100, n_heads=12)
+        >>> TransformerConfig(d_model=100, n_heads=12)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: n_heads=12 must divide d_model=100: 100 / 12 leaves a remainder of 4
+        ValueError: n_heads=12 must divide d_model=100: 100 / 12 leaves ...
     """
 
     vocab_size: int = 37_000

@@ -66,7 +66,9 @@ class Batches:
         ValueError: if an argument is out of range, or two do not go together.
 
     Example:
-        >>> stream = Batches([[5, 6], [7, 8, 9], [5, 9]], next_token_batch, batch_size=2)
+        >>> stream = Batches(
+        ...     [[5, 6], [7, 8, 9], [5, 9]], next_token_batch, batch_size=2
+        ... )
         >>> state = stream.state_dict()
         >>> first = next(stream)
         >>> stream.load_state_dict(state)
@@ -196,7 +198,10 @@ class TextWindows(Batches):
         >>> batch = next(stream)
         >>> batch["targets"] - batch["ids"]  # the token after each token
         tensor([[1, 1, 1]])
-        >>> [batch["ids"].tolist() for batch in TextWindows(torch.arange(6), 3, 1).one_pass()]
+        >>> [
+        ...     batch["ids"].tolist()
+        ...     for batch in TextWindows(torch.arange(6), 3, 1).one_pass()
+        ... ]
         [[[0, 1, 2]], [[3, 4]]]
     """
 

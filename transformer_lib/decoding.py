@@ -49,7 +49,8 @@ class DecodingStep:
     Example:
         >>> import torch
         >>> from transformer_lib.config import TransformerConfig
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config).eval()
         >>> prompt = torch.tensor([[5, 7, 9]])
         >>> with torch.no_grad():
         ...     DecodingStep(model, prompt, max_new_tokens=4)(prompt).shape
@@ -182,7 +183,10 @@ def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool
 
     Example:
         >>> import torch
-        >>> prompt_rows(torch.tensor([[False, True, True]])[:, None, None], {"B": 1, "T": 3})
+        >>> prompt_rows(
+        ...     torch.tensor([[False, True, True]])[:, None, None],
+        ...     {"B": 1, "T": 3},
+        ... )
         tensor([[False,  True,  True]])
     """
     is_wide = prompt_mask.ndim == 4 and prompt_mask.shape[1:3] == (1, 1)

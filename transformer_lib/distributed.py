@@ -102,7 +102,12 @@ def own_rows(batch: Batch, rank: int, world: int, device: torch.device) -> Batch
 
     Example:
         >>> batch = {"targets": torch.tensor([10, 11, 12])}
-        >>> [own_rows(batch, rank, 2, torch.device("cpu"))["targets"].tolist() for rank in (0, 1)]
+        >>> [
+        ...     own_rows(batch, rank, 2, torch.device("cpu"))[
+        ...         "targets"
+        ...     ].tolist()
+        ...     for rank in (0, 1)
+        ... ]
         [[10, 12], [11, -100]]
     """
     if world > 1:
@@ -199,7 +204,9 @@ def gather_optimizer(model: nn.Module, optimizer: Optimizer) -> OptimizerState:
 
     Example:
         >>> layer = nn.Linear(2, 1)
-        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        >>> optimizer = torch.optim.SGD(
+        ...     layer.parameters(), lr=0.1, momentum=0.9
+        ... )
         >>> layer(torch.ones(1, 2)).sum().backward()
         >>> optimizer.step()
         >>> gather_optimizer(layer, optimizer)["bias"]
@@ -230,8 +237,12 @@ def spread_optimizer(model: nn.Module, optimizer: Optimizer, state: OptimizerSta
 
     Example:
         >>> layer = nn.Linear(2, 1)
-        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
-        >>> spread_optimizer(layer, optimizer, {"bias": {"momentum_buffer": torch.ones(1)}})
+        >>> optimizer = torch.optim.SGD(
+        ...     layer.parameters(), lr=0.1, momentum=0.9
+        ... )
+        >>> spread_optimizer(
+        ...     layer, optimizer, {"bias": {"momentum_buffer": torch.ones(1)}}
+        ... )
         >>> optimizer.state[layer.bias]
         {'momentum_buffer': tensor([1.])}
     """

@@ -24,7 +24,8 @@ class Embedding(nn.Module):
         parts: how its norm is made, if it has one.
 
     Example:
-        >>> embed = Embedding(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> embed = Embedding(config)
         >>> embed(torch.tensor([[5, 7, 9]]), torch.arange(3)[None]).shape
         torch.Size([1, 3, 8])
     """

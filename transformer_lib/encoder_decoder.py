@@ -22,7 +22,9 @@ class Encoder(nn.Module):
 
     Example:
         >>> import torch
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
         >>> Encoder(config)(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 8])
     """
@@ -73,9 +75,13 @@ class Decoder(nn.Module):
 
     Example:
         >>> import torch
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
         >>> decoder = Decoder(config, cross_attention=True)
-        >>> decoder(torch.tensor([[5, 7, 9]]), memory=torch.zeros(1, 4, 8)).shape
+        >>> decoder(
+        ...     torch.tensor([[5, 7, 9]]), memory=torch.zeros(1, 4, 8)
+        ... ).shape
         torch.Size([1, 3, 8])
     """
 
@@ -140,7 +146,9 @@ class EncoderDecoder(nn.Module):
 
     Example:
         >>> import torch
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
         >>> model = EncoderDecoder(config)
         >>> model(torch.tensor([[5, 7, 9]]), torch.tensor([[1, 2]])).shape
         torch.Size([1, 2, 8])

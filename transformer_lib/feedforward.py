@@ -41,7 +41,9 @@ class FeedForward(nn.Module):
         ValueError: if a width is not positive or the activation is unknown.
 
     Example:
-        >>> FeedForward(d_model=8, d_ff=32, activation="swiglu")(torch.zeros(2, 5, 8)).shape
+        >>> FeedForward(d_model=8, d_ff=32, activation="swiglu")(
+        ...     torch.zeros(2, 5, 8)
+        ... ).shape
         torch.Size([2, 5, 8])
     """
 
@@ -89,7 +91,9 @@ class MixtureOfExperts(nn.Module):
         ValueError: if the configuration has no experts.
 
     Example:
-        >>> config = TransformerConfig(d_model=8, n_heads=2, d_ff=16, n_experts=4)
+        >>> config = TransformerConfig(
+        ...     d_model=8, n_heads=2, d_ff=16, n_experts=4
+        ... )
         >>> experts = MixtureOfExperts(config)
         >>> experts(torch.zeros(2, 5, 8)).shape
         torch.Size([2, 5, 8])

@@ -51,8 +51,14 @@ def whole_files(folder: Path, *names: str) -> Iterator[list[Path]]:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with whole_files(Path(folder), "weights", "settings") as (weights, settings):
-        ...         size = weights.write_bytes(b"0123"), settings.write_bytes(b"{}")
+        ...     with whole_files(Path(folder), "weights", "settings") as (
+        ...         weights,
+        ...         settings,
+        ...     ):
+        ...         size = (
+        ...             weights.write_bytes(b"0123"),
+        ...             settings.write_bytes(b"{}"),
+        ...         )
         ...     sorted(path.name for path in Path(folder).iterdir())
         ['settings', 'weights']
     """

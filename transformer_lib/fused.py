@@ -57,8 +57,13 @@ def fused_attention(
 
     Example:
         >>> import torch
-        >>> q, k, v = torch.eye(2)[:1], torch.eye(2), torch.tensor([[10.0], [20.0]])
-        >>> fused_attention(q, k, v)  # as attention() has it: 10 with 0.67, 20 with 0.33
+        >>> q, k, v = (
+        ...     torch.eye(2)[:1],
+        ...     torch.eye(2),
+        ...     torch.tensor([[10.0], [20.0]]),
+        ... )
+        >>> # as attention() has it: 10 with 0.67, 20 with 0.33
+        >>> fused_attention(q, k, v)
         tensor([[13.3024]])
     """
     check_attention(q, *(_first_head(k, v) if enable_gqa else (k, v)), mask, bias)
@@ -99,7 +104,9 @@ def repeat_heads(
 
     Example:
         >>> import torch
-        >>> repeat_heads(torch.tensor([1.0, 2.0]).view(2, 1, 1), n_heads=4).flatten()
+        >>> repeat_heads(
+        ...     torch.tensor([1.0, 2.0]).view(2, 1, 1), n_heads=4
+        ... ).flatten()
         tensor([1., 1., 2., 2.])
     """
     group = n_heads // x.shape[-3]

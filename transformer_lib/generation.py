@@ -160,8 +160,11 @@ def generate(
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> ids = generate(model, torch.tensor([[5, 7], [8, 9]]), max_new_tokens=4)
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
+        >>> ids = generate(
+        ...     model, torch.tensor([[5, 7], [8, 9]]), max_new_tokens=4
+        ... )
         >>> ids.shape, ids[:, :2].tolist()
         (torch.Size([2, 6]), [[5, 7], [8, 9]])
     """
@@ -246,8 +249,14 @@ def stream(
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> [t.shape for t in stream(model, torch.tensor([[5], [7]]), max_new_tokens=2)]
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
+        >>> [
+        ...     t.shape
+        ...     for t in stream(
+        ...         model, torch.tensor([[5], [7]]), max_new_tokens=2
+        ...     )
+        ... ]
         [torch.Size([2]), torch.Size([2])]
     """
     sampling = _sampling(temperature, top_k, top_p, min_p, repetition_penalty)

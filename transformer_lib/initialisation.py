@@ -25,12 +25,15 @@ def initialise(model: nn.Module, config: TransformerConfig) -> None:
         config: ``init`` and ``d_model`` are read.
 
     Example:
-        >>> config = TransformerConfig(d_model=64, n_heads=2, n_layers=8, init="gpt2")
+        >>> config = TransformerConfig(
+        ...     d_model=64, n_heads=2, n_layers=8, init="gpt2"
+        ... )
         >>> stack = Stack(config, causal=True)
         >>> torch.manual_seed(0) and initialise(stack, config)
         >>> f"{stack.blocks[0].attention.query.weight.std():.3f}"
         '0.020'
-        >>> f"{stack.blocks[0].attention.output.weight.std():.3f}"  # 0.02 / sqrt(2 * 8)
+        >>> # 0.02 / sqrt(2 * 8)
+        >>> f"{stack.blocks[0].attention.output.weight.std():.3f}"
         '0.005'
     """
     for module in model.modules():

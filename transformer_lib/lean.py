@@ -46,12 +46,20 @@ class LeanDecoder:
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
-        >>> decoder = Decoder(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> decoder = Decoder(config).eval()
         >>> lean, token = LeanDecoder(decoder), torch.tensor([[5]])
-        >>> caches = [KeyValueCache(decoder.config.n_layers, max_len=4) for _ in range(2)]
+        >>> caches = [
+        ...     KeyValueCache(decoder.config.n_layers, max_len=4)
+        ...     for _ in range(2)
+        ... ]
         >>> with torch.no_grad():
         ...     can = lean.can_read(token, caches[0])
-        ...     torch.allclose(lean(token, caches[0]), decoder(token, cache=caches[1]), atol=1e-6)
+        ...     torch.allclose(
+        ...         lean(token, caches[0]),
+        ...         decoder(token, cache=caches[1]),
+        ...         atol=1e-6,
+        ...     )
         True
         >>> can
         True

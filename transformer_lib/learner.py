@@ -46,7 +46,9 @@ class Learner:
 
     Example:
         >>> layer = nn.Linear(3, 2)
-        >>> learner = Learner(layer, Recipe(steps=1, learning_rate=0.1), torch.device("cpu"))
+        >>> learner = Learner(
+        ...     layer, Recipe(steps=1, learning_rate=0.1), torch.device("cpu")
+        ... )
         >>> batch = {"input": torch.ones(1, 3), "targets": torch.tensor([0])}
         >>> before = learner.gradients([batch], count=torch.tensor(1))
         >>> learner.step(rate=0.1)
@@ -230,7 +232,10 @@ def mean_loss(compute: Compute, validation: Batches, device: torch.device) -> di
     Example:
         >>> from transformer_lib.data import TextWindows
         >>> text = TextWindows(torch.arange(9), length=4, batch_size=1)
-        >>> half = lambda batch: (batch["targets"].numel() * torch.tensor(0.5), torch.tensor(4))
+        >>> half = lambda batch: (
+        ...     batch["targets"].numel() * torch.tensor(0.5),
+        ...     torch.tensor(4),
+        ... )
         >>> mean_loss(half, text, torch.device("cpu"))["loss"]
         0.5
     """

@@ -50,7 +50,9 @@ class Objective(nn.Module):
     Example:
         >>> objective = Objective(nn.Identity())
         >>> targets = torch.tensor([[0, 1, 3], [2, 0, IGNORE]])
-        >>> total, count = objective({"input": torch.zeros(2, 3, 4), "targets": targets})
+        >>> total, count = objective(
+        ...     {"input": torch.zeros(2, 3, 4), "targets": targets}
+        ... )
         >>> f"{total / count:.4f}", int(count)  # log(4), by chance
         ('1.3863', 5)
     """
@@ -118,7 +120,10 @@ class WithExtraLosses(nn.Module):
     Example:
         >>> model = nn.Linear(3, 4)
         >>> decay = lambda model: 10 * model.weight.pow(2).mean()
-        >>> batch = {"input": torch.ones(2, 3), "targets": torch.tensor([0, 1])}
+        >>> batch = {
+        ...     "input": torch.ones(2, 3),
+        ...     "targets": torch.tensor([0, 1]),
+        ... }
         >>> plain, count = Objective(model)(batch)
         >>> total, _ = WithExtraLosses(Objective(model), model, [decay])(batch)
         >>> torch.allclose(total, plain + count * decay(model))
@@ -174,7 +179,8 @@ def linear_cross_entropy(
 
     Example:
         >>> x, weight = torch.zeros(5, 2), torch.ones(4, 2)
-        >>> f"{linear_cross_entropy(x, weight, torch.arange(5) % 4):.4f}"  # 5 * log(4)
+        >>> loss = linear_cross_entropy(x, weight, torch.arange(5) % 4)
+        >>> f"{loss:.4f}"  # 5 * log(4)
         '6.9315'
     """
     rows, classes = x.flatten(end_dim=-2), targets.flatten()

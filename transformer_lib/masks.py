@@ -93,7 +93,8 @@ def with_causal(
         Both masks in one, ``(..., T, S)``.
 
     Example:
-        >>> with_causal(torch.tensor([[False, True, True]]), 2, 3).int()  # the first is padding
+        >>> first_is_padding = torch.tensor([[False, True, True]])
+        >>> with_causal(first_is_padding, 2, 3).int()
         tensor([[0, 1, 0],
                 [0, 1, 1]], dtype=torch.int32)
     """
@@ -161,7 +162,9 @@ def token_mask(ids: Int[Tensor, "B S"], pad_id: int) -> Bool[Tensor, "B 1 1 S"]:
         ValueError: if ``ids`` is not a batch of sequences.
 
     Example:
-        >>> token_mask(torch.tensor([[5, 7, 0], [0, 0, 9]]), pad_id=0)[:, 0, 0].int()
+        >>> token_mask(torch.tensor([[5, 7, 0], [0, 0, 9]]), pad_id=0)[
+        ...     :, 0, 0
+        ... ].int()
         tensor([[1, 1, 0],
                 [0, 0, 1]], dtype=torch.int32)
     """

@@ -28,7 +28,9 @@ class CausalLM(nn.Module):
         parts: how attention, networks and norms are made.
 
     Example:
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
         >>> CausalLM(config)(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 100])
     """
@@ -73,7 +75,9 @@ class Seq2SeqLM(nn.Module):
         parts: how attention, networks and norms are made.
 
     Example:
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
         >>> model = Seq2SeqLM(config)
         >>> model(torch.tensor([[5, 7, 9]]), torch.tensor([[1, 2]])).shape
         torch.Size([1, 2, 100])
@@ -116,7 +120,9 @@ class MaskedLM(nn.Module):
         parts: how attention, networks and norms are made.
 
     Example:
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
         >>> MaskedLM(config)(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 100])
     """
@@ -170,8 +176,12 @@ class SequenceClassifier(nn.Module):
         ValueError: if an argument is out of range.
 
     Example:
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
-        >>> SequenceClassifier(config, n_classes=3)(torch.tensor([[5, 7, 9]])).shape
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
+        >>> SequenceClassifier(config, n_classes=3)(
+        ...     torch.tensor([[5, 7, 9]])
+        ... ).shape
         torch.Size([1, 3])
     """
 
@@ -242,7 +252,9 @@ class VisionTransformer(nn.Module):
         ValueError: if the sizes do not fit together.
 
     Example:
-        >>> config = TransformerConfig(d_model=8, n_heads=2, n_layers=2, max_len=5)
+        >>> config = TransformerConfig(
+        ...     d_model=8, n_heads=2, n_layers=2, max_len=5
+        ... )
         >>> model = VisionTransformer(config, 8, 4, n_channels=1, n_classes=10)
         >>> model(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 10])

@@ -41,7 +41,10 @@ def activations_recomputed(model: nn.Module) -> Iterator[None]:
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
-        >>> stack = Stack(TransformerConfig(d_model=8, n_heads=2, n_layers=1), causal=True)
+        >>> stack = Stack(
+        ...     TransformerConfig(d_model=8, n_heads=2, n_layers=1),
+        ...     causal=True,
+        ... )
         >>> with activations_recomputed(stack):
         ...     stack.checkpoint_activations
         True

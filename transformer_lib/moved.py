@@ -40,7 +40,9 @@ class MovedModules(MetaPathFinder):
         new_paths: for each old path of a module the new one.
 
     Example:
-        >>> MovedModules({"attic.chair": "hall.chair"}).find_spec("attic.chair", None)
+        >>> MovedModules({"attic.chair": "hall.chair"}).find_spec(
+        ...     "attic.chair", None
+        ... )
         Traceback (most recent call last):
         ImportError: attic.chair is called hall.chair now
     """
@@ -83,9 +85,9 @@ def tell_moved_names(module: str) -> Callable[[str], object]:
         error says where to.
 
     Example:
-        >>> from transformer_lib.generation import beam_search
+        >>> from transformer_lib.data import pack  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ImportError: transformer_lib.generation.beam_search is transformer_lib.beams.beam_search now
+        ImportError: transformer_lib.data.pack is ...packing.pack now
     """
 
     def missing(name: str) -> object:

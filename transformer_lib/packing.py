@@ -28,8 +28,10 @@ def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
 
     Example:
         >>> batch = pack([[5, 6, 7], [8, 9]], length=4)
-        >>> batch["ids"], batch["targets"], batch["positions"]
-        (tensor([[5, 6, 8, 0]]), tensor([[   6,    7,    9, -100]]), tensor([[0, 1, 0, 0]]))
+        >>> batch["ids"], batch["positions"]
+        (tensor([[5, 6, 8, 0]]), tensor([[0, 1, 0, 0]]))
+        >>> batch["targets"]
+        tensor([[   6,    7,    9, -100]])
         >>> batch["mask"][0, 0].int()
         tensor([[1, 1, 0, 0],
                 [1, 1, 0, 0],

@@ -58,7 +58,10 @@ class Parts:
     Example:
         >>> from transformer_lib.models import CausalLM
         >>> parts = Parts(norm=lambda config: nn.LayerNorm(config.d_model))
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2), parts=parts)
+        >>> model = CausalLM(
+        ...     TransformerConfig(vocab_size=100, d_model=8, n_heads=2),
+        ...     parts=parts,
+        ... )
         >>> type(model.decoder.stack.blocks[0].attention_norm).__module__
         'torch.nn.modules.normalization'
     """

@@ -171,7 +171,12 @@ def turn_pairs(
         The rotated vectors, ``(..., T, K)``.
 
     Example:
-        >>> turn_pairs(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 1), torch.ones(1, 1), "split")
+        >>> turn_pairs(
+        ...     torch.tensor([[1.0, 0.0]]),
+        ...     torch.zeros(1, 1),
+        ...     torch.ones(1, 1),
+        ...     "split",
+        ... )
         tensor([[0., 1.]])
     """
     precise = torch.promote_types(x.dtype, torch.float32)
@@ -315,7 +320,9 @@ class T5Bias(nn.Module):
 
     Example:
         >>> from transformer_lib.masks import query_key_distances
-        >>> T5Bias(n_heads=8, bidirectional=True)(query_key_distances(2, 5)).shape
+        >>> T5Bias(n_heads=8, bidirectional=True)(
+        ...     query_key_distances(2, 5)
+        ... ).shape
         torch.Size([1, 8, 2, 5])
     """
 

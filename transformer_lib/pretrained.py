@@ -104,8 +104,16 @@ def load_pretrained(
         >>> import tempfile
         >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(
-        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2, position="rope", bias=False,
-        ...     norm="rms", norm_position="pre", activation="swiglu", scale_embeddings=False,
+        ...     vocab_size=100,
+        ...     d_model=8,
+        ...     n_heads=2,
+        ...     n_layers=2,
+        ...     position="rope",
+        ...     bias=False,
+        ...     norm="rms",
+        ...     norm_position="pre",
+        ...     activation="swiglu",
+        ...     scale_embeddings=False,
         ... )
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_pretrained(CausalLM(config), folder)
@@ -148,9 +156,10 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
 
     Example:
         >>> from transformer_lib import CausalLM, TransformerConfig
-        >>> save_pretrained(CausalLM(TransformerConfig(d_model=8, n_heads=2)), "unused")
+        >>> model = CausalLM(TransformerConfig(d_model=8, n_heads=2))
+        >>> save_pretrained(model, "unused")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: no family of checkpoints has a CausalLM with position='sinusoidal'
+        ValueError: no family of checkpoints has a CausalLM with position=...
     """
     settings = write_settings(model)
     family, architecture = find_family(settings)

@@ -103,9 +103,16 @@ def attend_by_row(
         What each token found, ``(1, H, N, K)``.
 
     Example:
-        >>> q = torch.zeros(1, 1, 3, 2)  # all keys are equal: the mean of the own values
-        >>> v = torch.tensor([1.0, 3.0, 9.0]).view(1, 1, 3, 1).expand(1, 1, 3, 2)
-        >>> attend_by_row(q, q, v, Rows(torch.tensor([[0, 0, -1], [1, -1, -1]])))[0, 0, :, 0]
+        >>> # all keys are equal: the mean of the own values
+        >>> q = torch.zeros(1, 1, 3, 2)
+        >>> v = (
+        ...     torch.tensor([1.0, 3.0, 9.0])
+        ...     .view(1, 1, 3, 1)
+        ...     .expand(1, 1, 3, 2)
+        ... )
+        >>> attend_by_row(
+        ...     q, q, v, Rows(torch.tensor([[0, 0, -1], [1, -1, -1]]))
+        ... )[0, 0, :, 0]
         tensor([2., 2., 9.])
     """
     if _has_kernel(q) and bias is None:
@@ -166,11 +173,18 @@ def rows_without_padding(
     Example:
         >>> from transformer_lib.hooks import methods_of
         >>> from transformer_lib.masks import padding_mask
-        >>> x, mask = torch.zeros(2, 500, 64), padding_mask(torch.tensor([500, 20]), 500)
+        >>> x, mask = (
+        ...     torch.zeros(2, 500, 64),
+        ...     padding_mask(torch.tensor([500, 20]), 500),
+        ... )
         >>> linear = nn.Linear(64, 64)
-        >>> rows_without_padding(linear, methods_of(nn.Linear), x, mask).lengths
+        >>> rows_without_padding(
+        ...     linear, methods_of(nn.Linear), x, mask
+        ... ).lengths
         [500, 20]
-        >>> rows_without_padding(linear, methods_of(nn.Embedding), x, mask) is None
+        >>> rows_without_padding(
+        ...     linear, methods_of(nn.Embedding), x, mask
+        ... ) is None
         True
     """
     if mask is None or not _can_be_read(x, mask) or not works_token_by_token(stack, known):
@@ -203,7 +217,10 @@ def works_token_by_token(stack: nn.Module, known: Methods) -> bool:
         >>> from transformer_lib.hooks import methods_of
         >>> known = methods_of(nn.Sequential, nn.Linear, nn.Dropout)
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
-        >>> works_token_by_token(model, known), works_token_by_token(model.eval(), known)
+        >>> (
+        ...     works_token_by_token(model, known),
+        ...     works_token_by_token(model.eval(), known),
+        ... )
         (False, True)
     """
     if any(getattr(all_modules, f"_global{name}") for name in HOOKS):

@@ -222,8 +222,13 @@ def learning_rate(step: int, recipe: Recipe) -> float:
         The learning rate.
 
     Example:
-        >>> recipe = Recipe(steps=100, learning_rate=1.0, warmup=10, final_fraction=0.0)
-        >>> [round(learning_rate(step, recipe), 2) for step in (1, 10, 55, 100)]
+        >>> recipe = Recipe(
+        ...     steps=100, learning_rate=1.0, warmup=10, final_fraction=0.0
+        ... )
+        >>> [
+        ...     round(learning_rate(step, recipe), 2)
+        ...     for step in (1, 10, 55, 100)
+        ... ]
         [0.1, 1.0, 0.5, 0.0]
     """
     peak, warmup = recipe.learning_rate, recipe.warmup

@@ -43,7 +43,8 @@ def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens:
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
         >>> can_record(model, torch.tensor([[5, 7, 9]]), max_new_tokens=100)
         False
     """
@@ -98,8 +99,11 @@ class RecordedSteps:
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> RecordedSteps(model, max_len=32, device=torch.device("cpu")).cache.max_len
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
+        >>> RecordedSteps(
+        ...     model, max_len=32, device=torch.device("cpu")
+        ... ).cache.max_len
         32
     """
 
@@ -232,8 +236,11 @@ def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2)).eval()
-        >>> step = DecodingStep(model, prompt := torch.tensor([[5]]), max_new_tokens=6)
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config).eval()
+        >>> step = DecodingStep(
+        ...     model, prompt := torch.tensor([[5]]), max_new_tokens=6
+        ... )
         >>> _, run = run_joined(step, prompt)
         >>> run().shape
         torch.Size([1, 100])
@@ -257,9 +264,13 @@ class RecordedBatch:
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> prompt, steps = torch.tensor([[5, 7, 9]]), RecordedSteps(model, 8, torch.device("cpu"))
-        >>> batch = RecordedBatch(steps, DecodingStep(model, prompt, max_new_tokens=6))
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
+        >>> prompt = torch.tensor([[5, 7, 9]])
+        >>> steps = RecordedSteps(model, 8, torch.device("cpu"))
+        >>> batch = RecordedBatch(
+        ...     steps, DecodingStep(model, prompt, max_new_tokens=6)
+        ... )
         >>> with torch.no_grad():
         ...     batch(prompt).shape
         torch.Size([1, 100])
@@ -318,8 +329,10 @@ def shared_copy(model: LanguageModel) -> LanguageModel:
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.models import CausalLM
-        >>> model = CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> shared_copy(model).output.projection.weight is model.output.projection.weight
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
+        >>> ours, its = model.output, shared_copy(model).output
+        >>> its.projection.weight is ours.projection.weight
         True
     """
     copies: dict[int, nn.Module] = {}

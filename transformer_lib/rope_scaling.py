@@ -34,7 +34,9 @@ def scale_frequencies(
 
     Example:
         >>> scaling = RopeScaling(kind="linear", factor=4.0)
-        >>> scale_frequencies(torch.tensor([1.0, 0.01]), 10_000.0, scaling, torch.arange(3))
+        >>> scale_frequencies(
+        ...     torch.tensor([1.0, 0.01]), 10_000.0, scaling, torch.arange(3)
+        ... )
         tensor([0.2500, 0.0025])
     """
     if scaling.kind == "linear":

@@ -54,7 +54,8 @@ class RunState(TypedDict):
         groups: of each parameter group, what the optimizer has changed itself.
 
     Example:
-        >>> sorted(RunState.__optional_keys__)  # files of earlier versions have none of these
+        >>> # files of earlier versions have none of these
+        >>> sorted(RunState.__optional_keys__)
         ['groups', 'optimizer', 'validation']
     """
 
@@ -85,7 +86,9 @@ def write_checkpoint(folder: Path, step: int, tensors: Tensors, state: RunState,
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for step in (1, 2, 3):
-        ...         write_checkpoint(Path(folder), step, {}, {"seed": step}, keep=2)
+        ...         write_checkpoint(
+        ...             Path(folder), step, {}, {"seed": step}, keep=2
+        ...         )
         ...     sorted(path.name[:13] for path in Path(folder).iterdir())
         ...     read_checkpoint(Path(folder))
         ['step-00000002', 'step-00000003']
@@ -157,7 +160,9 @@ def split_by_kind(tensors: Tensors, known: Collection[str]) -> dict[str, Tensors
         For each kind the tensors by names without it.
 
     Example:
-        >>> split_by_kind({"model/norm.gain": torch.ones(1)}, known=["norm.weight"])
+        >>> split_by_kind(
+        ...     {"model/norm.gain": torch.ones(1)}, known=["norm.weight"]
+        ... )
         {'model': {'norm.weight': tensor([1.])}}
     """
     kinds: dict[str, Tensors] = {}
@@ -183,17 +188,27 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
     Example:
         >>> recipe, model = Recipe(steps=5, learning_rate=0.1), nn.Linear(2, 2)
         >>> row = Metrics(
-        ...     step=4, tokens=32, loss=2.3, learning_rate=0.1, grad_norm=1.5,
-        ...     validation_loss=None, perplexity=None,
+        ...     step=4,
+        ...     tokens=32,
+        ...     loss=2.3,
+        ...     learning_rate=0.1,
+        ...     grad_norm=1.5,
+        ...     validation_loss=None,
+        ...     perplexity=None,
         ... )
         >>> state = RunState(
-        ...     recipe=asdict(recipe), model=describe_model(model), rows=[row],
-        ...     scaler={}, place={}, batch=0,
+        ...     recipe=asdict(recipe),
+        ...     model=describe_model(model),
+        ...     rows=[row],
+        ...     scaler={},
+        ...     place={},
+        ...     batch=0,
         ... )
         >>> check_same_run(Path("runs/a"), state, model, recipe)
-        >>> check_same_run(Path("runs/a"), state, model, Recipe(steps=3, learning_rate=0.1))
+        >>> fewer, run = Recipe(steps=3, learning_rate=0.1), Path("runs/a")
+        >>> check_same_run(run, state, model, fewer)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: steps=3, but runs/a holds a run of 4 steps already; take more, or another folder
+        ValueError: steps=3, but runs/a holds a run of 4 steps already; ...
     """
     described = describe_model(model)
     then, now = state["model"].get("parts", {}), described.get("parts", {})
@@ -231,7 +246,10 @@ def fingerprint(batches: Iterable[Batch]) -> int:
 
     Example:
         >>> one, other = {"ids": torch.tensor([1])}, {"ids": torch.tensor([2])}
-        >>> fingerprint([one]) == fingerprint([one]), fingerprint([one]) == fingerprint([other])
+        >>> (
+        ...     fingerprint([one]) == fingerprint([one]),
+        ...     fingerprint([one]) == fingerprint([other]),
+        ... )
         (True, False)
     """
     found = 0

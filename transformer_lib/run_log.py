@@ -23,8 +23,13 @@ class Metrics(TypedDict):
 
     Example:
         >>> Metrics(
-        ...     step=1, tokens=32, loss=2.3, learning_rate=0.1, grad_norm=1.5,
-        ...     validation_loss=None, perplexity=None,
+        ...     step=1,
+        ...     tokens=32,
+        ...     loss=2.3,
+        ...     learning_rate=0.1,
+        ...     grad_norm=1.5,
+        ...     validation_loss=None,
+        ...     perplexity=None,
         ... )["loss"]
         2.3
     """

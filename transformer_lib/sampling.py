@@ -196,9 +196,10 @@ class ScoreWatch:
         n_beams: how many rows of scores belong to one row of the prompt.
 
     Example:
-        >>> ScoreWatch().look(torch.full((1, 3), math.nan), None)  # doctest: +ELLIPSIS
+        >>> logits = torch.full((1, 3), math.nan)
+        >>> ScoreWatch().look(logits, None)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        FloatingPointError: logits: the best score of row 0 at new token 1 is nan; expected a ...
+        FloatingPointError: logits: the best score of row 0 at new token 1 ...
     """
 
     def __init__(self, n_beams: int = 1) -> None:

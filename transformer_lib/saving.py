@@ -80,7 +80,9 @@ def save_model(
 
     Example:
         >>> import tempfile
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2, n_layers=2)
+        >>> config = TransformerConfig(
+        ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
+        ... )
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_model(models.CausalLM(config), folder)
         ...     model = load_model(folder)
@@ -156,7 +158,9 @@ def describe_model(model: nn.Module) -> ModelDescription:
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
-        >>> described = describe_model(models.SequenceClassifier(config, n_classes=3))
+        >>> described = describe_model(
+        ...     models.SequenceClassifier(config, n_classes=3)
+        ... )
         >>> described["class"], described["arguments"]["n_classes"]
         ('SequenceClassifier', 3)
     """
@@ -208,8 +212,13 @@ def without_copies(model: nn.Module, state: Tensors) -> Tensors:
         What has to be stored.
 
     Example:
-        >>> model = models.CausalLM(TransformerConfig(vocab_size=100, d_model=8, n_heads=2))
-        >>> model.state_dict().keys() - without_copies(model, model.state_dict()).keys()
+        >>> model = models.CausalLM(
+        ...     TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        ... )
+        >>> (
+        ...     model.state_dict().keys()
+        ...     - without_copies(model, model.state_dict()).keys()
+        ... )
         {'output.projection.weight'}
     """
     ours = model.state_dict(keep_vars=True)
@@ -228,7 +237,11 @@ def with_current_names(tensors: Tensors, known: Collection[str] = ()) -> Tensors
         The same tensors; ``gain`` is ``weight``, ``expand`` is ``up``, ``contract`` is ``down``.
 
     Example:
-        >>> list(with_current_names({"blocks.0.feed_forward.expand.bias": torch.zeros(1)}))
+        >>> list(
+        ...     with_current_names(
+        ...         {"blocks.0.feed_forward.expand.bias": torch.zeros(1)}
+        ...     )
+        ... )
         ['blocks.0.feed_forward.up.bias']
     """
     return {

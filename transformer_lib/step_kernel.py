@@ -107,7 +107,9 @@ def append_and_attend(
         What each head found.
 
     Example:
-        >>> layer = StaticLayerCache(8, filled=torch.tensor(2, device="cuda"))  # doctest: +SKIP
+        >>> layer = StaticLayerCache(
+        ...     8, filled=torch.tensor(2, device="cuda")
+        ... )  # doctest: +SKIP
         >>> append_and_attend(q, k, v, layer, bias).shape  # doctest: +SKIP
         torch.Size([1, 12, 1, 64])
     """
@@ -195,7 +197,11 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
         device: the GPU, which has more or less memory for each program; a small one if left out.
 
     Example:
-        >>> use_step_kernel(model := nn.Sequential(MultiHeadAttention(d_model=8, n_heads=2)))
+        >>> use_step_kernel(
+        ...     model := nn.Sequential(
+        ...         MultiHeadAttention(d_model=8, n_heads=2)
+        ...     )
+        ... )
         >>> type(model[0]).__name__
         '_StepAttention'
     """
@@ -223,7 +229,11 @@ def join_projections(model: nn.Module) -> Callable[[], None]:
         A function that lays the weights together anew, for whenever they may have changed.
 
     Example:
-        >>> use_step_kernel(model := nn.Sequential(MultiHeadAttention(d_model=8, n_heads=2)))
+        >>> use_step_kernel(
+        ...     model := nn.Sequential(
+        ...         MultiHeadAttention(d_model=8, n_heads=2)
+        ...     )
+        ... )
         >>> lay_together = join_projections(model)
         >>> model[0].joined[0].shape
         torch.Size([24, 8])

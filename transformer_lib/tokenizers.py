@@ -305,7 +305,9 @@ class BPETokenizer(Tokenizer):
         ValueError: if a merge is not a pair of earlier tokens.
 
     Example:
-        >>> tokenizer = BPETokenizer.train(["low lower lowest"], vocab_size=263)
+        >>> tokenizer = BPETokenizer.train(
+        ...     ["low lower lowest"], vocab_size=263
+        ... )
         >>> tokenizer.tokens[-4:]
         ['lo', 'low', ' low', ' lowe']
         >>> [tokenizer.tokens[i] for i in tokenizer.encode("low slower")]

@@ -95,10 +95,20 @@ def train(
 
     Example:
         >>> from transformer_lib import config, data, models
-        >>> sizes = config.TransformerConfig(vocab_size=5, d_model=8, n_heads=2, n_layers=1)
-        >>> text = data.TextWindows(torch.arange(100) % 5, length=8, batch_size=4)
+        >>> sizes = config.TransformerConfig(
+        ...     vocab_size=5, d_model=8, n_heads=2, n_layers=1
+        ... )
+        >>> text = data.TextWindows(
+        ...     torch.arange(100) % 5, length=8, batch_size=4
+        ... )
         >>> recipe = Recipe(steps=50, learning_rate=0.01, log_every=25)
-        >>> rows = train(models.CausalLM(sizes), text, recipe, progress=False, device="cpu")
+        >>> rows = train(
+        ...     models.CausalLM(sizes),
+        ...     text,
+        ...     recipe,
+        ...     progress=False,
+        ...     device="cpu",
+        ... )
         >>> [row["step"] for row in rows], rows[0]["loss"] > rows[1]["loss"]
         ([25, 50], True)
     """
@@ -139,8 +149,12 @@ def evaluate(
 
     Example:
         >>> from transformer_lib import config, data, models
-        >>> sizes = config.TransformerConfig(vocab_size=5, d_model=8, n_heads=2, n_layers=1)
-        >>> text = data.TextWindows(torch.arange(101) % 5, length=8, batch_size=4)
+        >>> sizes = config.TransformerConfig(
+        ...     vocab_size=5, d_model=8, n_heads=2, n_layers=1
+        ... )
+        >>> text = data.TextWindows(
+        ...     torch.arange(101) % 5, length=8, batch_size=4
+        ... )
         >>> evaluate(models.CausalLM(sizes), text)["tokens"]
         100
     """
@@ -165,7 +179,8 @@ def bits_per_byte(loss: float, n_tokens: int, n_bytes: int) -> float:
         ValueError: if one of the numbers is not positive.
 
     Example:
-        >>> round(bits_per_byte(math.log(256), n_tokens=10, n_bytes=10), 6)  # knows nothing
+        >>> knows_nothing = math.log(256)
+        >>> round(bits_per_byte(knows_nothing, n_tokens=10, n_bytes=10), 6)
         8.0
     """
     check_whole("n_tokens", n_tokens)

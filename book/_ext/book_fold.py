@@ -24,9 +24,15 @@ _NAMES = re.compile(r"(.*): ([^\W\d]\w*(?:, [^\W\d]\w*)*)")
 def without_title(source: str, title: str) -> str:
     r"""Return the source of a cell without the comment lines that make up its title.
 
-    >>> without_title("# @title How it was made: rows\nrows = []", "How it was made: rows")
+    >>> without_title(
+    ...     "# @title How it was made: rows\nrows = []",
+    ...     "How it was made: rows",
+    ... )
     'rows = []'
-    >>> without_title("# @title Imports: math,\n#   torch\nimport math", "Imports: math, torch")
+    >>> without_title(
+    ...     "# @title Imports: math,\n#   torch\nimport math",
+    ...     "Imports: math, torch",
+    ... )
     'import math'
     >>> without_title("# a comment\nrows = []", "How it was made: rows")
     '# a comment\nrows = []'

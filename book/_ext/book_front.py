@@ -44,7 +44,12 @@ def pages() -> dict[str, Page]:
 def sizes(of: Sequence[Page]) -> dict[str, str]:
     """Count what a text about some pages may want to say.
 
-    >>> sizes([Page("01_a", "A", 90, (), (30, 30)), Page("lab1_b", "B", 120, ())])["hours"]
+    >>> sizes(
+    ...     [
+    ...         Page("01_a", "A", 90, (), (30, 30)),
+    ...         Page("lab1_b", "B", 120, ()),
+    ...     ]
+    ... )["hours"]
     '1.5'
     """
     labs = [page for page in of if page.is_lab]
@@ -137,7 +142,10 @@ class StoredCell(SphinxDirective):
 def sessions(path: Sequence[Page], number: int) -> list[list[Page]]:
     """Cut a path into so many sessions, in order, the longest as short as it can be.
 
-    >>> path = [Page(name, name, minutes, ()) for name, minutes in zip("abcd", (30, 20, 25, 25))]
+    >>> path = [
+    ...     Page(name, name, minutes, ())
+    ...     for name, minutes in zip("abcd", (30, 20, 25, 25))
+    ... ]
     >>> [[page.name for page in session] for session in sessions(path, 2)]
     [['a', 'b'], ['c', 'd']]
     """

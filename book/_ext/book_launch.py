@@ -117,7 +117,11 @@ def citation(about: Mapping[str, Any], repository: str | None) -> str:
         about: what ``CITATION.cff`` says.
         repository: ``owner/name``, if it is known.
 
-    >>> about = {"authors": [{"name": "A. B."}], "title": "A book", "version": "2"}
+    >>> about = {
+    ...     "authors": [{"name": "A. B."}],
+    ...     "title": "A book",
+    ...     "version": "2",
+    ... }
     >>> citation({**about, "date-released": "2030-01-31"}, "a/book")
     'A. B. (2030). A book, version 2. https://github.com/a/book'
     """

@@ -29,7 +29,10 @@ def framed(markup: str, figures: dict[str, Any]) -> str:
 
     The frame has the height of the live form from the start, so that nothing moves.
 
-    >>> framed('<svg data-live="a" data-settings="b=1"></svg>', {"a": {"heights": [9, 12]}})[:54]
+    >>> framed(
+    ...     '<svg data-live="a" data-settings="b=1"></svg>',
+    ...     {"a": {"heights": [9, 12]}},
+    ... )[:54]
     '<div class="live" data-live="a" data-settings="b=1" st'
     >>> framed("<svg></svg>", {})
     '<svg></svg>'

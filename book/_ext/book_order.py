@@ -120,7 +120,9 @@ def short_title(title: str) -> str:
 
     >>> short_title("5 · Masks: who may look at whom")
     '5 · Masks'
-    >>> short_title("12b · Teacher forcing, alignment, and a decoder's own words")
+    >>> short_title(
+    ...     "12b · Teacher forcing, alignment, and a decoder's own words"
+    ... )
     '12b · Teacher forcing, alignment'
     """
     title = title.partition(":")[0]

@@ -8,6 +8,8 @@ from typing import Any
 from sphinx.application import Sphinx
 
 _FORMATTER_MARK = re.compile(r' *(?:<span class="w"> *</span>)?<span class="c1"># fmt: \w+</span>')
+_SIGNATURE = re.compile(r'<dt class="sig .*?</dt>', re.DOTALL)
+_LIST_TAG = re.compile(r"<(?P<end>/?)(?P<name>dl|dd)>")
 
 
 def is_thebe_script(script: object) -> bool:
@@ -56,6 +58,20 @@ def drop_formatter_marks(body: str) -> str:
     return _FORMATTER_MARK.sub("", body)
 
 
+def arguments_as_lines(body: str) -> str:
+    """Set the arguments of a long signature as lines.
+
+    Sphinx makes them a definition list without terms, which is not one for a screen reader.
+    """
+    return _SIGNATURE.sub(lambda found: _LIST_TAG.sub(_line_tag, found[0]), body)
+
+
+def _line_tag(tag: re.Match[str]) -> str:
+    if tag["end"]:
+        return "</span>"
+    return f'<span class="sig-argument{"s" if tag["name"] == "dl" else ""}">'
+
+
 def mark_citations_as_items(body: str) -> str:
     """Make the entries of a bibliography the items of their list.
 
@@ -75,7 +91,8 @@ def _finish_page(
             if not is_thebe_script(file) and not is_idle_script(file, page)
         ]
     if "body" in context:
-        context["body"] = mark_citations_as_items(drop_formatter_marks(context["body"]))
+        body = arguments_as_lines(drop_formatter_marks(context["body"]))
+        context["body"] = mark_citations_as_items(body)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

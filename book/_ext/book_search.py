@@ -136,7 +136,9 @@ def names_of(glossary: nodes.document) -> list[list[str]]:
 def also(definition: str) -> list[str]:
     """Read the names that others use; a single letter is no name to search for.
 
-    >>> also("The best. Also: arg max, greedy search; `do_sample=False` (in X), $h$ for two.")
+    >>> also(
+    ...     "The best. Also: arg max, greedy search; `do_sample=False` (in X), $h$ for two."
+    ... )
     ['arg max', 'greedy search', 'do_sample=False']
     """
     said = definition.partition("Also: ")[2].partition(". ")[0].rstrip(".")
@@ -148,7 +150,10 @@ def also(definition: str) -> list[str]:
 def weight_of(document: str, kind: str | None) -> float:
     """How much a page counts beside others that say as much.
 
-    >>> weight_of("book/04_scaling", "core"), weight_of("book/sources_a", "apart")
+    >>> (
+    ...     weight_of("book/04_scaling", "core"),
+    ...     weight_of("book/sources_a", "apart"),
+    ... )
     (1.0, 0.15)
     """
     others = [weight for start, weight in OTHERS.items() if document.startswith(start)]

@@ -1,8 +1,8 @@
 """From each name in the API to the chapter that explains it, and back: by ``symbols.yml``.
 
-Each documented class and function gets a line with the place that explains it; each chapter ends
-with a list of the names that it imports and explains, each with what its docstring says first, and
-of what else it explains of the library.
+Each documented class and function says how it is imported and where it is explained; each chapter
+ends with a list of the names that it imports and explains, each with what its docstring says first,
+and of what else it explains of the library.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import ast
 import json
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
 
 from book_places import in_words
 
 FILE = Path(__file__).resolve().parents[1] / "symbols.yml"
+NOT_INDEXED = ("book/api/pictures",)
 _KINDS = ("class", "function")
 
 
@@ -69,6 +72,31 @@ def first_sentence(text: str) -> str:
     return text.partition(". ")[0].rstrip(".").replace("`", "")
 
 
+def import_line(full_name: str, value: object) -> str:
+    """Write how a name is imported: from the outermost package that has it.
+
+    >>> from transformer_lib.moved import MovedModules
+    >>> import_line("transformer_lib.moved.MovedModules", MovedModules)
+    'from transformer_lib.moved import MovedModules'
+    """
+    *parts, name = full_name.split(".")
+    for n in range(1, len(parts) + 1):
+        module = import_module(".".join(parts[:n]))
+        offered = name in vars(module) or name in getattr(module, "__all__", ())
+        if offered and getattr(module, name) is value:
+            return f"from {module.__name__} import {name}"
+    raise ValueError(f"{full_name} cannot be imported by that name")
+
+
+def _add_import(
+    _app: Sphinx, what: str, name: str, value: object, _options: object, lines: list[str]
+) -> None:
+    """Say below the first paragraph how a class or function is imported."""
+    if what in _KINDS:
+        end = lines.index("") if "" in lines else len(lines)
+        lines[end:end] = ["", f"``{import_line(name, value)}``"]
+
+
 def _add_place(
     app: Sphinx, what: str, name: str, _object: object, _options: object, lines: list[str]
 ) -> None:
@@ -90,7 +118,14 @@ def _explained(app: Sphinx) -> dict[str, dict[str, str]]:
 def imported_by(sources: list[str]) -> set[str]:
     """Name what code takes from the two packages: what it imports, and what it uses of a module.
 
-    >>> sorted(imported_by(["from transformer_book.figures import plots", "plots.lines(torch.e)"]))
+    >>> sorted(
+    ...     imported_by(
+    ...         [
+    ...             "from transformer_book.figures import plots",
+    ...             "plots.lines(torch.e)",
+    ...         ]
+    ...     )
+    ... )
     ['plots', 'plots.lines']
     """
     steps = [step for source in sources for step in ast.walk(ast.parse(source))]
@@ -140,6 +175,13 @@ def _api_link(app: Sphinx, document: str, name: str) -> nodes.Node:
     return link
 
 
+def _drop_from_index(_app: Sphinx, env: BuildEnvironment) -> None:
+    """Keep the drawing functions out of the general index: no reader looks them up there."""
+    for document, entries in env.domaindata["index"]["entries"].items():
+        if document in NOT_INDEXED:
+            entries.clear()
+
+
 class RoomForNames(SphinxTransform):
     """Leave a place for the list at the end of each notebook's page."""
 
@@ -159,6 +201,8 @@ class RoomForNames(SphinxTransform):
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.connect("autodoc-process-docstring", _add_place)
+    app.connect("autodoc-process-docstring", _add_import)
+    app.connect("env-updated", _drop_from_index)
     app.add_transform(RoomForNames)
     app.connect("doctree-resolved", _list_names)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

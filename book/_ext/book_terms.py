@@ -80,7 +80,9 @@ def parse_glossary(text: str) -> dict[str, Definition]:
 def plain(markdown: str) -> str:
     """Strip a definition of its markup.
 
-    >>> plain("A {term}`mask` of {term}`keys <key>`, `(T, S)`, in [chapter 5](05_masks.ipynb).")
+    >>> plain(
+    ...     "A {term}`mask` of {term}`keys <key>`, `(T, S)`, in [chapter 5](05_masks.ipynb)."
+    ... )
     'A mask of keys, (T, S), in chapter 5.'
     """
     text = re.sub(r"\{\w+(?::\w+)?\}`([^`<]*?)(?: <[^`]*>)?`", r"\1", markdown)
@@ -105,7 +107,10 @@ def _typed(formula: str) -> str:
 def pattern(word: str) -> re.Pattern[str]:
     """Match a term in running text: whole words, singular or plural, large or small first letter.
 
-    >>> [bool(pattern("query").search(t)) for t in ("Queries ask", "the query", "queryable")]
+    >>> [
+    ...     bool(pattern("query").search(t))
+    ...     for t in ("Queries ask", "the query", "queryable")
+    ... ]
     [True, True, False]
     """
     stem, ending = re.escape(word), "(?:s|es)?"

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -269,6 +269,66 @@ def test_every_public_name_is_explained_in_a_chapter(name: str) -> None:
     siblings = [other for other in public_names() if book_symbols.module_of(other) == module]
     wanted = "|".join(full.rpartition(".")[2] for full in [module, *siblings])
     assert re.search(rf"\b(?:{wanted})\b", page), f"{target} does not speak of {module}"
+
+
+def test_every_import_line_of_the_api_works() -> None:
+    for name in public_names():
+        value = pkgutil.resolve_name(name)
+        line, found = book_symbols.import_line(name, value), {}
+        exec(line, found)
+        assert found[name.rpartition(".")[2]] is value, line
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("transformer_lib.models.CausalLM", "from transformer_lib import CausalLM"),
+        ("transformer_lib.checks.check_whole", "from transformer_lib.checks import check_whole"),
+        (
+            "transformer_lib.tracing.watch.influence",
+            "from transformer_lib.tracing import influence",
+        ),
+        ("transformer_lib.cli_train.train", "from transformer_lib.cli_train import train"),
+    ],
+)
+def test_a_name_is_imported_from_the_outermost_package_that_has_it(name: str, line: str) -> None:
+    assert book_symbols.import_line(name, pkgutil.resolve_name(name)) == line
+
+
+def test_a_name_that_nobody_can_import_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"transformer_lib\.models\.CausalLM cannot be imported"):
+        book_symbols.import_line("transformer_lib.models.CausalLM", None)
+
+
+def test_an_import_stands_below_the_first_paragraph() -> None:
+    lines = ["Do it.", "", "At length.", ""]
+    name, value = "transformer_lib.checks.check_whole", transformer_lib.checks.check_whole
+    book_symbols._add_import(None, "function", name, value, None, lines)
+    shown = "``from transformer_lib.checks import check_whole``"
+    assert lines == ["Do it.", "", shown, "", "At length.", ""]
+    book_symbols._add_import(None, "method", name, value, None, lines)
+    assert lines.count(shown) == 1
+
+
+def test_drawing_functions_are_not_in_the_general_index() -> None:
+    entries = {"book/api/pictures": ["arrow"], "book/api/models": ["CausalLM"]}
+    book_symbols._drop_from_index(None, SimpleNamespace(domaindata={"index": {"entries": entries}}))
+    assert entries == {"book/api/pictures": [], "book/api/models": ["CausalLM"]}
+    assert all((BOOK.parent / f"{page}.md").is_file() for page in book_symbols.NOT_INDEXED)
+
+
+def test_each_heading_of_the_api_names_its_module_in_full() -> None:
+    headings = 0
+    for page in (BOOK / "api").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for section in text.split("(module-")[1:]:
+            label, heading, module = re.search(
+                r"^(\w+)\)=\n## `(\S+)`\n.*?automodule:: (\S+)", section, re.DOTALL
+            ).groups()
+            assert heading == module
+            assert label == module.rpartition(".")[2]
+            headings += 1
+    assert headings > 70
 
 
 def test_no_place_is_kept_for_a_name_that_is_gone() -> None:

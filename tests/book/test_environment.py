@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
@@ -178,6 +179,18 @@ def test_all_else_installs_everything_before_and_after_the_book(clone: Clone, ta
     assert clone.installs(target) == everything
     clone.ready(".site-ready")
     assert clone.installs(target) == everything
+
+
+def test_jupyterlab_is_installed_only_when_asked_for(clone: Clone) -> None:
+    clone.ready(".site-ready", ".ready")
+    assert clone.installs("lab") == ["--constraint requirements.txt jupyterlab"]
+    assert "jupyterlab" not in read("requirements.txt")
+    (page,) = re.findall(
+        r"^\t\$\(BIN\)/python -m jupyterlab (\S+)$", read("Makefile"), re.MULTILINE
+    )
+    kernel = json.loads(read(page))["metadata"]["kernelspec"]["name"]
+    assert kernel == "python3"  # that of the environment from which JupyterLab is started
+    assert "ipykernel" in {line.partition("==")[0] for line in said(read("requirements.txt"))}
 
 
 def test_nothing_is_installed_twice(clone: Clone) -> None:

@@ -41,6 +41,7 @@ def command(*words):
     return printed.getvalue()
 
 
+assert command("generate", "--prompt", "My lord, ", "--tokens", "5").startswith("My lord, ")
 small = ["--layers", "1", "--d-model", "8", "--heads", "2", "--batch-size", "64"]
 assert "the model is in runs/shakespeare" in command("train", "--steps", "1", *small)
 assert command("generate", "--prompt", "My lord, ", "--tokens", "5").startswith("My lord, ")

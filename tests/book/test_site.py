@@ -293,6 +293,14 @@ def test_entries_of_the_bibliography_are_items_of_their_list() -> None:
     assert 'role="listitem"' in book_pages.mark_citations_as_items(entry)
 
 
+def test_the_arguments_of_a_long_signature_are_lines() -> None:
+    after = "<dl><dt>else</dt><dd>as it was</dd></dl>"
+    page = f'<dt class="sig py">f(<dl>\n<dd>a</dd>\n<dd>b</dd>\n</dl>)</dt>{after}'
+    one, two = (f'<span class="sig-argument">{name}</span>' for name in "ab")
+    lines = f'<span class="sig-arguments">\n{one}\n{two}\n</span>'
+    assert book_pages.arguments_as_lines(page) == f'<dt class="sig py">f({lines})</dt>{after}'
+
+
 def test_plan_lines_are_read() -> None:
     lines = ["03 | 03_attention | Attention: query | by hand", "", "  "]
     assert book_plan.parse_plan(lines) == [("03", "03_attention", "Attention: query", "by hand")]

@@ -209,6 +209,16 @@ def overflow(page: Page) -> list[str]:
     ]
 
 
+def wide_examples(page: Page) -> list[str]:
+    """Find examples of the API that must be scrolled sideways."""
+    found: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll("dl.py pre")]
+          .filter((box) => box.scrollWidth > box.clientWidth)
+          .map((box) => box.textContent.split("\\n").sort((a, b) => b.length - a.length)[0])"""
+    )
+    return [f"example runs out of its box: {line!r}" for line in found]
+
+
 def math(page: Page) -> list[str]:
     """Find formulas that were not typeset, or typeset as an error."""
     found: dict[str, list[str]] = page.evaluate(
@@ -375,6 +385,7 @@ ON_A_DESKTOP: dict[str, Check] = {
     "pictures are described": images,
     "code can be copied": copy_buttons,
     "fits 1280 px": overflow,
+    "examples fit their box": wide_examples,
     "axe light": accessibility,
 }
 IN_THE_DARK: dict[str, Check] = {

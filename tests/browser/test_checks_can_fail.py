@@ -95,6 +95,10 @@ BROKEN = {
     ),
     "figure without a name": ('<svg role="img"></svg>', "pictures are described"),
     "code without a button": ('<div class="highlight-python">x = 1</div>', "code can be copied"),
+    "wide example": (
+        f"<dl class='py'><dt>f</dt><dd><pre style='overflow: hidden'>{'wide' * 99}</pre></dd></dl>",
+        "examples fit their box",
+    ),
     "stays light": (
         "<script>document.documentElement.dataset.theme = 'light';"
         "system.removeEventListener('change', follow);</script>",

@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -12,13 +13,17 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import tokenizers
 import torch
+from torch.nn.functional import cross_entropy
 
-from transformer_lib import cli, cli_text
+import transformer_lib
+from transformer_lib import cli, cli_options, cli_text, cli_train
 from transformer_lib.config import TransformerConfig
+from transformer_lib.data import IGNORE, translation_batch
 from transformer_lib.files import lock_folder
 from transformer_lib.generation import generate
 from transformer_lib.models import CausalLM
@@ -32,20 +37,39 @@ COMMANDS = ("train", "generate", "chat", "translate", "trace", "presets")
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "forty": "vierzig"}
 WAITING = """  # `python -m transformer_lib`, but at step 4 training waits for Ctrl-C
 import runpy, time
-from transformer_lib import cli
+from transformer_lib import cli_train
 
-train = cli.train
+train = cli_train.run_training
 wait = lambda row: row["step"] < 4 or time.sleep(600)
-cli.train = lambda *arguments, **options: train(*arguments, **options, on_step=wait)
+cli_train.run_training = lambda *of, **options: train(*of, **options | {"on_step": wait})
 runpy.run_module("transformer_lib", run_name="__main__")
 """
 BROKEN = "\N{REPLACEMENT CHARACTER}"
+WITHOUT_TORCH = """  # several command lines in one process, in which PyTorch cannot be imported
+import json, sys
+sys.modules["torch"] = sys.modules["numpy"] = None
+from transformer_lib import cli
+
+statuses = []
+for typed in json.loads(sys.argv[1]):
+    try:
+        cli.main(typed)
+    except SystemExit as ended:
+        statuses.append(ended.code)
+print(statuses)
+"""
+NONSENSE = (  # what the book's model answers with "zwölf", "elf" and the like
+    "hello world; the cat sat on the mat; forty-eleven; xyzzy; two two two; how are you; zwei; "
+    "1234; TWELVE; seven apples; minus four; ??"
+)
+WHOLE = "must be a whole number of at least 1"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_pictures():
-    """Drawing takes longer than all the rest."""
+    """Drawing takes longer than all the rest; and samples are short."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_train, "SAMPLE", 20)
         patch.setitem(sys.modules, "matplotlib.figure", None)
         yield
 
@@ -107,6 +131,7 @@ def translator(tmp_path_factory):
         assert cli.main(["train", *options, *sizes]) == 0
     command = f'python -m transformer_lib translate "one" --model "{folder / "model"}"'
     assert printed.getvalue().splitlines()[-1] == command
+    (folder / "printed.txt").write_text(printed.getvalue())
     return folder / "model"
 
 
@@ -116,8 +141,8 @@ class TestTrainAndGenerate:
     ):
         home, printed = home
         monkeypatch.chdir(home)
-        loss, folder = re.search(
-            r"validation loss (\S+); the model is in (\S+)\. Now", printed
+        loss, folder = re.match(
+            r"validation loss (\S+); the model is in (\S+)\.\n", printed
         ).groups()
         rows = (home / folder / "metrics.csv").read_text().splitlines()
         assert float(loss) == pytest.approx(float(rows[-1].split(",")[5]), abs=1e-4)
@@ -133,6 +158,55 @@ class TestTrainAndGenerate:
         for _ in range(5):
             ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
         assert text == tokenizer.decode(ids) + "\n"
+
+    def test_training_ends_with_a_sample(self, home, translator):
+        _, after, sample = home[1].partition("A sample of what it writes:\n")
+        assert after
+        assert 5 < len(sample.partition("For more:\n")[0]) < 40
+        shown = (translator.parent / "printed.txt").read_text()
+        assert "\none -> " in shown
+
+    def test_a_finished_run_says_so_and_goes_on_if_more_steps_are_asked_for(
+        self, text, tmp_path, capsys
+    ):
+        options = ["--data", str(text), "--out", str(tmp_path / "run"), "--context", "16", *TINY]
+        first = run(capsys, "train", *options, "--steps", "11")
+        assert "Already finished" not in first
+        again = run(capsys, "train", *options, "--steps", "11")
+        folder, loss = tmp_path / "run", re.search(r"loss (\S+);", first)[1]
+        said = f"Already finished: {folder} holds all 11 steps (validation loss {loss}).\nTo go on"
+        assert again.startswith(said)
+        assert again.partition("A sample")[2] == first.partition("A sample")[2]
+        assert run(capsys, "train", *options, "--steps", "22").startswith("validation loss ")
+        rows = (folder / "metrics.csv").read_text().split()
+        assert [row.split(",")[0] for row in rows[1:]] == [str(n) for n in range(1, 23)]
+
+    def test_in_a_fresh_clone_the_books_model_writes_and_is_named(
+        self, home, tmp_path, monkeypatch, capsys
+    ):
+        monkeypatch.chdir(tmp_path)
+        assert cli.main(["generate", "--tokens", "60", "--seed", "1"]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == (
+            "Model: 'shakespeare', which comes with the book; "
+            "to train your own: python -m transformer_lib train\n"
+        )
+        words = set(re.findall(r"[A-Za-z]{3,}", printed.out[:-5]))  # the last may be cut
+        known = (cli_options.BOOK / "data" / "shakespeare.txt").read_text(encoding="utf-8")
+        assert len(words) > 3
+        assert sum(word in known for word in words) >= len(words) - 1  # it writes English
+        monkeypatch.chdir(home[0])
+        assert cli.main(["generate", "--tokens", "1"]) == 0
+        assert capsys.readouterr().err == "Model: runs/shakespeare, which you have trained.\n"
+
+    def test_an_installed_package_has_the_small_model_only(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        small, missing = cli_options.BOOK_WRITERS[1], tmp_path / "missing"
+        monkeypatch.setattr(cli_text, "BOOK_WRITERS", (missing, small))
+        assert cli.main(["generate", "--tokens", "1"]) == 0
+        assert "Model: 'drafts', which comes with the book" in capsys.readouterr().err
+        monkeypatch.setattr(cli_text, "BOOK_WRITERS", (missing,))
+        assert "--model is not given, and no model is here" in fail(capsys, "generate")
 
     def test_what_is_drawn_follows_from_the_seed(self, writer, capsys):
         texts = [
@@ -198,7 +272,7 @@ class TestTrainAndGenerate:
         def train(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli, "train", train)
+        monkeypatch.setattr(cli_train, "run_training", train)
         assert cli.main(["train", "--data", str(text)]) == 130
         assert capsys.readouterr().err == (
             "Stopped. The same command goes on from the last checkpoint.\n"
@@ -210,6 +284,16 @@ class TestTrainAndGenerate:
 
         monkeypatch.setattr(cli_text, "stream", stream)
         assert cli.main(["generate", "--model", str(writer)]) == 130
+        assert capsys.readouterr().err == ""
+
+    def test_a_reader_that_has_had_enough_is_no_mistake(self, tmp_path, monkeypatch, capsys):
+        class Closed(io.FileIO):
+            def write(self, _):
+                raise BrokenPipeError(32, "Broken pipe")
+
+        with Closed(tmp_path / "pipe", "w") as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert cli.main(["presets"]) == 141
         assert capsys.readouterr().err == ""
 
 
@@ -311,6 +395,52 @@ class TestTranslate:
         printed = run(capsys, "translate", "two hundred and forty-one", "--beams", "4")
         assert printed == "zweihunderteinundvierzig\n"
 
+    def test_what_is_no_number_word_is_doubted(self, capsys):
+        nonsense = [*NONSENSE.split("; "), "two hundred and forty-one"]
+        assert cli.main(["translate", *nonsense]) == 0
+        printed = capsys.readouterr()
+        assert len(printed.out.splitlines()) == len(nonsense)  # doubts go elsewhere
+        doubts = printed.err.splitlines()
+        assert len(doubts) == len(nonsense) - 1  # all but the number word
+        assert doubts[0] == (
+            "Unsure: 'hello world' looks unlike the training data "
+            "(0.087 nats per token; 0.079 in validation)."
+        )
+
+    def test_number_words_that_it_was_not_trained_on_are_not_doubted(self):
+        """The threshold lies between: the model is right about all of these, and sure of them."""
+        folder = cli_options.BOOK / "results" / "numbers"
+        model, expected = load_model(folder), cli_text.validation_loss(folder)
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        rows = (cli_options.BOOK / "data" / "numbers.tsv").read_text(encoding="utf-8").split("\n")
+        pairs = [row.split("\t")[2:] for row in rows if row.startswith(("test", "validation"))]
+        assert len(pairs) == 1500
+        above = []
+        for start in range(0, 1500, 250):
+            some = [tuple(map(tokenizer.encode, pair)) for pair in pairs[start : start + 25]]
+            batch = translation_batch(some)
+            targets = batch.pop("targets")
+            with torch.no_grad():
+                losses = cross_entropy(model(**batch).mT, targets, reduction="none")
+            above += (losses.sum(dim=1) / (targets != IGNORE).sum(dim=1) - expected).tolist()
+        assert max(above) < 0.5 * cli_text.UNSURE
+
+    def test_the_surprise_is_the_mean_loss_of_what_was_written(self, translator):
+        model, tokenizer = load_model(translator), Tokenizer.load(translator / "tokenizer.json")
+        for n_beams in (1, 3):
+            text, surprise = cli_text.translate_text(model, tokenizer, "three", n_beams)
+            pair = (tokenizer.encode("three"), tokenizer.encode(text))
+            batch = translation_batch([pair])
+            targets = batch.pop("targets")
+            with torch.no_grad():
+                loss = cross_entropy(model(**batch).mT, targets)
+            assert surprise == pytest.approx(float(loss), abs=1e-5)
+
+    def test_without_a_record_of_the_validation_nothing_is_doubted(self, tmp_path):
+        assert cli_text.validation_loss(tmp_path) == math.inf
+        (tmp_path / "metrics.csv").write_text("step,validation_loss\n1,2.5\n2,0.5\n3,\n")
+        assert cli_text.validation_loss(tmp_path) == 0.5
+
     def test_lines_from_the_standard_input(self, translator, capsys, monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.StringIO("two\n\n three\n"))
         assert run(capsys, "translate", "--model", str(translator)) == "zwei\ndrei\n"
@@ -322,7 +452,7 @@ class TestTranslate:
         given = argparse.Namespace(
             data=data, tokenizer="char", vocab_size=300, batch_size=1, seed=0, context=5
         )
-        tokenizer, parts, max_len = cli._pairs(given)
+        tokenizer, parts, max_len = cli_train._pairs(given)
         texts = [[list(map(tokenizer.decode, pair)) for pair in part.examples] for part in parts]
         assert texts == [[["one", "eins"]], [["three", "drei"]]]
         assert "ö" not in tokenizer.tokens  # nothing is learned from what is for the test
@@ -335,7 +465,7 @@ class TestTranslate:
         given = argparse.Namespace(
             data=data, tokenizer="word", vocab_size=300, batch_size=4, seed=0, context=50
         )
-        tokenizer, (learned, judged), max_len = cli._pairs(given)
+        tokenizer, (learned, judged), max_len = cli_train._pairs(given)
         assert [tokenizer.decode(source) for source, _ in judged.examples] == ["0", "20", "40"]
         assert len(learned.examples) == 38
         assert max_len == 50
@@ -453,6 +583,36 @@ class TestHelp:
         if command != "presets":
             assert "(default: " in text
 
+    def test_choices_are_those_of_the_library(self):
+        assert list(cli_options.TOKENIZERS) == list(cli_train.KINDS)
+        assert list(cli_options.NUMBERS) == list(cli_text.DTYPES)
+        assert list(cli_options.COMMANDS) == list(COMMANDS)
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_no_default_is_a_path_of_this_machine_or_nothing(self, command, capsys):
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        text = capsys.readouterr().out
+        assert str(cli_options.BOOK) not in text
+        assert "None" not in text
+
+    def test_help_version_and_mistakes_do_not_wait_for_pytorch(self):
+        typed = [["--help"], ["--version"], ["generate", "--top-k", "0"], ["fly"]]
+        typed += [[command, "--help"] for command in COMMANDS]
+        ran = subprocess.run(
+            [sys.executable, "-c", WITHOUT_TORCH, json.dumps(typed)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert ran.stdout.splitlines()[-1] == str([0, 0, 2, 2, *[0] * len(COMMANDS)])
+        assert f"transformer_lib {transformer_lib.__version__}\n" in ran.stdout
+
+    def test_a_clone_that_is_not_installed_has_no_version(self, capsys, monkeypatch):
+        def version(_):
+            raise PackageNotFoundError("transformer_lib")
+
+        monkeypatch.setattr("importlib.metadata.version", version)
+        assert "clone is not installed; `pip install .` does it" in fail(capsys, "--version")
+
     def test_all_commands_are_listed(self, capsys):
         with pytest.raises(SystemExit):
             cli.main(["--help"])
@@ -462,47 +622,65 @@ class TestHelp:
 
 class TestMistakes:
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("typed", "argument", "value", "expected"),
         [
-            ([], "required: COMMAND"),
-            (["fly"], "invalid choice: 'fly'"),
-            (["trace"], "required: model"),
-            (["trace", "gtp2"], "'gtp2' is no folder and no preset; the nearest is 'gpt2'"),
-            (["trace", "lama3"], "the nearest is 'llama-3-8b'"),
-            (["trace", "gpt2", "--batch", "0"], "batch=0 must be a whole number of at least 1"),
-            (["trace", "gpt2", "--length", "-1"], "length=-1 must be"),
-            (["trace", "gpt2", "--length", "1025"], "max_len=1024"),
-            (["generate", "--tokens", "0"], "tokens=0 must be"),
-            (["generate", "--tokens", "many"], "invalid int value: 'many'"),
-            (["generate", "--temperature", "-1"], "temperature=-1.0 must be"),
-            (["generate", "--top-k", "0"], "top_k=0 must be"),
-            (["generate", "--top-p", "1.5"], "top_p=1.5 must be"),
-            (["generate", "--min-p", "2"], "min_p=2.0 must be"),
-            (["generate", "--repetition-penalty", "0"], "repetition_penalty=0.0 must be"),
-            (["generate", "--model", "nowhere"], "no finished model in nowhere; `train` makes one"),
-            (["translate", "--model", "nowhere", "one"], "no finished model in nowhere"),
-            (
-                ["train", "--data", "nowhere.txt"],
-                "nothing in nowhere.txt; name a file with --data FILE",
-            ),
-            (["train", "--tokenizer", "sentence"], "invalid choice: 'sentence'"),
-            (["train", "--device", "abacus"], "invalid choice: 'abacus'"),
-            (["train", "--wheels", "4"], "unrecognized arguments: --wheels 4"),
+            ("", "COMMAND", "", "required"),
+            ("fly", "COMMAND", "'fly'", "choose from"),
+            ("generate --tokens 0", "--tokens", "'0'", WHOLE),
+            ("generate --tokens many", "--tokens", "'many'", WHOLE),
+            ("generate --temperature -1", "temperature", "-1.0", "a number of at least 0"),
+            ("generate --temperature hot", "--temperature", "'hot'", "float"),
+            ("generate --top-k 0", "--top-k", "'0'", WHOLE),
+            ("generate --top-p 1.5", "top_p", "1.5", "greater than 0 and at most 1"),
+            ("generate --min-p 2", "min_p", "2.0", "a number from 0 to 1"),
+            ("generate --repetition-penalty 0", "repetition_penalty", "0.0", "greater than 0"),
+            ("generate --seed x", "--seed", "'x'", "int"),
+            ("generate --prompt ''", "prompt", "''", "expected something for the model to read"),
+            ("generate --model nowhere", "model", "'nowhere'", "expected what `train` makes"),
+            ("generate --model a --dtype int8", "--dtype", "'int8'", "choose from"),
+            ("chat", "--model", "", "required"),
+            ("translate one --model nowhere", "model", "'nowhere'", "expected what `train` makes"),
+            ("translate one --beams 0", "--beams", "'0'", WHOLE),
+            ("train --data nowhere.txt", "data", "'nowhere.txt'", "expected a text file or a .tsv"),
+            ("train --tokenizer sentence", "--tokenizer", "'sentence'", "choose from"),
+            ("train --precision float8", "--precision", "'float8'", "choose from"),
+            ("train --device abacus", "--device", "'abacus'", "choose from"),
+            ("train --device mps", "device", "'mps'", "expected cpu"),
+            ("train --steps 1e3", "--steps", "'1e3'", WHOLE),
+            ("train --wheels 4", "arguments", "--wheels 4", "unrecognized"),
+            ("trace", "model", "", "required"),
+            ("trace gtp2", "model", "'gtp2'", "the nearest is 'gpt2'"),
+            ("trace lama3", "model", "'lama3'", "the nearest is 'llama-3-8b'"),
+            ("trace gpt2 --batch 0", "--batch", "'0'", WHOLE),
+            ("trace gpt2 --length -1", "--length", "'-1'", WHOLE),
+            ("trace gpt2 --length 1025", "1025", "1025", "max_len=1024"),
         ],
-    )
-    def test_a_wrong_argument(self, arguments, message, capsys, tmp_path, monkeypatch):
+    )  # fmt: skip
+    def test_one_line_names_argument_value_and_what_was_expected(
+        self, typed, argument, value, expected, capsys, tmp_path, monkeypatch
+    ):
         monkeypatch.chdir(tmp_path)
-        assert message in fail(capsys, *arguments)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+        message = fail(capsys, *shlex.split(typed))
+        command = typed.split(" ")[0] if argument != "COMMAND" else ""
+        assert message.startswith(f"python -m transformer_lib {command}".rstrip() + ":") or (
+            "unrecognized" in message  # which argparse says before it knows the command
+        )
+        assert argument in message
+        assert value in message
+        assert expected in message
+        assert message.endswith(" (--help says more)")
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--steps", "0"], "steps=0 must be"),
-            (["--batch-size", "0"], "batch_size=0 must be"),
-            (["--context", "0"], "length=0 must be"),
-            (["--context", "100"], "too much for a text of 76 tokens"),
-            (["--layers", "0"], "n_layers=0 must be"),
+            (["--steps", "0"], "--steps: '0' must be a whole number of at least 1"),
+            (["--batch-size", "0"], "--batch-size: '0' must be"),
+            (["--context", "0"], "--context: '0' must be"),
+            (["--context", "100"], "context=100 is too long: 76 tokens of"),
+            (["--layers", "0"], "--layers: '0' must be"),
             (["--heads", "3"], "n_heads=3 must divide d_model=8"),
             (["--vocab-size", "9"], "vocab_size=9 must be"),
             (["--seed", "-1"], "seed=-1 must be"),
@@ -518,12 +696,12 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("name", "content", "message"),
         [
-            ("a.txt", b"", "there is nothing in"),
-            ("a.txt", b"to be", "length=64 is too much for a text of 4 tokens"),
+            ("a.txt", b"", "a.txt' holds nothing; expected a text file or a .tsv"),
+            ("a.txt", b"to be", "context=64 is too long: 1 tokens of"),
             ("a.txt", b"\xff\xfe", "can't decode byte 0xff"),
             ("a.tsv", b"a\tb\n1\t2\n3\n", "a.tsv, line 3 must have what line 1 names"),
             ("a.tsv", b"a\n1\n", "line 2 must have"),
-            ("a.tsv", b"a\tb\n1\t2\n", "n_examples=0 must be"),
+            ("a.tsv", b"a\tb\n1\t2\n", "a.tsv' has no row for 'train'; expected some"),
             ("a.tsv", b"a\tb\n1\t\n2\t3\n", "line 2 must have"),
         ],
     )
@@ -532,14 +710,9 @@ class TestMistakes:
         options = ["--data", tmp_path / name, "--out", tmp_path / "run", "--steps", "1", *TINY]
         assert message in fail(capsys, "train", *options)
 
-    @pytest.mark.usefixtures("unchecked_shapes")
-    def test_a_precision_that_does_not_exist(self, text, capsys):
-        message = fail(capsys, "train", "--data", text, "--precision", "float8", *TINY)
-        assert "precision='float8' must be one of" in message
-
     def test_without_a_clone_the_data_must_be_named(self, capsys, tmp_path, monkeypatch):
-        monkeypatch.setattr(cli, "BOOK", tmp_path / "book")
-        assert "shakespeare.txt; name a file with --data FILE" in fail(capsys, "train")
+        monkeypatch.setattr(cli_options, "BOOK", tmp_path / "book")
+        assert "shakespeare.txt' holds nothing; expected a text file" in fail(capsys, "train")
 
     def test_a_folder_with_another_run(self, text, tmp_path, capsys):
         options = ["--data", str(text), "--out", str(tmp_path / "run"), "--steps", "1", *TINY]
@@ -554,18 +727,21 @@ class TestMistakes:
 
     def test_models_of_the_wrong_kind(self, writer, translator, capsys):
         message = fail(capsys, "translate", "--model", writer, "one")
-        assert f"{writer} has a CausalLM; expected a Seq2SeqLM" in message
+        assert f"model='{writer}' has a CausalLM; expected a Seq2SeqLM" in message
         message = fail(capsys, "generate", "--model", translator)
-        assert f"{translator} has a Seq2SeqLM; expected a CausalLM" in message
+        assert f"model='{translator}' has a Seq2SeqLM; expected a CausalLM" in message
 
     def test_nothing_to_read(self, writer, translator, capsys):
-        assert "the text is empty" in fail(capsys, "generate", "--model", writer, "--prompt", "")
-        assert "the text is empty" in fail(capsys, "translate", "--model", translator, " ")
+        message = fail(capsys, "generate", "--model", writer, "--prompt", "")
+        assert "prompt='' is empty; expected something" in message
+        message = fail(capsys, "translate", "--model", translator, " ")
+        assert "text='' is empty; expected something" in message
 
     def test_too_much_to_read_and_no_beams(self, translator, capsys):
         options = ["--model", translator]
         assert "max_len=64" in fail(capsys, "translate", *options, "one " * 20)
-        assert "n_beams=0 must be" in fail(capsys, "translate", *options, "one", "--beams", "0")
+        message = fail(capsys, "translate", *options, "one", "--beams", "0")
+        assert "--beams: '0' must be a whole number of at least 1" in message
 
     @pytest.mark.parametrize("name", ["model.json", "model.safetensors", "tokenizer.json"])
     def test_damaged_files(self, name, writer, tmp_path, capsys):

@@ -60,7 +60,10 @@ FLOORS = {
     "generation": 4,
     "beams": 4,
     "cli": 5,
+    "cli_models": 5,
+    "cli_options": 5,
     "cli_text": 5,
+    "cli_train": 5,
     "__main__": 5,
 }
 EXPORTS = transformer_lib._MODULES  # a name of the package itself counts as its module

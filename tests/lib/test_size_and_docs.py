@@ -8,6 +8,7 @@ import io
 import pathlib
 import re
 import tokenize
+import tomllib
 from typing import is_typeddict
 
 import pytest
@@ -22,6 +23,7 @@ MAX_FILE_LINES = 400  # of a file of transformer_lib, all lines counted
 MAX_CODE_LINES = 40  # of a function of transformer_lib; docstring, comments and blanks not counted
 LINES_WITH_ANY = 20  # of transformer_lib must be fewer: object, a Protocol, a Callable say more
 MAX_FUNCTION_LINES = 60  # of a function of transformer_book, all lines counted
+MAX_EXAMPLE_WIDTH = 71  # characters that an API page shows of a method's example, at 1280 px
 NOT_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER,
@@ -135,6 +137,42 @@ def test_every_public_method_says_what_it_does(value):
         for name, method in vars(value).items():
             if not name.startswith("_") and inspect.isfunction(method) and name not in fields:
                 assert inspect.getdoc(method), f"{value.__name__}.{name} has no docstring"
+
+
+def example_lines(text):
+    """The lines of all examples of a docstring, as an API page shows them."""
+    for example in doctest.DocTestParser().get_examples(text):
+        first, *rest = re.sub(r" *# doctest:.*", "", example.source).splitlines()
+        yield f">>> {first}"
+        yield from (f"... {line}" for line in rest)
+        yield from example.want.splitlines()
+
+
+def test_lines_of_examples_are_counted_with_prompts_and_without_directives():
+    text = (
+        "    >>> f(\n    ...     1)  # doctest: +ELLIPSIS\n    one\n    two\n\n    >>> 3\n    3\n"
+    )
+    assert list(example_lines(text)) == [">>> f(", "...     1)", "one", "two", ">>> 3", "3"]
+
+
+def test_no_example_runs_out_of_its_box():
+    """`ruff format` breaks code in docstrings at this width; strings and results are up to us."""
+    texts = {
+        f"{short_path(path)}:{node.lineno if hasattr(node, 'lineno') else 1}": text
+        for path in LIBRARY + BOOK
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+    }
+    lines = {(place, line) for place, text in texts.items() for line in example_lines(text)}
+    assert len(lines) > 1000
+    assert not sorted(found for found in lines if len(found[1]) > MAX_EXAMPLE_WIDTH)
+
+
+def test_the_formatter_breaks_examples_at_the_same_width():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]
+    assert settings["format"]["docstring-code-format"] is True
+    assert settings["format"]["docstring-code-line-length"] == MAX_EXAMPLE_WIDTH - len(">>> ")
 
 
 @pytest.mark.parametrize("path", LIBRARY + BOOK, ids=short_path)

@@ -63,7 +63,9 @@ _ASK_AHEAD = """<script>
 def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
     """Collect the classes and ids of pages, and all words of scripts, which may set them.
 
-    >>> sorted(names_in(['<p class="a b" id="c">'], ["e.classList.add('d')"]))
+    >>> sorted(
+    ...     names_in(['<p class="a b" id="c">'], ["e.classList.add('d')"])
+    ... )
     ['a', 'add', 'b', 'c', 'classList', 'd', 'e']
     """
     found: set[str] = set()

@@ -37,8 +37,14 @@ class Entry(NamedTuple):
 def reading_order(toc: dict[str, Any]) -> list[Entry]:
     """Return the pages of a ``_toc.yml`` in reading order.
 
-    >>> toc = {"root": "index", "parts": [{"caption": "One", "chapters": [{"file": "a"}]}]}
-    >>> [(page.document, page.part, page.depth) for page in reading_order(toc)]
+    >>> toc = {
+    ...     "root": "index",
+    ...     "parts": [{"caption": "One", "chapters": [{"file": "a"}]}],
+    ... }
+    >>> [
+    ...     (page.document, page.part, page.depth)
+    ...     for page in reading_order(toc)
+    ... ]
     [('index', None, 0), ('a', 'One', 1)]
     """
     entries = [Entry(_name(toc["root"]), None, 0)]

@@ -56,7 +56,9 @@ def fold_outline(data: bytes, root: bytes) -> bytes:
         data: a PDF.
         root: the number of its outline. What stands directly below it, the parts, stays open.
 
-    >>> fold_outline(b"<</Title (1)\n/Parent 7 0 R\n/Count 2\n/Next 8 0 R>>", b"6")
+    >>> fold_outline(
+    ...     b"<</Title (1)\n/Parent 7 0 R\n/Count 2\n/Next 8 0 R>>", b"6"
+    ... )
     b'<</Title (1)\n/Parent 7 0 R/Count -2\n/Next 8 0 R>>'
     """
 

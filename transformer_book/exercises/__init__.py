@@ -228,11 +228,13 @@ def check(name: str, answer: Answer) -> None:
     Example:
         >>> check("attention.by_distance", lambda query, keys, values: ...)
         attention.by_distance: not attempted yet (nothing was returned).
-        >>> check("attention.by_distance", lambda q, k, v: v.mean(dim=0))  # doctest: +ELLIPSIS
-        attention.by_distance: not yet. This is the plain mean: the weights must depend on ...
-        >>> check("attention.by_distance", lambda query, keys, values: values)
+        >>> mean = lambda query, keys, values: values.mean(dim=0)
+        >>> check("attention.by_distance", mean)  # doctest: +ELLIPSIS
+        attention.by_distance: not yet. This is the plain mean: ...
+        >>> every = lambda query, keys, values: values
+        >>> check("attention.by_distance", every)  # doctest: +ELLIPSIS
         attention.by_distance: not yet. The shape is (3, 2); expected (2,).
-        Stuck? from transformer_book.exercises import hint; hint("attention.by_distance")
+        Stuck? from transformer_book.exercises import hint; hint(...)
     """
     _tell(name, judge(_exercise(name), answer))
 
@@ -301,7 +303,9 @@ def pick(name: str, yours: Answer, **parts: Answer) -> Answer:
         ValueError: if there is no exercise of this name, or its answer is not made of such parts.
 
     Example:
-        >>> chosen = pick("attention.by_distance", lambda query, keys, values: ...)
+        >>> chosen = pick(
+        ...     "attention.by_distance", lambda query, keys, values: ...
+        ... )
         attention.by_distance: not attempted yet (nothing was returned).
         Going on with the book's answer.
         >>> chosen is EXERCISES["attention.by_distance"].reference

@@ -46,7 +46,12 @@ class UnfitError(Exception):
     Example:
         >>> def measure(found):
         ...     raise UnfitError("Return a class, not an object of it.")
-        >>> judge(Exercise(lambda: 1, [()], {}, measure=measure, raises=UnfitError), int).right
+        >>> judge(
+        ...     Exercise(
+        ...         lambda: 1, [()], {}, measure=measure, raises=UnfitError
+        ...     ),
+        ...     int,
+        ... ).right
         True
     """
 
@@ -73,7 +78,9 @@ class Exercise:
         raises: an error that the reference raises in some test, and an answer has to raise, too.
 
     Example:
-        >>> double = Exercise(lambda x: 2 * x, [(3.0,)], {"You squared it.": lambda x: x**2})
+        >>> double = Exercise(
+        ...     lambda x: 2 * x, [(3.0,)], {"You squared it.": lambda x: x**2}
+        ... )
         >>> judge(double, lambda x: x * x).text
         'not yet. You squared it.'
     """

@@ -29,7 +29,11 @@ def compare(
     Example:
         >>> compare(torch.zeros(3, 10), torch.zeros(3, 9))
         'The shape is (3, 10); expected (3, 9).'
-        >>> compare((torch.ones(2), torch.ones(4)), (torch.ones(2), torch.ones(3)), ["ids", "mask"])
+        >>> compare(
+        ...     (torch.ones(2), torch.ones(4)),
+        ...     (torch.ones(2), torch.ones(3)),
+        ...     ["ids", "mask"],
+        ... )
         'mask: shape (4,), expected (3,).'
         >>> compare({"parameters": 191}, {"parameters": 100})
         '91 parameters more than expected.'

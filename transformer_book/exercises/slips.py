@@ -37,7 +37,11 @@ def attend(
 
     Example:
         >>> import torch
-        >>> attend(torch.zeros(1, 2), torch.ones(3, 2), torch.tensor([[1.0], [2.0], [6.0]]))
+        >>> attend(
+        ...     torch.zeros(1, 2),
+        ...     torch.ones(3, 2),
+        ...     torch.tensor([[1.0], [2.0], [6.0]]),
+        ... )
         tensor([[3.]])
     """
     scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
@@ -62,8 +66,8 @@ def scale_slips(
 
     Example:
         >>> slips = scale_slips(lambda q, k, v: (q, k, v))
-        >>> [hint for hint in slips if "not scaled" in hint]
-        ['The scores are not scaled: divide them by the square root of the width of a query.']
+        >>> [hint.partition(":")[0] for hint in slips if "not scaled" in hint]
+        ['The scores are not scaled']
     """
 
     def by(scale: Callable[[Tensor, Tensor, Tensor], float]) -> Answer:
@@ -105,7 +109,9 @@ def mixing_slips(parts: Parts, finish: Answer = lambda found, *_: found) -> dict
         For each hint the function that makes this mistake.
 
     Example:
-        >>> "The keys are mixed; mix the values." in mixing_slips(lambda q, k, v: (q, k, v))
+        >>> "The keys are mixed; mix the values." in mixing_slips(
+        ...     lambda q, k, v: (q, k, v)
+        ... )
         True
     """
     slips: dict[str, Answer] = {

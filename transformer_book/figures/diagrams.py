@@ -186,7 +186,9 @@ def attention_diagram(
         ValueError: if a size is no whole number of at least 1.
 
     Example:
-        >>> attention_diagram(n_queries=3, n_keys=3, d_head=4, d_value=4).summary[:56]
+        >>> attention_diagram(
+        ...     n_queries=3, n_keys=3, d_head=4, d_value=4
+        ... ).summary[:56]
         'Scaled dot-product attention, step by step: queries Q 3×'
     """
     sizes = {"n_queries": n_queries, "n_keys": n_keys, "d_head": d_head, "d_value": d_value}

@@ -49,9 +49,9 @@ def level_maps(
             upwards, or reach or n_columns is not above 0.
 
     Example:
-        >>> square = [[2, 1, 2], [1, 0, 1], [2, 1, 2]]
-        >>> level_maps({"bowl": square}, reach=1, levels=[0.5, 1.5], title="Map").summary
-        'Map: level lines at 0.5, 1.5. bowl: 0.00 in the middle, lowest 0.00, highest 2.00.'
+        >>> bowl = {"bowl": [[2, 1, 2], [1, 0, 1], [2, 1, 2]]}
+        >>> level_maps(bowl, reach=1, levels=[1.5], title="Map").summary[25:]
+        'bowl: 0.00 in the middle, lowest 0.00, highest 2.00.'
     """
     check_filled("panels", panels, "at least one panel")
     check_whole("n_columns", n_columns)

@@ -37,7 +37,13 @@ class Picture:
         svg: the drawing.
 
     Example:
-        >>> finish_svg("Dot", "A dot at 1, 1.", '<circle cx="1.234" cy="1" r="1"/>', 2, 2)
+        >>> finish_svg(
+        ...     "Dot",
+        ...     "A dot at 1, 1.",
+        ...     '<circle cx="1.234" cy="1" r="1"/>',
+        ...     2,
+        ...     2,
+        ... )
         Picture(title='Dot', summary='A dot at 1, 1.')
     """
 
@@ -74,7 +80,9 @@ def finish_svg(
         ValueError: if the title or the summary is empty.
 
     Example:
-        >>> dot = finish_svg("Dot", "A dot.", '<circle cx="1.234" cy="1" r="1"/>', 2, 2)
+        >>> dot = finish_svg(
+        ...     "Dot", "A dot.", '<circle cx="1.234" cy="1" r="1"/>', 2, 2
+        ... )
         >>> 'cx="1.23"' in dot.svg
         True
     """

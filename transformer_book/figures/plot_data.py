@@ -132,9 +132,9 @@ def as_matrices(
         ValueError: if there is no matrix, one does not fit the names, or a value cannot be drawn.
 
     Example:
-        >>> as_matrices("values", {"change": [[0.5, -0.5]]}, ["a"], ["b", "c"])
+        >>> as_matrices("values", {"a": [[0.5, -0.5]]}, ["a"], ["b", "c"])
         Traceback (most recent call last):
-        ValueError: 'change' holds -0.5; expected no negative values, or signed=True
+        ValueError: 'a' holds -0.5; expected no negative values, or signed=True
     """
     check_filled(argument, panels, "at least one panel")
     matrices = {name: as_matrix(name, values, rows, columns) for name, values in panels.items()}

@@ -73,8 +73,9 @@ def heatmap(
             finite, or negative without ``signed``.
 
     Example:
-        >>> heatmap([[0.7, 0.3]], rows=["cat"], columns=["the", "cat"], title="Weights").summary
-        'Weights: heat map, query by key. cat: the 0.70, cat 0.30.'
+        >>> maps = heatmap([[0.7]], rows=["cat"], columns=["the"], title="Map")
+        >>> maps.summary
+        'Map: heat map, query by key. cat: the 0.70.'
     """
     panels = values if isinstance(values, Mapping) else {title: values}
     named = columns if isinstance(columns, Mapping) else dict.fromkeys(panels, columns)
@@ -113,7 +114,7 @@ def lines(
     y_from_zero: bool = False,
     decimals: int = 2,
 ) -> Picture:
-    """Draw curves, told apart by dash and marker as well as by colour.
+    r"""Draw curves, told apart by dash and marker as well as by colour.
 
     Args:
         series: for each curve its name and its x and y values.
@@ -134,8 +135,11 @@ def lines(
             number has no place on its axis.
 
     Example:
-        >>> lines({"a": ([1, 2], [3, 5])}, title="Up", x_label="x", y_label="y").summary
-        'Up: y against x. a: 2 points, 3.00 at 1, 5.00 at 2; lowest 3.00, highest 5.00.'
+        >>> series = {"a": ([1, 2], [3, 5])}
+        >>> up = lines(series, title="Up", x_label="x", y_label="y")
+        >>> print(up.summary.replace(". ", ".\n"))
+        Up: y against x.
+        a: 2 points, 3.00 at 1, 5.00 at 2; lowest 3.00, highest 5.00.
     """
     check_filled("series", series, "at least one curve")
     with styled_axes(5.4, 3.4) as (figure, axes):
@@ -183,7 +187,12 @@ def bars(
             name.
 
     Example:
-        >>> bars({"soft": [0.5, 0.5]}, names=["a", "b"], title="Choice", y_label="weight").summary
+        >>> bars(
+        ...     {"soft": [0.5, 0.5]},
+        ...     names=["a", "b"],
+        ...     title="Choice",
+        ...     y_label="weight",
+        ... ).summary
         'Choice: weight. soft: a 0.50, b 0.50.'
     """
     check_filled("groups", groups, "at least one group of bars")
@@ -290,7 +299,9 @@ def name_map(points: Mapping[str, tuple[float, float, str]], *, title: str) -> P
         ValueError: if there is no point, a number is not finite, or there is no such role.
 
     Example:
-        >>> name_map({"a": (0.5, 0.26, "query"), "b": (-0.5, 0, "key")}, title="Two").summary
+        >>> name_map(
+        ...     {"a": (0.5, 0.26, "query"), "b": (-0.5, 0, "key")}, title="Two"
+        ... ).summary
         'Two: a (0.5, 0.3), b (-0.5, 0.0).'
     """
     x_limits, y_limits = _limits([*points.items()])

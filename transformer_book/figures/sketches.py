@@ -27,7 +27,9 @@ def timeline(events: Sequence[tuple[int, str]], *, title: str) -> Picture:
         ValueError: if there is no event, or the years go backwards.
 
     Example:
-        >>> timeline([(1997, "LSTM"), (2017, "Transformer")], title="Twenty years").summary
+        >>> timeline(
+        ...     [(1997, "LSTM"), (2017, "Transformer")], title="Twenty years"
+        ... ).summary
         'Twenty years: 1997 LSTM; 2017 Transformer.'
     """
     check_filled("events", events, "at least one event")
@@ -144,7 +146,7 @@ def two_stacks(reads: Sequence[int]) -> Picture:
 def storyboard(
     columns: Sequence[str], steps: Sequence[tuple[str, str, Sequence[float]]], *, title: str
 ) -> Picture:
-    """Draw a text as it is written: a row for each step, the source shaded by weights.
+    r"""Draw a text as it is written: a row for each step, the source shaded by weights.
 
     Args:
         columns: the tokens of the source.
@@ -159,8 +161,11 @@ def storyboard(
             each column.
 
     Example:
-        >>> storyboard("ab", [("", "B", [0.1, 0.9]), ("B", "A", [0.8, 0.2])], title="Swap").summary
-        'Swap, most weight at each step: nothing + B: b (1) 0.90; B + A: a (0) 0.80.'
+        >>> steps = [("", "B", [0.1, 0.9]), ("B", "A", [0.8, 0.2])]
+        >>> swap = storyboard("ab", steps, title="Swap")
+        >>> print(swap.summary.replace(": ", ":\n", 1))
+        Swap, most weight at each step:
+        nothing + B: b (1) 0.90; B + A: a (0) 0.80.
     """
     check_filled("columns", columns, "at least one token")
     check_filled("steps", steps, "at least one step")
@@ -209,7 +214,9 @@ def attention_arcs(
         ValueError: if there is no word, not one weight from 0 to 1 for each, or no such start.
 
     Example:
-        >>> attention_arcs(["red", "fox"], [0.9, 0.1], start=1, title="Fox").summary
+        >>> attention_arcs(
+        ...     ["red", "fox"], [0.9, 0.1], start=1, title="Fox"
+        ... ).summary
         'Fox: fox looks at red 0.90, fox 0.10.'
     """
     check_filled("words", words, "at least one word")
@@ -241,7 +248,7 @@ def attention_arcs(
 def thinned_network(
     sizes: Sequence[int], kept: Sequence[Sequence[bool]], *, title: str, full: str = "every unit"
 ) -> Picture:
-    """Draw a network of layers, and beside it the same one with some units dropped.
+    r"""Draw a network of layers, and beside it the same one with some units dropped.
 
     Args:
         sizes: the number of units of each layer.
@@ -256,8 +263,13 @@ def thinned_network(
         ValueError: if there is no layer, a layer has no unit, or sizes and masks do not fit.
 
     Example:
-        >>> thinned_network([2, 1], [[True, False], [True]], title="Thin").summary
-        'Thin: 2-1 units, 2 connections. Dropped: unit 1 of layer 0. 1 connection is left.'
+        >>> thin = thinned_network(
+        ...     [2, 1], [[True, False], [True]], title="Thin"
+        ... )
+        >>> print(thin.summary.replace(". ", ".\n"))
+        Thin: 2-1 units, 2 connections.
+        Dropped: unit 1 of layer 0.
+        1 connection is left.
     """
     check_filled("sizes", sizes, "at least one layer")
     if min(sizes) < 1:

@@ -15,7 +15,7 @@ STATE = ROLES["query"][0]
 def word_chains(
     words: Sequence[str], rows: Mapping[str, tuple[bool, bool]], *, title: str
 ) -> Picture:
-    """Draw one sentence in several networks: which states are handed on, and who looks back.
+    r"""Draw one sentence in several networks: which states are handed on, and who looks back.
 
     Args:
         words: of the sentence; the last one is the reader.
@@ -30,8 +30,11 @@ def word_chains(
         ValueError: if there is no word or no row.
 
     Example:
-        >>> word_chains(["it", "was"], {"RNN": (True, False)}, title="Two words").summary
-        'Two words. RNN: each state goes into the next; from it to was through all states between.'
+        >>> rnn = {"RNN": (True, False)}
+        >>> chain = word_chains(["it", "was"], rnn, title="Two words")
+        >>> print(chain.summary.replace("; ", ";\n"))
+        Two words. RNN: each state goes into the next;
+        from it to was through all states between.
     """
     check_filled("words", words, "at least one word")
     check_filled("rows", rows, "at least one network")
@@ -55,7 +58,7 @@ def word_chains(
 def encoder_decoder(
     source: Sequence[str], target: Sequence[str], *, attention: bool, title: str
 ) -> Picture:
-    """Draw a recurrent translator: what the decoder gets from the encoder at its second step.
+    r"""Draw a recurrent translator: what the decoder gets from the encoder at its second step.
 
     Args:
         source: the words that are read.
@@ -70,8 +73,11 @@ def encoder_decoder(
         ValueError: if there is no word to read, or fewer than two to write.
 
     Example:
-        >>> encoder_decoder(["a", "b"], ["B", "A"], attention=False, title="Swap").summary
-        'Swap: the encoder reads a b; the context is its last state; the decoder writes B A.'
+        >>> swap = encoder_decoder("ab", "BA", attention=False, title="Swap")
+        >>> print(swap.summary.replace("; ", ";\n"))
+        Swap: the encoder reads a b;
+        the context is its last state;
+        the decoder writes B A.
     """
     check_filled("source", source, "at least one word")
     if len(target) < 2:

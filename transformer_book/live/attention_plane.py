@@ -25,7 +25,9 @@ def values(**state: Any) -> dict[str, Any]:
 
     Example:
         >>> from transformer_book.live import FIGURES, complete
-        >>> found = values(**complete(FIGURES["attention-plane"], {"query": (0, 0)}))
+        >>> found = values(
+        ...     **complete(FIGURES["attention-plane"], {"query": (0, 0)})
+        ... )
         >>> [round(weight, 2) for weight in found["weights"]]
         [0.2, 0.2, 0.2, 0.2, 0.2]
     """

@@ -41,7 +41,11 @@ def document(
         HTML.
 
     Example:
-        >>> page = document("scale", {"title": "Scores", "scripts": ["scale.js"]}, "by=none")
+        >>> page = document(
+        ...     "scale",
+        ...     {"title": "Scores", "scripts": ["scale.js"]},
+        ...     "by=none",
+        ... )
         >>> "src=" in page, 'data-settings="by=none"' in page
         (False, True)
     """

@@ -142,8 +142,13 @@ def values(**state: Any) -> dict[str, Any]:
 
     Example:
         >>> from transformer_book.live import FIGURES, complete
-        >>> found = values(**complete(FIGURES["heads"], {"text": "the", "at": 2}))
-        >>> found["queries"], [round(weight, 2) for weight in found["weights"][2]]
+        >>> found = values(
+        ...     **complete(FIGURES["heads"], {"text": "the", "at": 2})
+        ... )
+        >>> (
+        ...     found["queries"],
+        ...     [round(weight, 2) for weight in found["weights"][2]],
+        ... )
         (['t', 'h', 'e'], [0.0, 1.0, 0.0])
     """
     letters = state["model"] == "shakespeare"

@@ -168,7 +168,11 @@ def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, 
         SVG elements, their width and their height.
 
     Example:
-        >>> start = {"preset": "transformer-base", "T": 64, "box": "encoder.attention"}
+        >>> start = {
+        ...     "preset": "transformer-base",
+        ...     "T": 64,
+        ...     "box": "encoder.attention",
+        ... }
         >>> drawing(start, values(**start))[1]
         680.0
     """

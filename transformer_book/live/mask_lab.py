@@ -55,8 +55,8 @@ def values(
         Tables (``wrong`` and ``stray``: what the rules do not mean), and what is counted in them.
 
     Example:
-        >>> rules = dict(causal=True, window=3, prefix=0, padding="none", pads=2)
-        >>> found = values(**rules, mistake="none", layers=2, cells="")
+        >>> at = dict(causal=True, window=3, prefix=0, padding="none", pads=2)
+        >>> found = values(**at, mistake="none", layers=2, cells="")
         >>> found["allowed"], found["counts"]
         (21, [1, 2, 3, 4, 5, 5, 5, 5])
     """
@@ -101,8 +101,8 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         Two or three sentences.
 
     Example:
-        >>> state = dict(causal=True, window=3, prefix=0, padding="none", pads=2, mistake="none")
-        >>> state |= dict(layers=2, cells="")
+        >>> at = dict(causal=True, window=3, prefix=0, padding="none", pads=2)
+        >>> state = dict(**at, mistake="none", layers=2, cells="")
         >>> say(state, values(**state)).split(". ")[0]
         '21 of 64 pairs are allowed, and every row sums to 1'
     """
@@ -136,8 +136,8 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         SVG elements, the width and the height.
 
     Example:
-        >>> state = dict(causal=True, window=3, prefix=0, padding="none", pads=2, mistake="none")
-        >>> state |= dict(layers=2, cells="")
+        >>> at = dict(causal=True, window=3, prefix=0, padding="none", pads=2)
+        >>> state = dict(**at, mistake="none", layers=2, cells="")
         >>> drawing(state, values(**state))[1:]
         (672.0, 264.0)
     """

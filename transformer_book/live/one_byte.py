@@ -35,9 +35,9 @@ def read_tensors(path: str | Path) -> dict[str, Floats]:
         FileNotFoundError: if the file is not there.
 
     Example:
-        >>> read_tensors("nowhere.safetensors")
+        >>> read_tensors("nowhere")
         Traceback (most recent call last):
-        FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.safetensors'
+        FileNotFoundError: [Errno 2] No such file or directory: 'nowhere'
     """
     content = Path(path).read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
@@ -62,7 +62,9 @@ def quantise(matrix: Floats) -> tuple[Bytes, Floats]:
         Whole numbers ``(rows, columns)`` and the scale of each row, ``(rows,)``.
 
     Example:
-        >>> numbers, scales = quantise(np.array([[0.5, -1.27], [0.0, 0.0]], dtype=np.float32))
+        >>> numbers, scales = quantise(
+        ...     np.array([[0.5, -1.27], [0.0, 0.0]], dtype=np.float32)
+        ... )
         >>> numbers.tolist(), scales.round(4).tolist()
         ([[50, -127], [0, 0]], [0.009999999776482582, 0.0])
     """
@@ -82,7 +84,10 @@ def dequantise(numbers: Bytes, scales: Floats) -> Floats:
         The matrix; it differs from the original by at most half a scale.
 
     Example:
-        >>> dequantise(np.array([[2, -1]], dtype=np.int8), np.array([0.5], dtype=np.float32))
+        >>> dequantise(
+        ...     np.array([[2, -1]], dtype=np.int8),
+        ...     np.array([0.5], dtype=np.float32),
+        ... )
         array([[ 1. , -0.5]], dtype=float32)
     """
     return numbers.astype(np.float32) * scales[:, None]
@@ -102,9 +107,9 @@ def pack(folder: str | Path) -> tuple[dict[str, Any], bytes]:
         FileNotFoundError: if a file is not there.
 
     Example:
-        >>> pack("nowhere")
+        >>> pack("no")
         Traceback (most recent call last):
-        FileNotFoundError: [Errno 2] No such file or directory: 'nowhere/model.json'
+        FileNotFoundError: [Errno 2] No such file or directory: 'no/model.json'
     """
     folder = Path(folder)
     description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
@@ -146,7 +151,9 @@ def unpack(header: dict[str, Any], content: bytes) -> dict[str, Floats]:
     Example:
         >>> entries = {"scale": {"shape": [1], "float": 1}}
         >>> entries["matrix"] = {"shape": [1, 2], "float": 0, "byte": 0}
-        >>> content = np.array([0.5, 9.0], dtype=np.float32).tobytes() + bytes([2, 255])
+        >>> content = np.array([0.5, 9.0], dtype=np.float32).tobytes() + bytes(
+        ...     [2, 255]
+        ... )
         >>> unpack({"floats": 2, "tensors": entries}, content)["matrix"]
         array([[ 1. , -0.5]], dtype=float32)
     """

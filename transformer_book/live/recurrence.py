@@ -48,7 +48,9 @@ def values(
         nothing). ``gradients`` are those of the RNN, likewise.
 
     Example:
-        >>> found = values(distance=3, weight=0.5, tanh=False, gate=1.0, score=0.0)
+        >>> found = values(
+        ...     distance=3, weight=0.5, tanh=False, gate=1.0, score=0.0
+        ... )
         >>> found["input"], found["steps"]
         ([0.125, 1.0, 0.25], [3, 3, 1])
     """
@@ -74,9 +76,19 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         Two sentences.
 
     Example:
-        >>> state = {"distance": 3, "weight": 0.5, "tanh": False, "gate": 1.0, "score": 0.0}
-        >>> print(say(state, values(**state)).partition(". ")[2])
-        Attention gives it a weight of 0.250 in one step; a plain mean gives 1/4.
+        >>> state = {
+        ...     "distance": 3,
+        ...     "weight": 0.5,
+        ...     "tanh": False,
+        ...     "gate": 1.0,
+        ...     "score": 0.0,
+        ... }
+        >>> print(
+        ...     say(state, values(**state))
+        ...     .rpartition("; ")[0]
+        ...     .rpartition(". ")[2]
+        ... )
+        Attention gives it a weight of 0.250 in one step
     """
     n = state["distance"]
     rnn, lstm, attended = map(short, values["input"])
@@ -121,7 +133,13 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         SVG elements, their width and their height.
 
     Example:
-        >>> state = {"distance": 3, "weight": 0.5, "tanh": False, "gate": 1.0, "score": 0.0}
+        >>> state = {
+        ...     "distance": 3,
+        ...     "weight": 0.5,
+        ...     "tanh": False,
+        ...     "gate": 1.0,
+        ...     "score": 0.0,
+        ... }
         >>> drawing(state, values(**state))[1:]
         (680.0, 282.0)
     """

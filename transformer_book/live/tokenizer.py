@@ -52,7 +52,12 @@ def values(*, text: str, merges: int) -> dict[str, Any]:
         >>> found = values(text="The the The", merges=1277)
         >>> found["ids"], found["tokens"]
         ([422, 270, 903], ['The', ' the', ' The'])
-        >>> found["length"], found["scores"], found["letters"], found["letterScores"]
+        >>> (
+        ...     found["length"],
+        ...     found["scores"],
+        ...     found["letters"],
+        ...     found["letterScores"],
+        ... )
         (3, 9, 11, 121)
     """
     tokenizer = _tokenizer(merges)

@@ -75,7 +75,9 @@ class AddedTokens:
         tokens: the tokens by the text that is looked for.
 
     Example:
-        >>> tokens = AddedTokens({"<a>": AddedToken("<a>", 7), "<a>b": AddedToken("<a>b", 8)})
+        >>> tokens = AddedTokens(
+        ...     {"<a>": AddedToken("<a>", 7), "<a>b": AddedToken("<a>b", 8)}
+        ... )
         >>> list(tokens.split("to <a>be <a>"))
         ['to ', 8, 'e ', 7]
     """

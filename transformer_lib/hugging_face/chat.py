@@ -37,7 +37,10 @@ def render_chat(
             may not do.
 
     Example:
-        >>> template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+        >>> template = (
+        ...     "{% for m in messages %}"
+        ...     "<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+        ... )
         >>> render_chat(template, [{"role": "user", "content": "Hello"}])
         '<user>Hello\n'
     """

@@ -70,7 +70,9 @@ class Family:
 
     Example:
         >>> from transformer_lib.hugging_face import FAMILIES
-        >>> name, layout = FAMILIES["gpt2"].place("decoder.stack.blocks.3.attention_norm.weight")
+        >>> name, layout = FAMILIES["gpt2"].place(
+        ...     "decoder.stack.blocks.3.attention_norm.weight"
+        ... )
         >>> name
         'h.3.ln_1.weight'
     """
@@ -185,7 +187,9 @@ def count_classes(settings: Settings) -> int:
         ValueError: if it is no whole number.
 
     Example:
-        >>> count_classes({"id2label": {"0": "cat", "1": "dog", "2": "neither"}})
+        >>> count_classes(
+        ...     {"id2label": {"0": "cat", "1": "dog", "2": "neither"}}
+        ... )
         3
     """
     labels = settings.get("id2label")
@@ -207,7 +211,11 @@ def is_copy(tensors: Tensors, name: str, original: str) -> bool:
 
     Example:
         >>> table, other = torch.ones(2), torch.zeros(2)
-        >>> is_copy({"wte": lambda: table, "lm_head": lambda: other}, "lm_head", "wte")
+        >>> is_copy(
+        ...     {"wte": lambda: table, "lm_head": lambda: other},
+        ...     "lm_head",
+        ...     "wte",
+        ... )
         False
     """
     if name not in tensors or original not in tensors:

@@ -25,7 +25,9 @@ def more_fields(settings: Settings) -> Settings:
         Values of our fields.
 
     Example:
-        >>> more_fields({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32})
+        >>> more_fields(
+        ...     {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32}
+        ... )
         {'rope_scaling': None, 'head_width': 32}
     """
     fields: Settings = {"rope_scaling": rope_scaling(settings)}
@@ -48,7 +50,9 @@ def more_settings(model: Model) -> Settings:
         What comes on top in ``config.json``.
 
     Example:
-        >>> more_settings(CausalLM(replace(LLAMA.base, d_model=8, n_heads=2, n_layers=1)))
+        >>> more_settings(
+        ...     CausalLM(replace(LLAMA.base, d_model=8, n_heads=2, n_layers=1))
+        ... )
         {'rope_scaling': None}
     """
     return rope_settings(model.config)
@@ -129,7 +133,9 @@ def like_llama(
         The family.
 
     Example:
-        >>> like_llama("Ours", "ours", "OursForCausalLM", LLAMA.base).architectures.keys()
+        >>> like_llama(
+        ...     "Ours", "ours", "OursForCausalLM", LLAMA.base
+        ... ).architectures.keys()
         dict_keys(['OursForCausalLM'])
     """
     for key in ("settings", "tensors", "must_be"):

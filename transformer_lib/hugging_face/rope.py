@@ -32,7 +32,12 @@ def one_rope_spelling(settings: Settings) -> Settings:
         ValueError: if two places contradict each other, or a scaling is not known.
 
     Example:
-        >>> new = {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}}
+        >>> new = {
+        ...     "rope_parameters": {
+        ...         "rope_type": "default",
+        ...         "rope_theta": 500_000.0,
+        ...     }
+        ... }
         >>> one_rope_spelling(new)["rope_theta"]
         500000.0
     """
@@ -81,7 +86,9 @@ def rope_scaling(settings: Settings) -> RopeScaling | None:
         Our description; ``None`` if it is not scaled.
 
     Example:
-        >>> rope_scaling({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}).factor
+        >>> rope_scaling(
+        ...     {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+        ... ).factor
         8.0
     """
     rope = settings.get("rope_scaling")

@@ -79,7 +79,9 @@ def find_family(settings: Settings) -> tuple[Family, str]:
         ValueError: if one of them is not known.
 
     Example:
-        >>> family, _ = find_family({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
+        >>> family, _ = find_family(
+        ...     {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+        ... )
         >>> family.name
         'GPT-2'
     """
@@ -105,7 +107,9 @@ def read_config(family: Family, settings: Settings) -> TransformerConfig:
         ValueError: if a setting has no counterpart, or two of them contradict each other.
 
     Example:
-        >>> read_config(FAMILIES["gpt2"], {"n_embd": 24, "n_head": 4, "n_inner": None}).ffn_width
+        >>> read_config(
+        ...     FAMILIES["gpt2"], {"n_embd": 24, "n_head": 4, "n_inner": None}
+        ... ).ffn_width
         96
     """
     _check_keys(family, settings)
@@ -157,7 +161,11 @@ def architecture_of(model: nn.Module) -> str:
         ValueError: if there is none.
 
     Example:
-        >>> architecture_of(CausalLM(replace(FAMILIES["gpt2"].base, d_model=12, n_layers=1)))
+        >>> architecture_of(
+        ...     CausalLM(
+        ...         replace(FAMILIES["gpt2"].base, d_model=12, n_layers=1)
+        ...     )
+        ... )
         'GPT2LMHeadModel'
     """
     kind = type(model).__name__
@@ -184,7 +192,9 @@ def write_settings(model: Model) -> Settings:
         ValueError: if no family has such a model, or if a choice or a part would be lost.
 
     Example:
-        >>> model = CausalLM(replace(FAMILIES["gpt2"].base, d_model=12, n_layers=1))
+        >>> model = CausalLM(
+        ...     replace(FAMILIES["gpt2"].base, d_model=12, n_layers=1)
+        ... )
         >>> write_settings(model)["n_embd"]
         12
     """

@@ -23,7 +23,11 @@ def read_field(part: Part, name: str, kind: type[Value], default: Value | None =
         ValueError: if it is missing or of another type.
 
     Example:
-        >>> read_field({"type": "Digits", "individual_digits": 1}, "individual_digits", bool)
+        >>> read_field(
+        ...     {"type": "Digits", "individual_digits": 1},
+        ...     "individual_digits",
+        ...     bool,
+        ... )
         Traceback (most recent call last):
         ValueError: Digits has individual_digits=1; expected a bool
     """

@@ -53,10 +53,16 @@ class PretrainedTokenizer:
         chat_template: the template, or ``None``.
 
     Example:
-        >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+        >>> model = {
+        ...     "type": "BPE",
+        ...     "vocab": {"a": 0, "b": 1, "ab": 2},
+        ...     "merges": [["a", "b"]],
+        ... }
         >>> end = {"id": 3, "content": "</s>", "special": True}
         >>> names = {"eos_token": "</s>"}
-        >>> tokenizer = PretrainedTokenizer({"model": model, "added_tokens": [end]}, names)
+        >>> tokenizer = PretrainedTokenizer(
+        ...     {"model": model, "added_tokens": [end]}, names
+        ... )
         >>> tokenizer.encode("abba</s>"), tokenizer.eos_ids
         ([2, 1, 0, 3], (3,))
     """
@@ -202,8 +208,13 @@ class PretrainedTokenizer:
             ValueError: if one of the 256 bytes has no rank.
 
         Example:
-            >>> ranks = {bytes([n]): n for n in range(256)} | {b"lo": 256, b"low": 257}
-            >>> tokenizer = PretrainedTokenizer.from_ranks(ranks, r"\p{L}+|\P{L}+", {"<end>": 300})
+            >>> ranks = {bytes([n]): n for n in range(256)} | {
+            ...     b"lo": 256,
+            ...     b"low": 257,
+            ... }
+            >>> tokenizer = PretrainedTokenizer.from_ranks(
+            ...     ranks, r"\p{L}+|\P{L}+", {"<end>": 300}
+            ... )
             >>> tokenizer.encode("low, slow<end>")
             [257, 44, 32, 115, 257, 300]
         """

@@ -29,7 +29,9 @@ class MergeModel:
         whole_first: whether a word that is a token is taken as it is, whatever the merges make.
 
     Example:
-        >>> model = MergeModel({"l": 0, "o": 1, "w": 2, "lo": 3}, {(0, 1): 0}, [3])
+        >>> model = MergeModel(
+        ...     {"l": 0, "o": 1, "w": 2, "lo": 3}, {(0, 1): 0}, [3]
+        ... )
         >>> model.encode(["low"])
         [3, 2]
     """

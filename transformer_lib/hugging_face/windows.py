@@ -19,7 +19,9 @@ def read_pattern(settings: Settings) -> str:
         ValueError: if there is another kind of layer.
 
     Example:
-        >>> read_pattern({"layer_types": ["sliding_attention", "full_attention"] * 13})
+        >>> read_pattern(
+        ...     {"layer_types": ["sliding_attention", "full_attention"] * 13}
+        ... )
         'LG'
     """
     types = settings.get("layer_types")
@@ -45,7 +47,9 @@ def layer_types(config: TransformerConfig) -> list[str]:
         What ``layer_types`` must say.
 
     Example:
-        >>> layer_types(TransformerConfig(n_layers=3, window=8, window_pattern="LG"))
+        >>> layer_types(
+        ...     TransformerConfig(n_layers=3, window=8, window_pattern="LG")
+        ... )
         ['sliding_attention', 'full_attention', 'sliding_attention']
     """
     kinds = ("full_attention", "sliding_attention")

@@ -37,7 +37,9 @@ def declared_letters(annotation: object, x: Tensor) -> Letters:
     Example:
         >>> import torch
         >>> from jaxtyping import Float
-        >>> declared_letters(Float[Tensor, "B T 3"] | None, torch.zeros(2, 5, 3))
+        >>> declared_letters(
+        ...     Float[Tensor, "B T 3"] | None, torch.zeros(2, 5, 3)
+        ... )
         ('B', 'T', '3')
     """
     kinds = (annotation, *get_args(annotation))

@@ -42,7 +42,13 @@ class Step:
     Example:
         >>> from transformer_lib.tracing import trace
         >>> step = trace(nn.Linear(3, 4), torch.zeros(2, 3)).steps[0]
-        >>> step.what, step.output_sizes, step.parameters, step.flops, step.bytes
+        >>> (
+        ...     step.what,
+        ...     step.output_sizes,
+        ...     step.parameters,
+        ...     step.flops,
+        ...     step.bytes,
+        ... )
         ('linear', (2, 4), 16, 48, 32)
     """
 

@@ -111,7 +111,10 @@ def hidden_states(
     Example:
         >>> from transformer_lib.config import TransformerConfig
         >>> from transformer_lib.blocks import Stack
-        >>> stack = Stack(TransformerConfig(d_model=8, n_heads=2, n_layers=2), causal=True)
+        >>> stack = Stack(
+        ...     TransformerConfig(d_model=8, n_heads=2, n_layers=2),
+        ...     causal=True,
+        ... )
         >>> list(hidden_states(stack, torch.zeros(1, 3, 8)))
         ['input', 'blocks.0', 'blocks.1']
     """

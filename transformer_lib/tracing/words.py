@@ -166,7 +166,9 @@ def words_for(caller: nn.Module, called: str) -> Words:
         where every head has keys and values of its own.
 
     Example:
-        >>> words_for(MultiHeadAttention(8, n_heads=4, n_kv_heads=2), "key").ends
+        >>> words_for(
+        ...     MultiHeadAttention(8, n_heads=4, n_kv_heads=2), "key"
+        ... ).ends
         'G*K'
         >>> words_for(MultiHeadAttention(8, n_heads=4), "key").ends
         'H*K'
