@@ -1,21 +1,23 @@
-"""What does the scale of the scores do to training? One decoder, five scales, six learning rates.
+"""What does the scale of the scores do to training? One decoder, six scales, six learning rates.
 
     python -m experiments.scores
 
 A small decoder learns Shakespeare's letters. The number of its heads and their width are chosen
 apart from each other. Scores are divided by the root of the width, by the width itself, or by
-nothing; or by nothing while the first queries are made as much smaller (T5's way); or by the root
-while the first queries are made as much larger. Queries and keys start with variance 1 or, as in
-GPT-2, with matrices of standard deviation 0.02. Every arm is trained with all learning rates, so
-that each can be judged at its own best. Everything else is the same in all runs; each has a process
-of its own.
+nothing; or by nothing while the first queries are made as much smaller (T5's way). Two more arms
+change only where scores start, or only how far a step moves them. Queries and keys start with
+variance 1 or, as in GPT-2, with matrices of standard deviation 0.02. Every arm is trained with all
+learning rates, so that each can be judged at its own best. Everything else is the same in all runs;
+each has a process of its own. Runs that stand in the table already are not made again.
 """
 
+import csv
 import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from experiments.common import (
     mean_of,
     read_options,
     rounded_row,
+    rows_where,
     side_by_side,
     small_config,
     texts,
@@ -40,7 +43,16 @@ from transformer_lib.tracing import attention_maps
 from transformer_lib.training import evaluate, train
 
 CHAPTER = "04c_scale_in_training"
-SCALES = ("root", "width", "none", "folded", "loud")
+# What scores, first queries and first keys are multiplied by: powers of d_head. A score starts with
+# the product of all three; a step of the queries moves it by the scale times the size of the keys.
+SCALES: dict[str, tuple[float, float, float]] = {
+    "root": (-0.5, 0, 0),
+    "width": (-1, 0, 0),
+    "none": (0, 0, 0),
+    "folded": (0, -0.5, 0),  # queries move scores as far as in "none", keys as in "root"
+    "start": (-1, 0.5, 0.5),  # starts as "none", moves as "root"
+    "steps": (0.5, -0.5, -0.5),  # starts as "root", moves as "none"
+}
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 Arm = tuple[int, int, str, str]  # number of heads, width of a head, scale, start
 ABOUT = {
@@ -51,10 +63,12 @@ ABOUT = {
         width of a head changes alone (at 4 heads) or the number alone (at a width of 16 and of
         256). `scale` is what the scores are multiplied by: `root` 1/sqrt(d_head), `width`
         1/d_head, `none` 1; `folded` is 1 too, but the first queries are divided by
-        sqrt(d_head); `loud` is 1/sqrt(d_head), but the first queries are multiplied by
-        sqrt(d_head). `start` is how the matrices of queries and keys are drawn: `unit` with
-        standard deviation 1/sqrt(D), `small` with 0.02; all other matrices as in GPT-2. AdamW
-        with six learning rates (`rate`) for every arm; the value under Recipe is one of them.""",
+        sqrt(d_head). `start` starts with the scores of `none`, and a step of Adam moves them as
+        far as in `root`: 1/d_head, first queries and keys times sqrt(d_head). `steps` is the
+        opposite: sqrt(d_head), first queries and keys divided by sqrt(d_head). `start` is how
+        the matrices of queries and keys are drawn: `unit` with standard deviation 1/sqrt(D),
+        `small` with 0.02; all other matrices as in GPT-2. AdamW with six learning rates
+        (`rate`) for every arm; the value under Recipe is one of them.""",
     "How to read the table": """`loss` is that of new text after the training (`nan`: it
         diverged); `spread` the standard deviation of the scaled scores within a row, `entropy`
         that of the rows of weights as a part of the largest possible (1: even weights, 0: all
@@ -64,7 +78,8 @@ ABOUT = {
     "Intended use": "Teaching: what dividing by the root of d_head is good for, and when.",
     "Limits": """One size, one task, a short training, one optimizer. Larger and deeper models
         may need the scale more or less than this one. 4 heads of 16 have fewer parameters and 4
-        of 256 have more than the others: compare scales within a shape.""",
+        of 256 have more than the others: compare scales within a shape. `seconds` are those of
+        the last call, which made only the runs that were missing.""",
 }
 
 
@@ -76,7 +91,8 @@ def all_arms() -> list[Arm]:
         for shape, scale in product(((4, 256), (4, 16), *shared), ("root", "none"))
     ]
     arms += [
-        (*shape, scale, "unit") for shape, scale in product(shared, ("width", "folded", "loud"))
+        (*shape, scale, "unit")
+        for shape, scale in product(shared, ("width", "folded", "start", "steps"))
     ]
     return arms + [(1, 256, scale, "small") for scale in SCALES]
 
@@ -99,16 +115,12 @@ def build(arm: Arm, d_model: int, length: int, vocab: int) -> CausalLM:
     config = small_config(**sizes, position="rope", scale_embeddings=False, init="gpt2")
     heads = Parts(attention=lambda _: MultiHeadAttention(d_model, n_heads, d_head=d_head))
     model = CausalLM(config, parts=heads)
+    power, of_queries, of_keys = SCALES[scale]
     for part in attentions(model):
-        if start == "unit":
-            for matrix in (part.query.weight, part.key.weight):
-                matrix.data *= 1 / (0.02 * math.sqrt(d_model))
-        if scale == "folded":
-            part.query.weight.data /= math.sqrt(d_head)
-        elif scale == "loud":
-            part.query.weight.data *= math.sqrt(d_head)
-        root = 1 / math.sqrt(d_head)
-        part.scale = {"root": root, "loud": root, "width": 1 / d_head}.get(scale, 1.0)
+        unit = 1 / (0.02 * math.sqrt(d_model)) if start == "unit" else 1.0
+        part.query.weight.data *= unit * d_head**of_queries
+        part.key.weight.data *= unit * d_head**of_keys
+        part.scale = d_head**power
     return model
 
 
@@ -190,9 +202,7 @@ def run_one(
     found: Row = {"loss": loss}
     for when, (spread, entropy) in {"start": before, "end": after}.items():
         found |= {f"spread_{when}": spread, f"entropy_{when}": entropy}
-    run: Row = dict(zip(("n_heads", "d_head", "scale", "start"), arm, strict=True))
-    run |= {"rate": recipe.learning_rate, "seed": recipe.seed}
-    return run | rounded_row(found | gradients)
+    return run_of(arm, recipe.learning_rate, recipe.seed) | rounded_row(found | gradients)
 
 
 def best(rows: Sequence[Row], arm: Arm) -> float:
@@ -200,6 +210,25 @@ def best(rows: Sequence[Row], arm: Arm) -> float:
     names = dict(zip(("n_heads", "d_head", "scale", "start"), arm, strict=True))
     means = [mean_of(rows, "loss", **names, rate=rate) for rate in {row["rate"] for row in rows}]
     return min(mean for mean in means if not math.isnan(mean))
+
+
+def run_of(arm: Arm, rate: float, seed: int) -> Row:
+    """Return the columns that tell a run from all others."""
+    names = dict(zip(("n_heads", "d_head", "scale", "start"), arm, strict=True))
+    return {**names, "rate": rate, "seed": seed}
+
+
+def known_runs(folder: Path) -> list[Row]:
+    """Read the runs that the table of a folder has already."""
+    path = folder / "results.csv"
+    if not path.is_file():
+        return []
+    words, counts = {"scale", "start"}, {"n_heads", "d_head", "seed"}
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            {k: v if k in words else int(v) if k in counts else float(v) for k, v in row.items()}
+            for row in csv.DictReader(file)
+        ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -211,11 +240,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arms, rates = options.pick((all_arms(), RATES), (few, RATES[2:3]))
     d_model, length, seeds = options.pick(256, 16), options.pick(64, 8), options.seeds(3)
     rest = (d_model, length, options.pick(None, 2_000), options.device)
+    known, runs = known_runs(options.folder), list(product(arms, rates, seeds))
     plan = [
         (arm, replace(recipe, seed=seed, learning_rate=rate), *rest)
-        for arm, rate, seed in product(arms, rates, seeds)
+        for arm, rate, seed in runs
+        if not rows_where(known, **run_of(arm, rate, seed))
     ]
-    rows = side_by_side(run_one, plan, options)
+    made = known + side_by_side(run_one, plan, options)
+    rows = [rows_where(made, **run_of(*run))[0] for run in runs]
     write_results(
         options, "shakespeare.txt", ABOUT,
         {f"best_loss_{n}x{width}_{scale}_{start}": best(rows, (n, width, scale, start))

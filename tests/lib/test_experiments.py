@@ -305,13 +305,38 @@ def test_a_folded_scale_starts_with_the_function_of_the_root():
     ids = torch.arange(16).view(2, 8)
     answers = {scale: model(ids) for scale, model in models.items()}
     torch.testing.assert_close(answers["folded"], answers["root"])
-    torch.testing.assert_close(answers["loud"], answers["none"])
+    torch.testing.assert_close(answers["steps"], answers["root"])
+    torch.testing.assert_close(answers["start"], answers["none"])
     assert not torch.allclose(answers["none"], answers["root"], atol=1e-4)
     (spread, entropy), (more, less) = (
         scores.spread_and_entropy(models[scale], ids) for scale in ("root", "none")
     )
     assert more == pytest.approx(4 * spread, rel=0.02)  # the second block reads the first
     assert less < entropy < 1
+
+
+def test_start_moves_scores_as_the_root_does_and_steps_as_far_as_none_does():
+    sizes = {"d_model": 32, "length": 8, "vocab": 20}
+    x, step = torch.randn(5, 32), 1e-3
+    moves = {}
+    for scale in scores.SCALES:
+        torch.manual_seed(0)
+        part = scores.attentions(scores.build((1, 16, scale, "unit"), **sizes))[0]
+        q, k = part.query(x), part.key(x)
+        of_queries = part.scale * torch.full_like(q, step) @ k.T  # every entry moves by one step
+        of_keys = part.scale * q @ torch.full_like(k, step).T
+        moves[scale] = of_queries.norm().item(), of_keys.norm().item()
+    assert moves["start"] == pytest.approx(moves["root"], rel=1e-4)
+    assert moves["steps"] == pytest.approx(moves["none"], rel=1e-4)
+    assert moves["folded"] == pytest.approx((moves["none"][0], moves["root"][1]), rel=1e-4)
+
+
+def test_runs_that_are_there_are_not_made_again(results, monkeypatch):
+    folder = results(scores)
+    before = (folder / "results.csv").read_text()
+    monkeypatch.setattr(scores, "run_one", None)  # calling it would fail
+    scores.main(["--tiny", "--out", str(folder), "--device", "cpu"])
+    assert (folder / "results.csv").read_text() == before
 
 
 def test_fillers_are_others_with_two_alphabets_and_the_same_with_one():
