@@ -28,7 +28,9 @@ SITE_CODE = [
     *(ROOT / "tools" / name for name in ("__init__.py", "install.py", "live.py", "site.py")),
     ROOT / "transformer_book" / "live" / "one_byte.py",
 ]
-OURS_WITHOUT_TORCH = {"transformer_book.live.one_byte", "transformer_lib.files"}
+OURS_WITHOUT_TORCH = {
+    *("transformer_book.live.one_byte", "transformer_book.paths", "transformer_lib.files"),
+}
 
 
 def said(text: str) -> list[str]:
@@ -104,6 +106,17 @@ def unlisted(packages: set[str]) -> set[str]:
 @pytest.mark.parametrize("path", SITE_CODE, ids=lambda path: path.stem)
 def test_the_sites_code_imports_only_what_is_listed(path: Path) -> None:
     assert not unlisted(imported(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("module", sorted(OURS_WITHOUT_TORCH))
+def test_what_the_site_imports_of_ours_needs_nothing_heavy(module: str) -> None:
+    program = f"""
+import importlib, sys
+for name in {sorted(HEAVY)}:
+    sys.modules[name] = None  # importing it fails
+importlib.import_module({module!r})
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_everything_listed_is_used() -> None:
