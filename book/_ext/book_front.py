@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -214,13 +215,22 @@ class Drawing(NamedTuple):
 def drawings(page: str) -> list[Drawing]:
     """Read the figures of a page, in order."""
     cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    outputs = [(cell, o.get("data", {})) for cell in cells for o in cell.get("outputs", [])]
     found = []
-    for data in (data for data in outputs if "image/svg+xml" in data):
-        svg, summary = "".join(data["image/svg+xml"]), "".join(data["text/plain"])
+    for cell, data in ((cell, data) for cell, data in outputs if "image/svg+xml" in data):
+        svg, words = "".join(data["image/svg+xml"]), "".join(data["text/plain"])
         title = html.unescape(re.search(r"<title[^>]*>(.*?)</title>", svg, re.DOTALL)[1])  # type: ignore[index]
-        found.append(Drawing(f"{page}-{len(found) + 1}.svg", title, summary, svg))
+        caption = cell["metadata"].get("mystnb", {}).get("figure", {}).get("caption", "")
+        found.append(
+            Drawing(f"{page}-{len(found) + 1}.svg", title, _short(title, caption or words), svg)
+        )
     return found
+
+
+def _short(title: str, words: str) -> str:
+    """What a figure shows in a line or two: its caption without marks, or how its numbers begin."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[*`$]", r"\1", words).removeprefix(f"{title}:")
+    return textwrap.shorten(plain, 240, placeholder=" …")
 
 
 class FigureList(SphinxDirective):
