@@ -325,12 +325,11 @@ def heads_in_colour(*, n_tokens: int, d_model: int, n_heads: int) -> Picture:
     table = f"{n_heads} of {n_tokens}×{n_tokens}"
     plain = [[-1] * n_heads] * n_tokens
     cut = [list(range(n_heads))] * n_tokens
-    squares = [list(range(n_heads))]
     stages = [  # what happens, what comes out, its shape, how it looks, the gap between heads
         [("", "tokens", whole, plain, 0.0), ("project", "Q, K and V", f"{whole} each", cut, 0.0)],
         [
             ("split, transpose", "each head", part, cut, 5.0),
-            ("attend", "weights", table, squares, 5.0),
+            ("attend", "weights", table, cut, 5.0),
         ],
         [
             ("times V", "found", part, cut, 5.0),
@@ -345,7 +344,7 @@ def heads_in_colour(*, n_tokens: int, d_model: int, n_heads: int) -> Picture:
             canvas.text(x + 62, y + 44, does, size=12.5, bold=True, color=MUTED)
             if does:
                 canvas.arrow((x + 8, y + 56), (x + 116, y + 56))
-            width = _blocks(canvas, x + 124, y, blocks, gap)
+            width = _blocks(canvas, x + 124, y, blocks, gap, n_tokens if shape == table else 1)
             canvas.text(x + 124 + width / 2, y - 8, f"{name}: {shape}", bold=True)
             x += 124 + 8 * (BLOCK[0] + 5) + 20
         y += n_tokens * BLOCK[1] + 46
@@ -397,19 +396,26 @@ def split_right_and_wrong(*, n_tokens: int, n_heads: int) -> Picture:
     return canvas.picture(title, f"{title}: " + "; ".join(said) + ".")
 
 
-def _blocks(canvas: Canvas, x: float, y: float, rows: Sequence[Sequence[int]], gap: float) -> float:
-    """Draw rows of numbered blocks, a colour for each number, and return how wide they are."""
+def _blocks(
+    canvas: Canvas, x: float, y: float, rows: Sequence[Sequence[int]], gap: float, n_cells: int = 1
+) -> float:
+    """Draw rows of blocks, a colour for each number, and return how wide they are.
+
+    A block of one cell shows its number; one of several is cut into them.
+    """
     roles = [ROLES[role] for role in ("query", "key", "value", "weight")]
     wide, high = BLOCK
+    thin = wide / n_cells
     for i, row in enumerate(rows):
         for j, head in enumerate(row):
             stroke, fill = roles[head % 4] if head >= 0 else (MUTED, PANEL)
             left, top = x + j * (wide + gap), y + i * high
-            canvas.elements.append(
-                f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" fill="{fill}" '
-                f'stroke="{stroke}" stroke-width="0.9"/>'
-            )
-            if head >= 0:
+            canvas.elements += [
+                f'<rect x="{left + thin * cell:.2f}" y="{top}" width="{thin:.2f}" height="{high}" '
+                f'fill="{fill}" stroke="{stroke}" stroke-width="{0.9 if n_cells == 1 else 0.4}"/>'
+                for cell in range(n_cells)
+            ]
+            if head >= 0 and n_cells == 1:
                 canvas.text(left + wide / 2, top + 12, str(head), size=11, color=stroke)
     width = len(rows[0]) * (wide + gap) - gap
     canvas.width = max(canvas.width, x + width)
