@@ -181,8 +181,12 @@ def test_damage_is_noticed(name):
 
 
 def test_what_readers_are_told_to_see():
-    tries = engine(NAME).definition(NAME)["tries"]
-    window, late, axis = (START | one["set"] for one in tries)
+    definition = engine(NAME).definition(NAME)
+    start = {name: one["start"] for name, one in definition["state"].items()}
+    assert start == BARE | {"window": 3, "layers": 1}  # the page asks for more layers, nothing else
+    tries = definition["tries"]
+    window, late, axis = (start | one["set"] for one in tries)
+    assert tries[0]["set"] == {"layers": 3}
 
     found = values(**window)
     assert (sum(found["mask"][7]), found["counts"][7]) == (3, 7)

@@ -154,14 +154,14 @@ Live.define({
   heights: [995, 1768],
   state: {
     causal: { kind: "toggle", label: "causal", start: true },
-    window: { kind: "number", label: "window (0: off)", min: 0, max: N, step: 1, start: 0 },
+    window: { kind: "number", label: "window (0: off)", min: 0, max: N, step: 1, start: 3 },
     prefix: { kind: "number", label: "prefix (if causal)", min: 0, max: N, step: 1, start: 0 },
     padding: {
-      kind: "choice", label: "padding", start: "end",
+      kind: "choice", label: "padding", start: "none",
       of: { none: "none", end: "at the end", start: "at the start" },
     },
     pads: { kind: "number", label: "padding tokens", min: 1, max: 6, step: 1, start: 2 },
-    layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 2 },
+    layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },
     mistake: {
       kind: "choice", label: "mistake", start: "none",
       of: {
@@ -175,16 +175,17 @@ Live.define({
   say,
   tries: [
     {
-      do: "Put three layers on a window of 3", set: { padding: "none", window: 3, layers: 3 },
+      do: "Put three layers on a window of 3", set: { layers: 3 },
       see: "Position 7 sees 3 positions and hears of 7: each layer reaches 2 further. A window is no wall.",
     },
     {
-      do: "Mask after the softmax", set: { mistake: "late", layers: 1 },
+      do: "Mask after the softmax", set: { mistake: "late" },
       see: "The mask is right and every forbidden weight is 0. But no row sums to 1, and after one layer " +
         "all hear of all: the future stood in the denominator.",
     },
     {
-      do: "Hide padding on the wrong axis, in an encoder", set: { causal: false, mistake: "queries" },
+      do: "Hide padding on the wrong axis, in an encoder",
+      set: { causal: false, window: 0, padding: "end", mistake: "queries" },
       see: "The rows of padding have no key, which helps nobody. " +
         "Real tokens give padding up to 0.4 of their weight.",
     },
