@@ -122,8 +122,9 @@ def read_page(name: str, words: str, before: Mapping[str, Page]) -> Page:
         >>> title = "# 9 · Norms"
         >>> words = "*35 minutes to read. You need: [page 8](08_ffn.ipynb).*"
         >>> before = {"08_ffn": Page("08_ffn", "The network", 35, ())}
-        >>> read_page("09_norms", title + chr(10) + words, before)
-        Page(name='09_norms', title='Norms', minutes=35, needs=('08_ffn',), exercises=())
+        >>> page = read_page("09_norms", title + chr(10) + words, before)
+        >>> page.title, page.minutes, page.needs
+        ('Norms', 35, ('08_ffn',))
     """
     minutes = _MINUTES.search(words)
     if minutes is None:

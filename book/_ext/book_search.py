@@ -141,7 +141,8 @@ def also(definition: str) -> list[str]:
     ... )
     ['arg max', 'greedy search', 'do_sample=False']
     """
-    said = definition.partition("Also: ")[2].partition(". ")[0].rstrip(".")
+    # What follows, a link to the place that teaches the term, is a paragraph of its own.
+    said = " ".join(definition.split()).partition("Also: ")[2].partition(". ")[0].rstrip(".")
     names = re.split(r"[,;]", re.sub(r"\([^)]*\)|[`$]", "", said))
     short = [re.split(r" for ", name.strip())[0].strip() for name in names]
     return [name for name in short if len(name) > 1]

@@ -197,7 +197,7 @@ def _turned(cells: str) -> Tensor:
 
 def _weights(mask: Tensor) -> Tensor:
     """The weights for the fixed scores, ``(T, S)``: with unit keys, queries are scores."""
-    scores = torch.from_numpy(normals(SEED, N * N)).view(N, N)
+    scores = torch.tensor(normals(SEED, N * N)).view(N, N)
     unit = torch.eye(N, dtype=torch.float64)
     return attention.attention(scores, unit, unit, mask, scale=1.0)[1]
 
