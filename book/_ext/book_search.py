@@ -20,6 +20,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
+from book_glossary import homes
 from book_order import about, part_of
 from book_terms import plain
 
@@ -183,7 +184,9 @@ class Noted:
         """Write the index, pages in the order of the book."""
         if error is None and app.builder.format == "html":
             pages = [self._page(app.env, document) for document in app.env.collect_relations()]
-            index = {"names": self.names + SPELLINGS, "pages": pages}
+            # A term's first name has a home, the place that teaches it.
+            home_of = [homes().get(names[0], "") for names in self.names]
+            index = {"names": self.names + SPELLINGS, "homes": home_of, "pages": pages}
             text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
             path = Path(app.outdir) / INDEX
             path.write_text(f"const BOOK_INDEX = {text};\n", encoding="utf-8")

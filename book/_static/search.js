@@ -20,6 +20,7 @@ const BookSearch = (() => {
   const COMMON = 0.6; // a section that many pages have, such as "What breaks", or an exercise
   const ON_PAGE = 3;
   const NEAR = 1; // the units of a query side by side, as they were typed
+  const AT_HOME = 3; // a term in the place that teaches it
   const ENOUGH = 0.6; // of a query's rarity; a section with less does not answer it
   const SECTIONS = 3; // shown of a page
   const AROUND = 110; // characters before and after what was found
@@ -59,9 +60,13 @@ const BookSearch = (() => {
   /* Make the index ready: each text as one line of stems, each name with all names of its thing. */
   function prepare(index) {
     const names = new Map();
-    for (const group of index.names)
-      for (const name of group)
+    const homes = new Map();
+    index.names.forEach((group, i) => {
+      for (const name of group) {
         names.set(compact(name), [...(names.get(compact(name)) ?? []), ...group]);
+        if (index.homes?.[i]) homes.set(compact(name), index.homes[i]);
+      }
+    });
     const pages = index.pages.map(([address, title, weight, part, rows], order) => {
       const sections = rows.map(([anchor, heading, text, bold, code]) => ({
         ...{ anchor, heading, text },
@@ -76,7 +81,7 @@ const BookSearch = (() => {
     for (const section of sections)
       section.weight =
         often.get(section.heading) > 4 || section.heading.startsWith("Exercise ") ? COMMON : 1;
-    return { names, pages, sections };
+    return { names, homes, pages, sections };
   }
 
   /* What a title names: "5 · Masks: who may look at whom" is about masks. */
@@ -93,7 +98,7 @@ const BookSearch = (() => {
       while (end > start + 1 && !ready.names.has(compact(words.slice(start, end).join(" ")))) end--;
       const phrase = words.slice(start, end).join(" ");
       const known = ready.names.get(compact(phrase)) ?? [];
-      units.push(unit(ready, [phrase, ...known]));
+      units.push({ ...unit(ready, [phrase, ...known]), home: ready.homes.get(compact(phrase)) });
       start = end;
     }
     return units;
@@ -118,6 +123,13 @@ const BookSearch = (() => {
     return SINGLY * Math.max(...shares);
   }
 
+  /* Whether a section is the place that teaches a term; a place without a section is a whole page. */
+  function isHome(page, section, home) {
+    const [name, anchor] = (home ?? "").split("#");
+    if (!name || !page.address.endsWith(`/${name}.html`)) return false;
+    return !anchor || section.anchor === anchor;
+  }
+
   /* How a page as a whole answers: for each unit, its title and how often it says it. */
   function pageScores(page, units) {
     return units.map((unit) => {
@@ -136,7 +148,8 @@ const BookSearch = (() => {
         IN_HEADING * share(section.head, unit) +
         (count(section.bold, unit.phrases) ? IN_BOLD : 0) +
         (IN_TEXT * often) / (often + 1 + section.body.length / 2000) +
-        (count(section.code, unit.phrases) ? IN_CODE : 0);
+        (count(section.code, unit.phrases) ? IN_CODE : 0) +
+        (isHome(page, section, unit.home) ? AT_HOME : 0);
       score += unit.rarity * (place + ofPage[i]);
       rarity += unit.rarity;
       if (has(section, unit.phrases) || count(page.head, unit.phrases)) covered += unit.rarity;

@@ -34,7 +34,7 @@ TEACHES = {
     "dropout": "10c_dropout",
     "encoder": "11_encoder",
     "decoder": "12_decoder",
-    "padding": "05_masks",
+    "padding": "02_tokens#from-ids-to-a-batch",
     # other spellings, other names, a part of a word
     "prenorm": "09b_before_or_after",
     "kv cache": "16b_cache",
@@ -56,7 +56,7 @@ TEACHES = {
     "induction head": "20_learned#an-algorithm-in-two-heads",
     "speculative decoding": "16b_cache#guessing-ahead",
     "gradient clipping": "14_training#clipping",
-    "LSTM": "01_recurrence",
+    "LSTM": "01c_gates#gates",
     "BERT": "15_families",
     "Vision Transformer": "18b_beyond_text",
 }

@@ -121,6 +121,8 @@ def _take_opening(article: Tag) -> str:
     for part in article.select(".hero, .specimen"):
         for actions in part.select(".actions"):
             actions.decompose()
+        for link in part.select("a"):
+            link.unwrap()  # a title page leads nowhere
         taken += str(part.extract())
     for plan in article.select("ul.chapter-plan"):
         section = plan.find_parent("section")

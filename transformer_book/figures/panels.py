@@ -247,10 +247,8 @@ def sorted_ranges(
         ValueError: if there is no panel, or a panel has no series or series of different lengths.
 
     Example:
-        >>> heads = {"zero": [(1.0, 0.5, 1.5), (4.0, 3.0, 5.0)]}
-        >>> picture = sorted_ranges(
-        ...     {"m": heads}, title="Heads", x_label="head", y_label="rise"
-        ... )
+        >>> heads = {"m": {"zero": [(1.0, 0.5, 1.5), (4.0, 3.0, 5.0)]}}
+        >>> picture = sorted_ranges(heads, title="T", x_label="x", y_label="y")
         >>> picture.summary.partition("on. ")[2]
         'm, zero: 4.0 down to 1.0; 2 of 2 intervals above 0.'
     """
@@ -268,11 +266,9 @@ def sorted_ranges(
                 ends = np.clip([middle - low, high - middle], 0, None)
                 places = np.arange(len(order)) + 0.35 * number
                 axis.errorbar(places, middle, ends, **styles[name], markersize=3, elinewidth=1)
-                span = (
-                    f"{written(middle.max(), decimals)} down to {written(middle.min(), decimals)}"
-                )
+                most, least = (written(end, decimals) for end in (middle.max(), middle.min()))
                 above = f"{int((low > 0).sum())} of {len(order)} intervals above 0"
-                sentences.append(f"{panel}, {name}: {span}; {above}.")
+                sentences.append(f"{panel}, {name}: {most} down to {least}; {above}.")
             axis.axhline(0, color=MUTED, linewidth=0.8)
             axis.set_yscale("symlog", linthresh=linear)
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -280,9 +276,8 @@ def sorted_ranges(
             axis.set_title(panel, fontsize=11)
         if len(styles) > 1:
             _legend_below(figure, axes[0], styles)
-        return picture_of(
-            figure, title, f"{title}: {y_label}, from the largest on. " + " ".join(sentences)
-        )
+        summary = f"{title}: {y_label}, from the largest on. " + " ".join(sentences)
+        return picture_of(figure, title, summary)
 
 
 def histograms(
@@ -339,9 +334,8 @@ def histograms(
             sentences.append(
                 f"{name}: {found.size} values, mean {mean}, standard deviation {spread}."
             )
-        axis.set(xlabel=x_label, ylabel="share")
+        axis.set(xlabel=x_label, ylabel="share", ylim=(0, None))
         axis.set_title(title, pad=10)
-        axis.set_ylim(bottom=0)
         if len(samples) > 1:
             axis.legend()
         drawn = f"{title}: shares of {x_label} in {n_bins} bins from {low:g} to {high:g}. "
