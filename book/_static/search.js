@@ -8,7 +8,7 @@ const BookSearch = (() => {
   const EMPTY = new Set(
     (
       "a an and are as at be by can do does for from how i if in is it of on or so that the this " +
-      "to use was we what when where which who why with you"
+      "to use versus vs was we what when where which who why with you"
     ).split(" "),
   );
   const IN_TITLE = 4;

@@ -39,6 +39,7 @@ TEACHES = {
     "prenorm": "09b_before_or_after",
     "kv cache": "16b_cache",
     "square root": "04_scaling",
+    "transformer vs rnn": "01_recurrence",
     "gelu": "08_feedforward",
     "normalization": "09_norms",
     "LayerNorm": "09_norms",
