@@ -74,20 +74,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (--help says more)\n")
 
 
-class _Version(argparse.Action):
-    """Prints the version, and looks it up only if asked to: a clone may not be installed."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        try:
-            print(f"transformer_lib {transformer_lib.__version__}")
-        except ImportError:
-            parser.error("--version: this clone is not installed; `pip install .` does it")
-        parser.exit()
-
-
 def _make_parser() -> _Parser:
     parser = _Parser("python -m transformer_lib", description=__doc__, formatter_class=_Help)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    version = f"transformer_lib {transformer_lib.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for name, (module, add_options) in COMMANDS.items():
         text = (getdoc(add_options) or "").split("\n\nArgs:")[0]

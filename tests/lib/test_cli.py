@@ -13,7 +13,6 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 import tokenizers
@@ -605,13 +604,6 @@ class TestHelp:
         )  # fmt: skip
         assert ran.stdout.splitlines()[-1] == str([0, 0, 2, 2, *[0] * len(COMMANDS)])
         assert f"transformer_lib {transformer_lib.__version__}\n" in ran.stdout
-
-    def test_a_clone_that_is_not_installed_has_no_version(self, capsys, monkeypatch):
-        def version(_):
-            raise PackageNotFoundError("transformer_lib")
-
-        monkeypatch.setattr("importlib.metadata.version", version)
-        assert "clone is not installed; `pip install .` does it" in fail(capsys, "--version")
 
     def test_all_commands_are_listed(self, capsys):
         with pytest.raises(SystemExit):

@@ -23,9 +23,9 @@ def said(capsys, name, answer):
 
 def test_a_summary_counts_the_latest_answers(capsys, monkeypatch):
     monkeypatch.setattr(exercises, "_LATEST", {})
-    for name in ("masks.causal", "heads.split", "heads.merge"):
+    for name in ("masks.pairs", "heads.split", "heads.merge"):
         check(name, lambda *_: ...)
-    check("masks.causal", EXERCISES["masks.causal"].reference)
+    check("masks.pairs", EXERCISES["masks.pairs"].reference)
     pick("heads.split", lambda x, n_heads: x)
     capsys.readouterr()
     summary()

@@ -144,8 +144,10 @@ def mean_where(name, file, column, **where):
 
 
 SUMMARIES = [  # a number of a card, and the rows it sums up
-    ("scores", "loss_root_unit_256", "loss", {"scale": "root", "start": "unit", "d_head": 256}),
-    ("scores", "loss_none_small_256", "loss", {"scale": "none", "start": "small", "d_head": 256}),
+    ("scores", "best_loss_4x64_root_unit", "loss",
+     {"n_heads": 4, "d_head": 64, "scale": "root", "start": "unit", "rate": 0.001}),
+    ("scores", "best_loss_1x256_none_small", "loss",
+     {"n_heads": 1, "d_head": 256, "scale": "none", "start": "small", "rate": 0.0003}),
     ("heads", "both_right_1x32_linear", "both_right", {"heads": 1, "reader": "linear"}),
     ("heads", "both_right_32x1_linear", "both_right", {"heads": 32, "d_head": 1}),
     ("leakage", "honest_loss (none)", "honest_loss", {"mask": "none", "step": 600}),

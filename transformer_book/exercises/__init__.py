@@ -267,8 +267,8 @@ def summary() -> None:
     A last cell with this call makes a notebook that is handed in say how far it came.
 
     Example:
-        >>> check("masks.causal", lambda n: ...)
-        masks.causal: not attempted yet (nothing was returned).
+        >>> check("masks.pairs", lambda *_: ...)
+        masks.pairs: not attempted yet (nothing was returned).
         >>> summary()  # doctest: +ELLIPSIS
         Checked: ... right, ... not right, ... not attempted...
     """
