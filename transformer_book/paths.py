@@ -62,7 +62,7 @@ class Page:
 
     @property
     def link(self) -> str:
-        """Its number and title as a link in Markdown: a number alone says nothing to a newcomer."""
+        """Its number and title as a link in Markdown."""
         return f"[{self.number.replace('lab', 'lab ')} · {self.title}]({self.name}.ipynb)"
 
     @property
@@ -293,7 +293,7 @@ def sessions(path: Iterable[Page], number: int) -> list[list[Page]]:
         number: of sessions, or days.
 
     Returns:
-        For each session its pages; there are fewer sessions if the path has fewer pages.
+        For each session its pages; a short path makes fewer sessions.
 
     Raises:
         ValueError: if there is no page, or less than one session.

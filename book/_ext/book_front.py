@@ -32,6 +32,7 @@ from transformer_book.paths import (
 
 from book_places import place
 from book_plan import parse_plan
+from book_sources import counts
 
 BOOK = Path(__file__).resolve().parents[1]
 
@@ -106,7 +107,8 @@ class BookSize(MarkdownDirective):
     def run(self) -> list[nodes.Node]:
         """Fill the text."""
         try:
-            return self.read(fill("\n".join(self.content), sizes(list(pages().values()))))
+            values = sizes(list(pages().values())) | counts()
+            return self.read(fill("\n".join(self.content), values))
         except ValueError as error:
             raise self.error(str(error)) from error
 
