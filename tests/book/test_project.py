@@ -263,6 +263,16 @@ def test_readme_says_how_big_the_book_is() -> None:
         assert said in plain("README.md"), f"README.md must say: {said}"
 
 
+def test_documents_agree_on_what_is_needed_and_how_long_it_takes() -> None:
+    """Times were taken by hand, so at least they must be the same ones everywhere."""
+    oldest = tomllib.loads(read("pyproject.toml"))["project"]["requires-python"].removeprefix(">=")
+    told = ["README.md", "book/index.md", "book/colophon.md", "book/questions.md"]
+    for document in told:
+        assert re.findall(r"Python (3\.\d+) or newer", read(document)) == [oldest], document
+    (minutes,) = re.findall(r"browser: (\d+ to \d+ minutes) on two cores", read("README.md"))
+    assert f"in {minutes} on two cores" in plain("CONTRIBUTING.md")
+
+
 def test_readme_counts_corrections_by_their_kinds() -> None:
     chapters = yaml.safe_load(read("book/sources.yml")).values()
     kinds = [entry["kind"] for entries in chapters for entry in entries.values() if "kind" in entry]
