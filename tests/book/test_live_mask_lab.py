@@ -183,14 +183,17 @@ def test_damage_is_noticed(name):
 def test_what_readers_are_told_to_see():
     definition = engine(NAME).definition(NAME)
     start = {name: one["start"] for name, one in definition["state"].items()}
-    assert start == BARE | {"window": 3, "layers": 1}  # the page asks for more layers, nothing else
+    assert start == BARE | {"layers": 1}  # the page asks for a cell and more layers, nothing else
     tries = definition["tries"]
-    window, late, axis = (start | one["set"] for one in tries)
-    assert tries[0]["set"] == {"layers": 3}
+    cell, late, axis = (start | one["set"] for one in tries)
+    _, n_tries, n_controls = definition["more"]
+    assert (n_tries, list(definition["state"])[:n_controls]) == (1, ["causal", "layers"])
+    assert set(tries[0]["set"]) <= {"layers", "cells"}  # nothing that is folded is needed for it
 
-    found = values(**window)
-    assert (sum(found["mask"][7]), found["counts"][7]) == (3, 7)
-    assert [values(**window | {"layers": n})["counts"][7] for n in (1, 2, 3)] == [3, 5, 7]
+    turned = {"cells": "0" * (N - 1) + "1"}  # "we" looks at "night"
+    assert cell == start | turned | {"layers": 3}
+    assert [values(**cell | {"layers": n})["leaks"] for n in (1, 2, 3)] == [1, 13, 28]
+    assert values(**cell)["counts"] == [8] * 8
 
     found = values(**late)
     right = values(**late | {"mistake": "none"})

@@ -100,6 +100,20 @@ def test_everything_works_with_the_keyboard_alone(page: Page, origin: str) -> No
     assert grid.locator("[tabindex='0']").evaluate("cell => cell === document.activeElement")
 
 
+def test_what_a_first_look_does_not_need_is_folded(page: Page, origin: str) -> None:
+    lab = '.live[data-live="mask-lab"]'
+    folded = page.locator(f"{lab} .live-extra, {lab} details > div")
+    page.goto(f"{origin}/book/05_masks.html")
+    settle(page)
+    assert not any(each.is_visible() for each in folded.all())
+    page.locator(f"{lab} summary").focus()
+    page.keyboard.press("Enter")
+    assert all(each.is_visible() for each in folded.all())
+    page.goto(f"{origin}/{PLAY}#live:mask-lab:window=2")  # its control must be in sight
+    settle(page)
+    expect(page.locator(lab).get_by_label("window (0: off)")).to_be_visible()
+
+
 def test_points_are_dragged(page: Page, origin: str) -> None:
     page.goto(f"{origin}/{CHAPTER_03}")
     settle(page)

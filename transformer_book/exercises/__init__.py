@@ -72,7 +72,7 @@ EXERCISES: dict[str, Exercise] = {
     "masks.sinks": masks.SINKS,
     "masks.floor": masks.FLOOR,
     "masks.starts": masks.STARTS,
-    "masks.pairs": masks.PAIRS,
+    "masks.shift": masks.SHIFT,
     "masks.softmax": masks.SOFTMAX,
     "masks.cached": masks.CACHED,
     "masks.translate": masks.TRANSLATE,
@@ -267,8 +267,8 @@ def summary() -> None:
     A last cell with this call makes a notebook that is handed in say how far it came.
 
     Example:
-        >>> check("masks.pairs", lambda *_: ...)
-        masks.pairs: not attempted yet (nothing was returned).
+        >>> check("masks.shift", lambda *_: ...)
+        masks.shift: not attempted yet (nothing was returned).
         >>> summary()  # doctest: +ELLIPSIS
         Checked: ... right, ... not right, ... not attempted...
     """

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_lib.data import IGNORE
 
 _POLARITY = "The polarity is turned round: True means may attend."
 _BIAS = "These are numbers to be added to scores; here a mask is boolean: True means may attend."
@@ -154,45 +155,61 @@ STARTS = Exercise(
 )
 
 
-def _pairs(length: int, window: int) -> int:
-    near = min(length, window)
-    return near * (near + 1) // 2 + (length - near) * window
+def _shift(ids: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
+    return ids[:, :-1], _marked(ids[:, 1:], pad_id)
 
 
-PAIRS = Exercise(
-    reference=_pairs,
-    inputs=[(6, 3), (4, 4), (1000, 128), (3, 9)],
+def _marked(targets: Tensor, pad_id: int) -> Tensor:
+    return targets.masked_fill(targets == pad_id, IGNORE)
+
+
+_TEXTS = torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0], [1, 9, 4, 2, 0]], device="cpu")
+_OTHER_TEXTS = torch.tensor([[1, 0, 7, 2, 3, 3], [1, 4, 0, 5, 6, 2]], device="cpu")  # 0 is a word
+SHIFT = Exercise(
+    reference=_shift,
+    inputs=[(_TEXTS, 0), (_OTHER_TEXTS, 3)],
     mistakes={
-        "The first positions have fewer than w keys before them: count them apart.": (
-            lambda length, window: length * window
+        "Nothing is shifted: each position is asked for the token that it reads.": (
+            lambda ids, pad_id: (ids[:, :-1], _marked(ids[:, :-1], pad_id))
         ),
-        "That is the whole triangle; a window takes pairs away.": (
-            lambda length, window: length * (length + 1) // 2
+        "It is shifted the wrong way: each position is asked for the token before it.": (
+            lambda ids, pad_id: (ids[:, 1:], _marked(ids[:, :-1], pad_id))
         ),
-        "The diagonal counts too: a position sees itself.": (
-            lambda length, window: _pairs(length, window) - length
+        "The two are swapped: return what is read first, then what must be said.": (
+            lambda ids, pad_id: _shift(ids, pad_id)[::-1]
         ),
-        "A window may be larger than the sequence: use the smaller of the two.": (
-            lambda length, window: window * (window + 1) // 2 + (length - window) * window
+        "Padding is asked for: write -100 where the answer is padding.": (
+            lambda ids, pad_id: (ids[:, :-1], ids[:, 1:])
         ),
-        "A window of w means w keys in all, the position's own included; you count one more.": (
-            lambda length, window: _pairs(length, window + 1)
+        "You look for padding in what is read; look in the answers. The first padding is still "
+        "asked for.": (
+            lambda ids, pad_id: (
+                ids[:, :-1],
+                ids[:, 1:].masked_fill(ids[:, :-1] == pad_id, IGNORE),
+            )
         ),
-        "A window of w means w keys in all, the position's own included; you count one less.": (
-            lambda length, window: _pairs(length, window - 1)
+        "What is read holds -100, which is no token; only answers are marked.": (
+            lambda ids, pad_id: tuple(_marked(part, pad_id) for part in (ids[:, :-1], ids[:, 1:]))
         ),
-        "Those are the pairs on both sides; the mask is causal, too.": (
-            lambda length, window: 2 * _pairs(length, window) - length
+        "You take 0 for padding; use `pad_id`.": lambda ids, pad_id: _shift(ids, 0),
+        "It is shifted by two: the answer is the next token, not the one after it.": (
+            lambda ids, pad_id: (ids[:, :-2], _marked(ids[:, 2:], pad_id))
+        ),
+        "Nothing is cut: the last token has no answer, so both have a column less than `ids`.": (
+            lambda ids, pad_id: (ids, _marked(ids.roll(-1, dims=1), pad_id))
+        ),
+        "Rows are cut, not columns: the texts are the rows.": (
+            lambda ids, pad_id: (ids[:-1], _marked(ids[1:], pad_id))
         ),
     },
     hints=(
-        "Draw it for 6 positions and a window of 3, and count row by row: how many keys does "
-        "each query have?",
-        "The first `window` rows are a triangle of 1, 2, 3, ... keys; each of the others has "
-        "`window` keys. What if `window` is larger than `length`?",
-        "With `near = min(length, window)` the triangle has `near * (near + 1) // 2` pairs. "
-        "Add the rows that are left, `length - near` of them.",
+        "Write down one text of the batch. What is the last token that is read, and the first "
+        "that must be said?",
+        "What is read are all columns but the last; the answers are all but the first. Then look "
+        "for `pad_id` in the answers.",
+        "`targets = ids[:, 1:]`, and `targets.masked_fill(targets == pad_id, -100)`.",
     ),
+    returns=("reads", "says"),
 )
 
 

@@ -225,13 +225,12 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     )
 
 
-WIDTH, EDGE = 660.0, 18.0  # of the picture, and of the letters beside a map, in px
-KEYS_Y, QUERIES_Y = 40.0, 132.0  # the two lines of text
-MAP_Y, MAP_WIDTH, RIGHT = 192.0, 330.0, 368.0
+WIDTH = 380.0  # of the picture, in px: a phone shows all of it
+KEYS_Y, QUERIES_Y, GRID_Y = 40.0, 122.0, 184.0  # the text, the text again, all heads
 
 
 def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, float]:
-    """Draw the static picture: links between the letters, the map, and all heads in numbers.
+    """Draw the static picture: links between the letters, and all heads in numbers.
 
     Args:
         state: the settings of the figure.
@@ -244,15 +243,12 @@ def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, 
         >>> from transformer_book.live import FIGURES, complete
         >>> start = complete(FIGURES["heads"], {"text": "the"})
         >>> drawing(start, values(**start))[1]
-        660.0
+        380.0
     """
     if not values["queries"]:
         return _text(10, 30, say(state, values)), WIDTH, 50.0
-    wide = min(22.0, (MAP_WIDTH - EDGE) / len(values["keys"]))
-    tall = max(12.0, wide)
-    parts = [*_strip(values), *_map(values, wide, tall), *_grid(values), *_numbers(values)]
-    height = max(MAP_Y + EDGE + tall * len(values["queries"]), MAP_Y + 320)
-    return "\n".join(parts), WIDTH, height + 10
+    height = GRID_Y + 18 + 22 * len(values["heads"])
+    return "\n".join([*_strip(values), *_grid(values)]), WIDTH, height + 10
 
 
 def _text(
@@ -263,11 +259,11 @@ def _text(
     return f'<text x="{x}" y="{y}" {look}>{words}</text>'
 
 
-def _letter(x: float, y: float, token: str, size: float = 12) -> str:
+def _letter(x: float, y: float, token: str) -> str:
     shown = token if len(token) == 1 else "▫"  # a byte of a letter that has no token
     sign = {" ": "␣", "<bos>": "▷"}.get(token, escape(shown, quote=False))
     return (
-        f'<text x="{x}" y="{y - 3 if token == " " else y}" font-size="{size}" text-anchor="middle" '
+        f'<text x="{x}" y="{y - 3 if token == " " else y}" font-size="13" text-anchor="middle" '
         f'font-family="ui-monospace, monospace" fill="{INK}">{sign}</text>'
     )
 
@@ -281,8 +277,9 @@ def _strip(values: dict[str, Any]) -> Iterator[str]:
     queries, keys, at = values["queries"], values["keys"], values["at"]
     step = min(22.0, (WIDTH - 20) / max(len(queries), len(keys)))
     color = ROLES["weight"][0]
-    yield _text(10, 20, "what is looked at (keys)")
-    yield _text(10, QUERIES_Y + 26, "the letters that look (queries)")
+    title = f"layer {values['layer']}, head {values['head']}"
+    yield _text(10, 20, f"{title}: what is looked at (keys)")
+    yield _text(10, QUERIES_Y + 24, "the letters that look (queries)")
     for i, row in enumerate(values["weights"]):
         for j, weight in enumerate(row):
             if weight >= 0.05:
@@ -292,47 +289,26 @@ def _strip(values: dict[str, Any]) -> Iterator[str]:
                     f'stroke-width="{0.5 + 3 * weight}" opacity="{0.25 + 0.75 * weight}"/>'
                 )
     for n, token in enumerate(keys):
-        yield _letter(10 + (n + 0.5) * step, KEYS_Y, token, 14)
+        yield _letter(10 + (n + 0.5) * step, KEYS_Y, token)
     frame = f'fill="none" stroke="{INK}" stroke-width="2"'
     yield _rect(10 + at * step, QUERIES_Y - 14, step, 20, frame)
     for n, token in enumerate(queries):
-        yield _letter(10 + (n + 0.5) * step, QUERIES_Y, token, 14)
-
-
-def _map(values: dict[str, Any], wide: float, tall: float) -> Iterator[str]:
-    color = ROLES["weight"][0]
-    top, left = MAP_Y + EDGE, 10 + EDGE
-    title = f"layer {values['layer']}, head {values['head']}: rows look at columns"
-    yield _text(10, MAP_Y - 4, title)
-    for n, token in enumerate(values["keys"]):
-        yield _letter(left + (n + 0.5) * wide, MAP_Y + 13, token)
-    for i, (token, row) in enumerate(zip(values["queries"], values["weights"], strict=True)):
-        y = top + i * tall
-        seen = i + 1 if values["part"] == "decoder" else len(row)
-        yield _letter(10 + EDGE / 2, y + tall / 2 + 3, token)
-        yield _rect(left, y, wide * seen, tall - 1, f'fill="{PANEL}"')
-        for j, weight in enumerate(row):
-            if weight >= LEAST:
-                look = f'fill="{color}" fill-opacity="{weight}"'
-                yield _rect(left + j * wide, y, wide, tall - 1, look)
-        if i == values["at"]:
-            frame = f'fill="none" stroke="{INK}" stroke-width="2"'
-            yield _rect(left, y, wide * seen, tall - 1, frame)
+        yield _letter(10 + (n + 0.5) * step, QUERIES_Y, token)
 
 
 def _grid(values: dict[str, Any]) -> Iterator[str]:
     """One measure for all heads."""
-    color, left, wide, tall = ROLES["weight"][0], RIGHT + 50.0, 29.0, 22.0
+    color, left, wide, tall = ROLES["weight"][0], 70.0, 36.0, 22.0
     heads = values["heads"]
     largest = max((value or 0.0 for row in heads for value in row), default=0.0) or 1.0
-    yield _text(RIGHT, MAP_Y - 4, f"every head: {WHAT[values['measure']]}")
+    yield _text(10, GRID_Y - 4, f"every head: {WHAT[values['measure']]}")
     for layer, row in enumerate(heads):
-        y = MAP_Y + EDGE + layer * tall
+        y = GRID_Y + 18 + layer * tall
         yield _text(left - 6, y + 16, f"layer {layer}", INK, "end", 12.5)
         for head, value in enumerate(row):
             if layer == 0:
                 x = left + (head + 0.5) * wide
-                yield _text(x, MAP_Y + 13, str(head), INK, "middle", 12.5)
+                yield _text(x, GRID_Y + 13, str(head), INK, "middle", 12.5)
             own = (layer, head) == (values["layer"], values["head"])
             x = left + head * wide
             yield _rect(x, y, wide, tall, f'fill="{PAPER}" stroke="{PANEL}"')
@@ -342,16 +318,3 @@ def _grid(values: dict[str, Any]) -> Iterator[str]:
                 yield _text(x + wide / 2, y + 16, number(value), INK, "middle", 12.5)
             if own:
                 yield _rect(x, y, wide, tall, f'fill="none" stroke="{INK}" stroke-width="2"')
-
-
-def _numbers(values: dict[str, Any]) -> Iterator[str]:
-    top = MAP_Y + EDGE + 22 * len(values["heads"]) + 34
-    yield _text(RIGHT, top, "this head, means")
-    yield _text(WIDTH - 4, top, "even weights", MUTED, "end")
-    for n, (what, mean, even) in enumerate(
-        zip(WHAT.values(), values["means"], values["even"], strict=True)
-    ):
-        y = top + 24 + 21 * n
-        yield _text(RIGHT, y, what, INK)
-        yield _text(WIDTH - 52, y, _short(mean), INK, "end")
-        yield _text(WIDTH - 4, y, _short(even), MUTED, "end")

@@ -119,9 +119,18 @@ class Mounted {
       this.controls.length ? html("div", { class: "live-controls" }, ...this.controls.map((c) => c.node)) : null,
       this.ask, this.stage, this.words, this.status,
     );
+    if (this.figure.more) this.fold(...this.figure.more);
     this.place.setAttribute("role", "group");
     this.place.setAttribute("aria-label", `Live figure: ${this.figure.title}`);
     this.place.prepend(this.body); // the question first, also while the picture waits for a model
+  }
+
+  /* So many tries and controls stand before it. */
+  fold(text, tries, controls) {
+    const { html } = Live.part;
+    const rest = [...this.buttons.slice(tries), ...this.controls.slice(controls)].map((one) => one.node);
+    this.more = html("details", {}, html("summary", { text }), html("div", { class: "live-controls" }, ...rest));
+    this.ask.before(this.more);
   }
 
   /* What to see stands below the buttons. */
@@ -218,6 +227,7 @@ function followAddress(mounted) {
   const one = asked && mounted.find((each) => each.figure.name === asked.name);
   if (!one) return;
   one.replace({ ...one.first, ...asked.settings });
+  if (one.more) one.more.open = true;
   one.place.scrollIntoView({ block: "center" });
 }
 

@@ -169,7 +169,7 @@ Live.define({
   title: "What trained heads look at",
   question: "Which head looks where, and is it more than even weights would give?",
   page: "06_heads",
-  heights: [619, 594],
+  heights: [418, 395],
   models: ["shakespeare", "numbers"],
   slow: true,
   needs: (state) => state.model,

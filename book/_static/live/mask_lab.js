@@ -1,10 +1,10 @@
 "use strict";
-/* Chapter 5: which query may see which key, the weights that leaves, and who hears of whom after L layers. */
+/* Chapter 5: which query may see which key, with which weights, and who hears of whom after L layers. */
 (() => {
 const N = 8; // positions: T queries, S keys
 const WORDS = "we saw her go home late last night".split(" ");
 const PLACES = WORDS.map((_, at) => at);
-const SEED = 5; // the scores are random, and always the same
+const SEED = 5; // always the same scores
 const table = (cell) => PLACES.map((i) => PLACES.map((j) => Number(cell(i, j)))); // (T, S), 1 = yes
 const many = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
 const total = (row) => row.reduce((sum, each) => sum + each, 0);
@@ -82,7 +82,7 @@ function saySums({ mistake }, { sums, empty, shows }) {
     return `, but rows sum to as little as ${Live.part.number(least)}: the softmax came before the mask`;
   }
   const nothing = mistake !== "none" && !shows ? "; the mistake changes nothing here" : "";
-  if (!empty.length) return `, and every row sums to 1${nothing}`;
+  if (!empty.length) return `, and each row of weights sums to 1${nothing}`;
   const rows = empty.length === 1 ? `row ${empty[0]} has` : `rows ${empty.join(", ")} have`;
   return `; ${rows} no key (weights of 0 here, NaN in code without a guard)${nothing}`;
 }
@@ -100,21 +100,16 @@ function say(state, found) {
 
 // Drawing ----
 
-const LEGEND = [
-  "Rows are queries, columns are keys.", "Hatched: forbidden, or not heard.",
-  "Outlined: not what the rules mean.", "n: how many positions are heard of, itself included.",
-  "The scores are 64 fixed random numbers.",
-];
+const LEGEND = "Rows look at columns. Hatched: no. " +
+  "Outlined: against the rules. n: heard of, itself included.";
 
-/* A map with a column of results, if that has a name. Outlined is what the rules do not mean. */
+/* A map, with a column of results if that has a name. */
 function map(part, label, options, results) {
   const { node, set } = part.heat({ label, ...options });
   const columns = results ? [...PLACES, results] : PLACES;
-  const whole = part.titled(label, node);
-  whole.style.flexBasis = options.digits === 0 ? "14rem" : "19rem"; // weights take more room
   const cell = (i, j) => node.querySelector(`[data-cell="${i},${j}"]`);
   return {
-    node: whole,
+    node: part.titled(label, node),
     set({ tokens }, shown, { numbers = shown, outlined, ends = [] }) {
       const fill = (row, i) => row.map((each, j) => (shown[i][j] ? each : null)).concat(ends[i] ?? []);
       set(numbers.map(fill), { rows: tokens.map((token, at) => `${token} ${at}`), columns, max: 1 });
@@ -131,13 +126,14 @@ function build(part, figure) {
     figure.set({ cells: flip(figure.state.cells, N * i + j) });
     figure.released();
   };
-  const mask = map(part, "mask: click a cell to turn it over", { digits: 0, onpick });
-  const weights = map(part, "attention weights", {}, "sum");
+  const mask = map(part, "mask: click a cell to flip it", { digits: 0, onpick });
+  const weights = map(part, "weights of random scores", {}, "sum");
   const heard = map(part, "who hears of whom after all layers", { digits: 0 }, "n");
-  const items = LEGEND.map((text) => part.html("li", { text }));
-  const legend = part.html("ul", { class: "live-title", style: "margin: 0; padding-left: 1rem" }, ...items);
   return {
-    nodes: [part.columns(mask.node, weights.node), part.columns(heard.node, legend)],
+    nodes: [
+      part.columns(mask.node, heard.node), part.html("p", { class: "live-title", text: LEGEND }),
+      part.html("div", { class: "live-extra" }, weights.node),
+    ],
     update(state, found) {
       mask.set(found, found.mask, { outlined: found.wrong });
       weights.set(found, found.mask, { numbers: found.weights, ends: found.sums });
@@ -151,43 +147,41 @@ Live.define({
   title: "A laboratory for masks",
   question: "Who may look at whom, and what comes through after several layers?",
   page: "05_masks",
-  heights: [995, 1768],
+  heights: [656, 1070],
   state: {
-    causal: { kind: "toggle", label: "causal", start: true },
-    window: { kind: "number", label: "window (0: off)", min: 0, max: N, step: 1, start: 3 },
+    causal: { kind: "toggle", label: "causal: hide the future", start: true },
+    layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },
+    window: { kind: "number", label: "window (0: off)", min: 0, max: N, step: 1, start: 0 },
     prefix: { kind: "number", label: "prefix (if causal)", min: 0, max: N, step: 1, start: 0 },
     padding: {
       kind: "choice", label: "padding", start: "none",
       of: { none: "none", end: "at the end", start: "at the start" },
     },
     pads: { kind: "number", label: "padding tokens", min: 1, max: 6, step: 1, start: 2 },
-    layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },
     mistake: {
       kind: "choice", label: "mistake", start: "none",
       of: {
-        none: "none", next: "off by one: the next token is seen", late: "masked after the softmax",
-        queries: "padding hidden as queries, not as keys",
+        none: "none", next: "the next token is seen", late: "masked after the softmax",
+        queries: "padding hidden as queries",
       },
     },
     cells: { kind: "text", pattern: "[01]*", letters: "01", max: N * N, start: "", hidden: true },
   },
   values,
   say,
+  more: ["More rules and mistakes", 1, 2],
   tries: [
     {
-      do: "Put three layers on a window of 3", set: { layers: 3 },
-      see: "Position 7 sees 3 positions and hears of 7: each layer reaches 2 further. A window is no wall.",
+      do: "One wrong cell, three layers", set: { cells: "00000001", layers: 3 },
+      see: "All hear of all: every word looks at “we”, “we” at “night”, and “night” at all.",
     },
     {
-      do: "Mask after the softmax", set: { mistake: "late" },
-      see: "The mask is right and every forbidden weight is 0. But no row sums to 1, and after one layer " +
-        "all hear of all: the future stood in the denominator.",
+      do: "Mask after the softmax", set: { window: 3, mistake: "late" },
+      see: "Forbidden weights are 0, but no row sums to 1, and all hear of all, through the denominator.",
     },
     {
-      do: "Hide padding on the wrong axis, in an encoder",
-      set: { causal: false, window: 0, padding: "end", mistake: "queries" },
-      see: "The rows of padding have no key, which helps nobody. " +
-        "Real tokens give padding up to 0.4 of their weight.",
+      do: "Hide padding on the wrong axis", set: { causal: false, padding: "end", mistake: "queries" },
+      see: "Real tokens give padding up to 0.4 of their weight.",
     },
   ],
   build,
