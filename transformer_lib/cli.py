@@ -86,3 +86,7 @@ def _make_parser() -> _Parser:
         added.set_defaults(module=module, parser=added)
         add_options(added)
     return parser
+
+
+if __name__ == "__main__":  # `-m transformer_lib.cli` would do nothing, without a word
+    raise SystemExit(main())

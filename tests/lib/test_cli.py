@@ -605,6 +605,12 @@ class TestHelp:
         assert ran.stdout.splitlines()[-1] == str([0, 0, 2, 2, *[0] * len(COMMANDS)])
         assert f"transformer_lib {transformer_lib.__version__}\n" in ran.stdout
 
+    @pytest.mark.parametrize("module", ["transformer_lib", "transformer_lib.cli"])
+    def test_both_modules_can_be_run(self, module):
+        command = [sys.executable, "-m", module, "--version"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert ran.stdout == f"transformer_lib {transformer_lib.__version__}\n"
+
     def test_all_commands_are_listed(self, capsys):
         with pytest.raises(SystemExit):
             cli.main(["--help"])
