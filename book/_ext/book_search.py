@@ -40,7 +40,8 @@ ASKED = {
     "questions#how-do-i-install-and-run-it": ["install", "set up", "how do I run it"],
     "questions#may-i-use-the-figures-what-is-the-licence": ["licence", "license", "copyright"],
     "questions#i-found-a-mistake-where-do-i-report-it": [
-        *["report an error", "report a mistake", "report a bug", "found a mistake", "found an error"],
+        *("report an error", "report a mistake", "report a bug"),
+        *("found an error", "found a mistake", "found a bug"),
     ],
     "colophon#how-to-cite-it": ["cite", "citation"],
     "api/index": ["transformer_lib", "API"],

@@ -34,9 +34,16 @@ def test_sizes_are_those_of_the_pages() -> None:
     lab = Page("lab1_c", "C", 150, ())
     of = [Page("01_a", "A", 100, (), (30, 60)), Page("01b_b", "B", 80, ()), lab]
     assert book_front.sizes(of) == {
-        **{"pages": "2", "hours": "3", "exercises": "2", "exercise_hours": "1.5"},
+        **{"pages": "2", "hours": "3", "core_hours": "1.7"},
+        **{"exercises": "2", "exercise_hours": "1.5"},
         **{"labs": "1", "lab_hours": "2.5"},
     }
+
+
+def test_core_pages_are_those_whose_number_has_no_letter() -> None:
+    for page in book_front.pages().values():
+        kind = book_order.about(BOOK / f"{page.name}.ipynb").kind
+        assert (kind == "core") == page.number.isdigit(), page.name
 
 
 def test_a_size_that_nobody_counts_is_refused() -> None:
