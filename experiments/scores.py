@@ -1,4 +1,4 @@
-"""What does the scale of the scores do to training? One decoder, six scales, six learning rates.
+"""What does the scale of the scores do to training? One decoder, six scales, seven learning rates.
 
     python -m experiments.scores
 
@@ -53,7 +53,7 @@ SCALES: dict[str, tuple[float, float, float]] = {
     "start": (-1, 0.5, 0.5),  # starts as "none", moves as "root"
     "steps": (0.5, -0.5, -0.5),  # starts as "root", moves as "none"
 }
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 Arm = tuple[int, int, str, str]  # number of heads, width of a head, scale, start
 ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
@@ -67,7 +67,7 @@ ABOUT = {
         far as in `root`: 1/d_head, first queries and keys times sqrt(d_head). `steps` is the
         opposite: sqrt(d_head), first queries and keys divided by sqrt(d_head). `start` is how
         the matrices of queries and keys are drawn: `unit` with standard deviation 1/sqrt(D),
-        `small` with 0.02; all other matrices as in GPT-2. AdamW with six learning rates
+        `small` with 0.02; all other matrices as in GPT-2. AdamW with seven learning rates
         (`rate`) for every arm; the value under Recipe is one of them.""",
     "How to read the table": """`loss` is that of new text after the training (`nan`: it
         diverged); `spread` the standard deviation of the scaled scores within a row, `entropy`
@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     steps = options.n_steps(500)
     recipe = modern_recipe(steps, 1e-3, warmup=steps // 20, log_every=steps, checkpoint_every=steps)
     few: list[Arm] = [(2, 16, "root", "unit"), (2, 16, "none", "unit"), (1, 4, "root", "unit")]
-    arms, rates = options.pick((all_arms(), RATES), (few, RATES[2:3]))
+    arms, rates = options.pick((all_arms(), RATES), (few, RATES[3:4]))
     d_model, length, seeds = options.pick(256, 16), options.pick(64, 8), options.seeds(3)
     rest = (d_model, length, options.pick(None, 2_000), options.device)
     known, runs = known_runs(options.folder), list(product(arms, rates, seeds))

@@ -22,6 +22,7 @@ _EXERCISE = re.compile(
 )
 _NEEDS = re.compile(r"You need: (.*?)\.(?=[\s*]|$)", re.DOTALL)
 _LINK = re.compile(r"\]\((\w+)\.ipynb(?:#[\w-]*)?\)")
+_LISTED = 16  # pages of a path that a row of a table names
 _BOX, _HIGH, _GAP, _LANE, _ROW = 126, 65, 12, 24, 108
 
 
@@ -61,16 +62,18 @@ class Page:
 
     @property
     def link(self) -> str:
-        """Its number as a link in Markdown, with the title of a lab."""
-        words = (
-            f"{self.number.replace('lab', 'lab ')} · {self.title}" if self.is_lab else self.number
-        )
-        return f"[{words}]({self.name}.ipynb)"
+        """Its number and title as a link in Markdown."""
+        return f"[{self.number.replace('lab', 'lab ')} · {self.title}]({self.name}.ipynb)"
 
     @property
     def chapter(self) -> str:
         """The number of its chapter, such as 5."""
         return self.number.rstrip("bcd")
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it is the page of its chapter that has no letter."""
+        return not self.is_lab and self.number == self.chapter
 
 
 def read_pages(folder: str | Path) -> dict[str, Page]:
@@ -247,60 +250,79 @@ class Table:
 
 
 def table_of_paths(paths: Mapping[str, Iterable[Page]], what: str) -> Table:
-    """List paths: what to read, how long it takes, and how long exercises and labs take.
+    """List paths: how long to read, how long for exercises and labs, and which pages.
 
     Args:
         paths: each with its name, in Markdown.
         what: the title of the column of names.
 
     Returns:
-        The table, with a link to each page.
+        The table, with a link to each page; of a long path, to its ends.
 
     Example:
         >>> table_of_paths(
         ...     {"an hour": [Page("03_a", "A", 25, (), (10,))]}, "you have"
         ... )
-        you have | you read | reading | exercises, labs
-        an hour | 3 | 25 min | 10 min
+        you have | reading | exercises, labs | you read
+        an hour | 25 min | 10 min | 3 · A
     """
     rows = []
     for name, path in paths.items():
         pages = list(path)
         times = (total_minutes(pages), practice_minutes(pages))
-        rows.append((name, ", ".join(page.link for page in pages), *map(_time, times)))
-    return Table((what, "you read", "reading", "exercises, labs"), tuple(rows))
+        rows.append((name, *map(_time, times), _list(pages)))
+    return Table((what, "reading", "exercises, labs", "you read"), tuple(rows))
+
+
+def _list(pages: list[Page]) -> str:
+    """Titles may hold commas, so semicolons stand between them; nobody reads 50 titles in a row."""
+    if len(pages) > _LISTED:
+        return f"{len(pages)} pages, from {pages[0].link} to {pages[-1].link}"
+    return "; ".join(page.link for page in pages)
 
 
 def _time(minutes: int) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def split_into_days(path: Iterable[Page], minutes_a_day: int) -> list[list[Page]]:
-    """Cut a path into days, in order, each as full as it can be.
+def sessions(path: Iterable[Page], number: int) -> list[list[Page]]:
+    """Cut a path into so many sessions, in order, the longest as short as it can be.
 
     Args:
         path: the pages.
-        minutes_a_day: how long a reader reads; labs come on top.
+        number: of sessions, or days.
 
     Returns:
-        For each day its pages.
+        For each session its pages; a short path makes fewer sessions.
 
     Raises:
-        ValueError: if one page takes longer than a day.
+        ValueError: if there is no page, or less than one session.
 
     Example:
-        >>> pages = [Page(name, name, 30, ()) for name in "abc"]
-        >>> [[page.name for page in day] for day in split_into_days(pages, 60)]
-        [['a', 'b'], ['c']]
+        >>> path = [
+        ...     Page(name, name, minutes, ())
+        ...     for name, minutes in zip("abcd", (30, 20, 25, 25))
+        ... ]
+        >>> [[page.name for page in session] for session in sessions(path, 2)]
+        [['a', 'b'], ['c', 'd']]
     """
-    days: list[list[Page]] = [[]]
+    path = list(path)
+    if not path or number < 1:
+        raise ValueError(f"expected pages and at least one session, got {len(path)} and {number}")
+    longest = max(total_minutes([page]) for page in path)
+    while len(cut := _cut(path, longest)) > number:
+        longest += 5  # minutes are given in fives
+    return cut
+
+
+def _cut(path: list[Page], longest: int) -> list[list[Page]]:
+    """Cut a path into sessions of at most so many minutes, each as full as it can be."""
+    cut: list[list[Page]] = [[]]
     for page in path:
-        if total_minutes([page]) > minutes_a_day:
-            raise ValueError(f"minutes_a_day={minutes_a_day} is less than {page.name} takes")
-        if total_minutes([*days[-1], page]) > minutes_a_day:
-            days.append([])
-        days[-1].append(page)
-    return days
+        if cut[-1] and total_minutes([*cut[-1], page]) > longest:
+            cut.append([])
+        cut[-1].append(page)
+    return cut
 
 
 def chapter_needs(pages: Mapping[str, Page]) -> dict[str, set[str]]:

@@ -3,7 +3,8 @@
 The words come from the cell's metadata, which `python -m tools.notebooks dress` derives from the
 title line of its source (``# @title How this table was made: rows``). myst-nb folds the cells; this
 extension takes the title line out of the source that is shown, sets the names in it as code, and
-drops myst-nb's label "Toggle hidden content", which would hide the words from screen readers.
+drops myst-nb's label "Toggle hidden content", which would hide the words from screen readers. Where
+a folded cell answers with a table (the paths), the table comes first and the fold below it.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class TellOnce(SphinxPostTransform):
                 if isinstance(fold, HideCodeCellNode):
                     fold["names"] = "tag_solution" not in cell["classes"]
                     _drop_title(fold)
+            _answer_first(cell)
 
 
 def _drop_title(fold: HideCodeCellNode) -> None:
@@ -100,6 +102,15 @@ def _drop_title(fold: HideCodeCellNode) -> None:
         if "cell_input" in block.parent["classes"]:
             source = without_title(block.astext(), fold["prompt_show"])
             block.replace_self(nodes.literal_block(source, source, **block.attributes))
+
+
+def _answer_first(cell: nodes.container) -> None:
+    """Put the code below the tables that it made; they are marked, for their form on a phone."""
+    tables = list(cell.findall(nodes.table))
+    if tables and isinstance(cell[0], HideCodeCellNode):
+        cell.append(cell.pop(0))
+    for table in tables:
+        table["classes"].append("plan")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

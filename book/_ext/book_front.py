@@ -26,12 +26,13 @@ from transformer_book.paths import (
     path_to,
     practice_minutes,
     read_pages,
-    split_into_days,
+    sessions,
     total_minutes,
 )
 
 from book_places import place
 from book_plan import parse_plan
+from book_sources import counts
 
 BOOK = Path(__file__).resolve().parents[1]
 
@@ -54,15 +55,17 @@ def sizes(of: Sequence[Page]) -> dict[str, str]:
     '1.5'
     """
     labs = [page for page in of if page.is_lab]
+    core = path_to({page.name: page for page in of}, [p.name for p in of if p.is_core])
     exercises = [minutes for page in of for minutes in page.exercises]
     return {
         "pages": str(len(of) - len(labs)),
         "hours": _hours(total_minutes(of)),
-        "core_hours": _hours(total_minutes([page for page in of if page.number.isdigit()])),
         "exercises": str(len(exercises)),
         "exercise_hours": _hours(sum(exercises)),
         "labs": str(len(labs)),
         "lab_hours": _hours(sum(lab.minutes for lab in labs)),
+        "core_hours": _hours(total_minutes(core)),
+        "core_needs": ", ".join(page.number for page in core if not page.is_core),
     }
 
 
@@ -104,7 +107,8 @@ class BookSize(MarkdownDirective):
     def run(self) -> list[nodes.Node]:
         """Fill the text."""
         try:
-            return self.read(fill("\n".join(self.content), sizes(list(pages().values()))))
+            values = sizes(list(pages().values())) | counts()
+            return self.read(fill("\n".join(self.content), values))
         except ValueError as error:
             raise self.error(str(error)) from error
 
@@ -141,22 +145,6 @@ class StoredCell(SphinxDirective):
         ]
 
 
-def sessions(path: Sequence[Page], number: int) -> list[list[Page]]:
-    """Cut a path into so many sessions, in order, the longest as short as it can be.
-
-    >>> path = [
-    ...     Page(name, name, minutes, ())
-    ...     for name, minutes in zip("abcd", (30, 20, 25, 25))
-    ... ]
-    >>> [[page.name for page in session] for session in sessions(path, 2)]
-    [['a', 'b'], ['c', 'd']]
-    """
-    longest = max(total_minutes([page]) for page in path)
-    while len(split_into_days(path, longest)) > number:
-        longest += 5
-    return split_into_days(path, longest)
-
-
 def with_labs(path: Sequence[Page]) -> list[Page]:
     """Put each lab behind the last page that it needs, if the path has all of those."""
     plan = list(path)
@@ -188,19 +176,17 @@ class CoursePlan(MarkdownDirective):
         path = path_to(pages(), self.arguments)
         if "labs" in self.options:
             path = with_labs(path)
-        rows = ["| | read before, in order | what it is about | reading | exercises, lab |"]
-        rows.append("|--:|---|---|--:|--:|")
+        rows = ["| | reading | exercises, labs | read before, in order | what it is about |"]
+        rows.append("|---|---|---|---|---|")
         for number, session in enumerate(sessions(path, self.options["sessions"]), start=1):
-            links = "; ".join(_link(page) for page in session)
+            links = "; ".join(page.link for page in session)
             about = "; ".join(promises()[page.name] for page in session)
             times = f"{total_minutes(session)} min | {practice_minutes(session)} min"
-            rows.append(f"| {number} | {links} | {about} | {times} |")
-        return self.read("\n".join(rows))
-
-
-def _link(page: Page) -> str:
-    name = page.number.replace("lab", "lab ")
-    return f"[{name} · {page.title}]({page.name}.ipynb)"
+            rows.append(f"| {number} | {times} | {links} | {about} |")
+        made = self.read("\n".join(rows))
+        for table in (node for node in made if isinstance(node, nodes.table)):
+            table["classes"].append("plan")  # on a phone its cells stand below each other
+        return made
 
 
 class Drawing(NamedTuple):

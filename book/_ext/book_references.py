@@ -7,12 +7,15 @@ In JupyterLab and on Colab a chapter's references are plain words. In the book
 - ``[Vaswani et al., 2017](cite:vaswani2017attention)`` leads to the bibliography;
 - ``[the mask](place:05_masks#by-hand-four-tokens)`` leads to a heading or a cell of a page.
 
-A reference that leads nowhere fails the build.
+A reference that leads nowhere fails the build. Each entry of the bibliography says which chapters
+and labs cite it.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
+from functools import cache
 from typing import Any
 
 from docutils import nodes
@@ -22,10 +25,12 @@ from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
 from sphinx.util.nodes import make_refnode
 
+from book_front import BOOK, pages
 from book_places import PLACE
 
 CITATION = "book-citation"
 SCHEMES = {"term": ("std", "term"), "cite": ("", CITATION), "place": ("", PLACE)}
+_CITED = re.compile(r"\]\(cite:(\w+)\)|\{cite:\w+\}`(\w+(?:,\w+)*)`")
 _NUMBERED_WORD = re.compile(r"(?:figure|table|equation)", re.IGNORECASE)
 
 
@@ -95,8 +100,46 @@ def _resolve_citation(
     return None
 
 
+def cited_keys(text: str) -> list[str]:
+    """List the works that a text cites, each once.
+
+    >>> cited_keys(
+    ...     "[A](cite:a2017), {cite:p}`b2018,c2019`, [A](cite:a2017)"
+    ... )
+    ['a2017', 'b2018', 'c2019']
+    """
+    found = (key for keys in _CITED.findall(text) for key in (keys[0] or keys[1]).split(","))
+    return list(dict.fromkeys(found))
+
+
+@cache
+def citing_pages() -> dict[str, list[str]]:
+    """For each work the chapters and labs that cite it, in reading order."""
+    found: dict[str, list[str]] = {}
+    for name in pages():
+        for key in cited_keys((BOOK / f"{name}.ipynb").read_text(encoding="utf-8")):
+            found.setdefault(key, []).append(name)
+    return found
+
+
+def _say_where_cited(app: Sphinx, doctree: nodes.document, document: str) -> None:
+    """Add a line to each entry, on the page that has the entries."""
+    entries = list(doctree.findall(nodes.citation))
+    citations = app.env.get_domain("cite").citations if entries else ()  # type: ignore[attr-defined]
+    keys = {citation.citation_id: citation.key for citation in citations}
+    for entry in entries:
+        line = nodes.paragraph("", "Cited in ", classes=["cited-in"])
+        for name in citing_pages().get(keys[entry["ids"][0]], []):
+            target = posixpath.join(posixpath.dirname(document), name)
+            number = nodes.Text(pages()[name].number.replace("lab", "lab "))
+            line += [make_refnode(app.builder, document, target, "", number), nodes.Text(", ")]
+        if len(line) > 1:
+            entry += nodes.paragraph("", "", *line.children[:-1], classes=["cited-in"])
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.add_transform(BookReferences)
     app.connect("missing-reference", _resolve_citation)
+    app.connect("doctree-resolved", _say_where_cited)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -38,7 +38,11 @@ ASKED = {
     "lab4_mini_gpt": ["write a GPT", "build a GPT", "GPT from scratch"],
     "questions#how-long-does-it-take": ["how long does it take", "how many hours"],
     "questions#how-do-i-install-and-run-it": ["install", "set up", "how do I run it"],
-    "questions#may-i-use-the-figures-what-is-the-licence": ["licence", "license", "copyright"],
+    "questions#may-i-use-the-figures-and-the-text-what-is-the-licence": [
+        "licence",
+        "license",
+        "copyright",
+    ],
     "questions#i-found-a-mistake-where-do-i-report-it": [
         *("report an error", "report a mistake", "report a bug"),
         *("found an error", "found a mistake", "found a bug"),

@@ -48,6 +48,24 @@ def items_of(source: str) -> dict[str, Entry]:
     return {n: e for n, e in entries().items() if n.startswith(f"{source}-")}
 
 
+def counts() -> dict[str, str]:
+    """Count items and corrections by kind, of all documents (``hard``) and of each (``hard_A``).
+
+    >>> sum(int(counts()[f"hard_{letter}"]) for letter in "ABCDE") == int(
+    ...     counts()["hard"]
+    ... )
+    True
+    """
+    found: dict[str, int] = {}
+    for document, suffix in [("[A-E]", ""), *((letter, f"_{letter}") for letter in "ABCDE")]:
+        kinds = [e["kind"] for n, e in entries().items() if re.match(f"X-{document}", n)]
+        soft = {"misleading": kinds.count("misleading"), "typos": kinds.count("typo")}
+        here = {"corrections": len(kinds), "hard": len(kinds) - sum(soft.values()), **soft}
+        here["items"] = sum(bool(re.match(f"{document}-", name)) for name in entries())
+        found |= {f"{name}{suffix}": number for name, number in here.items()}
+    return {name: str(number) for name, number in found.items()}
+
+
 def page_of(name: str) -> str:
     """Name the page that shows an error.
 

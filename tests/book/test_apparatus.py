@@ -37,6 +37,8 @@ import book_terms  # noqa: E402
 @cache
 def words_of(page: str) -> str:
     """All text of a page: prose, code, and what the cells printed."""
+    if (BOOK / f"{page}.md").is_file():
+        return (BOOK / f"{page}.md").read_text(encoding="utf-8")
     cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
     said = ["".join(cell["source"]) for cell in cells]
     for output in (o for cell in cells for o in cell.get("outputs", [])):
@@ -421,8 +423,16 @@ def test_a_table_of_paths_leads_to_its_pages() -> None:
     lab = paths.Page("lab1_b", "B", 90, ("03_a",))
     table = paths.table_of_paths({"x": [paths.Page("03_a", "A", 150, (), (5, 10)), lab]}, "have")
     bundle = table._repr_mimebundle_()
-    assert "[3](03_a.ipynb), [lab 1 · B](lab1_b.ipynb) | 2.5 h | 105 min" in bundle["text/markdown"]
-    assert bundle["text/plain"].splitlines()[1] == "x | 3, lab 1 · B | 2.5 h | 105 min"
+    row = "| x | 2.5 h | 105 min | [3 · A](03_a.ipynb); [lab 1 · B](lab1_b.ipynb) |"
+    assert row in bundle["text/markdown"]
+    assert bundle["text/plain"].splitlines()[1] == "x | 2.5 h | 105 min | 3 · A; lab 1 · B"
+
+
+def test_a_long_path_is_told_by_its_ends() -> None:
+    pages = [paths.Page(f"{number:02}_a", f"A{number}", 5, ()) for number in range(1, 18)]
+    rows = paths.table_of_paths({"x": pages, "y": pages[:16]}, "have").rows
+    assert rows[0][-1] == "17 pages, from [1 · A1](01_a.ipynb) to [17 · A17](17_a.ipynb)"
+    assert rows[1][-1].count(";") == 15
 
 
 def test_the_graph_leads_to_every_chapter() -> None:
@@ -468,9 +478,21 @@ def test_strange_goals_are_refused() -> None:
         paths.path_to(pages, ["99_z"])
 
 
-def test_a_day_shorter_than_a_page_is_refused() -> None:
-    with pytest.raises(ValueError, match="minutes_a_day=4 is less than 01_a takes"):
-        paths.split_into_days([paths.Page("01_a", "A", 5, ())], 4)
+def test_days_are_as_equal_as_their_pages_allow() -> None:
+    minutes = {"a": 9, "b": 1, "c": 5, "d": 5, "e": 5}
+    path = [paths.Page(name, name, takes, ()) for name, takes in minutes.items()]
+    cut = paths.sessions(path, 3)
+    assert [[page.name for page in day] for day in cut] == [["a", "b"], ["c", "d"], ["e"]]
+    assert len(paths.sessions(path[2:], 9)) == 3
+    lab = paths.Page("lab1_b", "B", 90, ())
+    assert paths.sessions([lab], 1) == [[lab]]
+
+
+@pytest.mark.parametrize(("pages", "number"), [(0, 2), (1, 0)])
+def test_nothing_is_not_cut_into_days(pages: int, number: int) -> None:
+    said = f"expected pages and at least one session, got {pages} and {number}"
+    with pytest.raises(ValueError, match=said):
+        paths.sessions([paths.Page("01_a", "A", 5, ())] * pages, number)
 
 
 def test_chapters_stand_below_all_that_they_need() -> None:

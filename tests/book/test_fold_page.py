@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import specimens as sp
 from bs4 import BeautifulSoup, Tag
+from docutils import nodes
 from folded_page import dressed
+from myst_nb.sphinx_ import HideCodeCellNode
 
 from tools.notebooks.model import normalise
 
@@ -72,6 +74,18 @@ def test_the_title_is_the_summary_and_does_not_stand_in_the_source(page: Beautif
     assert [code.get_text() for code in summary.select("code")] == ["words", "longest"]
     assert source_of(fold).startswith('words = ["a", "bc", "abc"]\nlongest = ')
     assert only(cell.select(":scope > .cell_output")).get_text().strip() == "3", "it stays in view"
+
+
+def test_a_table_stands_above_the_code_that_made_it() -> None:
+    fold, answer = HideCodeCellNode(), nodes.container("", nodes.table())
+    cell = nodes.container("", fold, answer)
+    book_fold._answer_first(cell)
+    assert cell.children == [answer, fold]
+    assert answer[0]["classes"] == ["plan"]
+    picture = nodes.container("", HideCodeCellNode(), nodes.container("", nodes.image()))
+    before = list(picture.children)
+    book_fold._answer_first(picture)
+    assert picture.children == before
 
 
 def test_imports_are_folded(page: BeautifulSoup) -> None:

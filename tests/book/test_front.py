@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_book.paths import Page, path_to, total_minutes
+from transformer_book.paths import Page, path_to, sessions, total_minutes
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
@@ -34,16 +34,35 @@ def test_sizes_are_those_of_the_pages() -> None:
     lab = Page("lab1_c", "C", 150, ())
     of = [Page("01_a", "A", 100, (), (30, 60)), Page("01b_b", "B", 80, ()), lab]
     assert book_front.sizes(of) == {
-        **{"pages": "2", "hours": "3", "core_hours": "1.7"},
-        **{"exercises": "2", "exercise_hours": "1.5"},
-        **{"labs": "1", "lab_hours": "2.5"},
+        **{"pages": "2", "hours": "3", "exercises": "2", "exercise_hours": "1.5"},
+        **{"labs": "1", "lab_hours": "2.5", "core_hours": "1.7", "core_needs": ""},
     }
 
 
-def test_core_pages_are_those_whose_number_has_no_letter() -> None:
-    for page in book_front.pages().values():
-        kind = book_order.about(BOOK / f"{page.name}.ipynb").kind
-        assert (kind == "core") == page.number.isdigit(), page.name
+# Core pages that cannot do without a further one. The list may only shrink; when it is empty, the
+# front page, the paths, README.md and CONTRIBUTING.md can say that the core is complete by itself.
+CORE_NEEDS = {
+    **{"13_transformer": {"02b_embeddings"}, "17_cost": {"03b_backward"}},
+    **{"14_training": {"12b_teacher_forcing", "13b_one_step"}, "19_counting": {"13b_one_step"}},
+    **{"18_modern": {"09b_before_or_after", "17b_cheaper"}, "20_learned": {"06b_trained_heads"}},
+}
+
+
+def test_the_core_is_what_it_is_said_to_be() -> None:
+    pages = book_front.pages()
+    for name, page in pages.items():
+        kind = book_order.about(BOOK / f"{name}.ipynb").kind
+        assert page.is_core == (kind == "core"), f"{name} is {kind}: a core page has no letter"
+    needed = {
+        name: {need for need in page.needs if not pages[need].is_core}
+        for name, page in pages.items()
+        if page.is_core
+    }
+    assert {name: needs for name, needs in needed.items() if needs} == CORE_NEEDS
+    numbers = dict.fromkeys(
+        pages[need].number for need in sorted(set().union(*CORE_NEEDS.values()))
+    )
+    assert book_front.sizes(list(pages.values()))["core_needs"] == ", ".join(numbers)
 
 
 def test_a_size_that_nobody_counts_is_refused() -> None:
@@ -86,9 +105,9 @@ def plan(goals: str, labs: str) -> list[Page]:
 
 @pytest.mark.parametrize(("goals", "number", "labs"), PLANS)
 def test_a_course_has_as_many_sessions_as_it_says(goals: str, number: str, labs: str) -> None:
-    sessions = book_front.sessions(plan(goals, labs), int(number))
-    assert len(sessions) == int(number)
-    assert max(total_minutes(session) for session in sessions) <= 120
+    cut = sessions(plan(goals, labs), int(number))
+    assert len(cut) == int(number)
+    assert max(total_minutes(session) for session in cut) <= 120
 
 
 def test_the_semester_has_the_core_of_every_chapter_and_all_labs() -> None:

@@ -91,7 +91,7 @@ def test_a_further_page_stands_behind_its_core_page(tmp_path: Path) -> None:
 def test_a_name_of_another_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["new", name]) == 2
     said = capsys.readouterr().err
-    assert said == f"{name!r}: expected a name such as 22_new, or 05e_more for a side page\n"
+    assert said == f"{name!r}: expected a name such as 22_new, or 05e_more for a further page\n"
 
 
 def test_a_name_that_is_taken_and_a_list_without_a_place(tmp_path: Path) -> None:

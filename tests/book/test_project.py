@@ -26,7 +26,7 @@ from tools.notebooks.model import NotebookError, load
 from tools.notebooks.parts import exercise_minutes
 from tools.notebooks.rulers import page_kind
 from tools.notebooks.stamp import stamp
-from transformer_book.paths import read_pages, total_minutes
+from transformer_book.paths import path_to, read_pages, total_minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -247,15 +247,17 @@ def test_readme_says_how_big_the_book_is() -> None:
     """The numbers of the book, not typed ones: a failure prints what README must say."""
     pages = read_pages(ROOT / "book")
     notebooks = {name: load(ROOT / "book" / f"{name}.ipynb") for name in pages}
-    core = [page for page in pages.values() if page_kind(notebooks[page.name]) == "core"]
+    core = [name for name in pages if page_kind(notebooks[name]) == "core"]
+    with_needs = path_to(pages, core)
     n_exercises = sum(len(exercise_minutes(notebook)) for notebook in notebooks.values())
     n_labs = len(list((ROOT / "book").glob("lab*.ipynb")))
     chapters = [page for page in pages.values() if not page.name.startswith("lab")]
-    hours, core_hours = (total_minutes(path) / 60 for path in (chapters, core))
+    hours, core_hours = (total_minutes(path) / 60 for path in (chapters, with_needs))
     for said in (
-        f"{len(chapters)} chapter pages, about {hours:.0f} hours to read, "
-        f"{core_hours:.0f} of them on core pages",
-        f"more than {n_exercises // 10 * 10} exercises",
+        f"{len(chapters)} chapter pages, about {hours:.0f} hours to read. The {len(core)} core "
+        f"pages, with {len(with_needs) - len(core)} others that they need, are a complete book of "
+        f"{core_hours:.0f} hours.",
+        f"More than {n_exercises // 10 * 10} exercises",
         f"{n_labs} labs",
     ):
         assert said in plain("README.md"), f"README.md must say: {said}"

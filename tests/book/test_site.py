@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import pkgutil
 import re
@@ -370,6 +371,15 @@ def test_links_by_scheme_become_checked_references(scheme: str, domain: str, kin
     reference = book_references.named_reference(scheme, "target", "book/03")
     assert (reference["refdomain"], reference["reftype"]) == (domain, kind)
     assert reference["refwarn"]  # so that a link that leads nowhere fails the build
+
+
+def test_works_know_the_pages_that_cite_them() -> None:
+    assert doctest.testmod(book_references).attempted > 0
+    assert doctest.testmod(book_references).failed == 0
+    citing = book_references.citing_pages()
+    assert "03_attention" in citing["vaswani2017attention"]
+    keys = set(re.findall(r"@\w+\{(\w+),", (ROOT / "book/references.bib").read_text("utf-8")))
+    assert set(citing) <= keys
 
 
 # --- what the finished site must be -------------------------------------------------------------

@@ -69,6 +69,22 @@ def test_every_item_and_every_error_is_listed_once() -> None:
     assert Counter(name[2] for name in names if is_error(name)) == ERRORS
 
 
+def test_one_word_and_the_same_counts_wherever_they_are_told() -> None:
+    """ "Corrections": not every one of them is of an error, and no count is typed and forgotten."""
+    counts = book_sources.counts()
+    for source, number in ERRORS.items():
+        assert counts[f"corrections_{source}"] == str(number)
+        assert counts[f"items_{source}"] == str(ITEMS[source])
+    kinds = Counter(entry["kind"] for entry in ERRATA.values())
+    assert int(counts["hard"]) == len(ERRATA) - kinds["misleading"] - kinds["typo"]
+    for name in ("README.md", "book/index.md", "book/sources.md", "book/colophon.md"):
+        text = " ".join((BOOK.parent / name).read_text(encoding="utf-8").split())
+        for number, words in re.findall(r"(\d+) (?:of them )?(corrections|hard|items)\b", text):
+            assert counts[words] == number, f"{name}: {number} {words}"
+        assert not re.search(r"\d+ errors", text), f"{name}: call them corrections"
+        assert re.search(r"\bcorrections?\b", text), name
+
+
 def test_each_chapter_owns_what_the_audit_gave_it() -> None:
     owned = {
         chapter: (sum(not is_error(name) for name in entries), sum(map(is_error, entries)))
@@ -139,8 +155,9 @@ def test_the_entrance_counts_as_this_file_does() -> None:
     assert len(book_sources.entries()) == 551
     text = (BOOK / "sources.md").read_text(encoding="utf-8")
     assert re.findall(r"^:::\{errata\} (\w)$", text, re.MULTILINE) == list(ITEMS)
-    table = re.findall(r"^\| ([A-E]) \|.*\| (\d+) \| (\d+) \|$", text, re.MULTILINE)
-    assert {s: (int(i), int(e)) for s, i, e in table} == {s: (ITEMS[s], ERRORS[s]) for s in ITEMS}
+    rows = re.findall(r"^\| ([A-E]) \|.*?((?:\| \{\w+\} ){3})\|$", text, re.MULTILINE)
+    of = ("items", "corrections", "hard")
+    assert rows == [(s, "".join(f"| {{{name}_{s}}} " for name in of)) for s in ITEMS]
 
 
 def test_names_are_ordered_as_a_reader_counts() -> None:

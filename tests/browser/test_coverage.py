@@ -92,6 +92,18 @@ def test_every_entry_of_the_glossary_leads_to_the_page_that_teaches_it() -> None
     assert {str(letter["href"])[1:] for letter in letters} <= set(built("glossary").ids)
 
 
+def test_every_work_of_the_bibliography_leads_to_the_pages_that_cite_it() -> None:
+    page = BeautifulSoup((SITE / "book" / "bibliography.html").read_text("utf-8"), "html.parser")
+    entries = page.select(".citation-list > .citation")
+    lines = {entry.get_text(): entry.select(".cited-in a") for entry in entries}
+    (paper,) = (
+        links for text, links in lines.items() if "attention is all you need" in text.lower()
+    )
+    assert {"03_attention.html", "13_transformer.html"} <= {str(link["href"]) for link in paper}
+    assert [link.get_text() for link in paper][:2] == ["0", "1"]
+    assert sum(map(bool, lines.values())) > 250
+
+
 def test_names_of_the_library_and_chapters_lead_to_each_other() -> None:
     pages = sorted((SITE / "book" / "api").glob("*.html"))
     explained = set()

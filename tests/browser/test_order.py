@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from browser_checks import DESKTOP, PHONE, settle
 from playwright.sync_api import Locator, Page, expect
 
@@ -138,11 +139,34 @@ def test_a_path_is_followed_from_its_table_and_from_the_graph(chapter: Page, ori
     chapter.goto(f"{origin}/book/paths.html")
     settle(chapter)
     first = chapter.locator("article table").first
-    expect(first.get_by_role("link", name="13", exact=True).first).to_have_attribute(
+    expect(first.get_by_role("link", name="13 · The whole").first).to_have_attribute(
         "href", "13_transformer.html"
     )
+    above = first.evaluate("""(table) => [...document.querySelectorAll("article details")]
+      .filter((fold) => fold.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING)
+      .length""")
+    assert above == 0, "something folded stands before the answer"
     box = chapter.locator("svg.figure-svg a[href='17_cost.html']")
     box.focus()
     expect(box).to_be_focused()
     chapter.keyboard.press("Enter")
     chapter.wait_for_url("**/17_cost.html")
+
+
+@pytest.mark.parametrize("name", ["paths", "teachers", "notation"])
+def test_on_a_phone_no_column_of_a_plan_or_of_symbols_is_out_of_sight(
+    name: str, chapter: Page, origin: str
+) -> None:
+    chapter.set_viewport_size(PHONE)
+    chapter.goto(f"{origin}/book/{name}.html")
+    settle(chapter)
+    tables = chapter.locator("article table")
+    assert tables.count() >= 3
+    for cell in tables.first.locator("tbody td").all():
+        left, right = left_and_right(cell)
+        assert 0 <= left < right <= PHONE["width"], cell.inner_text()
+    wide = tables.evaluate_all(
+        "(all) => all.filter((table) => table.parentElement.scrollWidth > "
+        "table.parentElement.clientWidth).length"
+    )
+    assert wide == 0, f"{wide} tables must be scrolled sideways"

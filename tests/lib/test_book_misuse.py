@@ -23,6 +23,10 @@ def bars(groups, names=("a", "b")):
     return lambda: plots.bars(groups, names=list(names), title="t", y_label="y")
 
 
+def dots(series, names=("a", "b")):
+    return lambda: plots.dots(series, names=list(names), title="t", y_label="y")
+
+
 def heatmap(values, rows=("r",), columns=("c",)):
     return lambda: plots.heatmap(values, rows=list(rows), columns=list(columns), title="W")
 
@@ -88,6 +92,9 @@ FIGURES = [
     (bars({}), "groups is empty; expected at least one group of bars"),
     (bars({"g": []}, names=()), "names is empty; expected at least one bar"),
     (bars({"g": [1, INF]}), "'g' holds inf; expected finite numbers"),
+    (dots({}), "series is empty; expected at least one series"),
+    (dots({"g": [[1], [INF]]}), "'g' holds inf; expected finite numbers"),
+    (dots({"g": [[1, 2]]}), "'g' has shape (1, 2); expected 2 rows"),
     (
         bars({"g": [1, 2, 3]}),
         "'g' has shape (1, 3); expected one value for each name: (1, 2)",

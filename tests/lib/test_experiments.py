@@ -36,6 +36,7 @@ from experiments import (
     leakage,
     lengths,
     loops,
+    mask_costs,
     memory,
     modern,
     numbers,
@@ -1441,6 +1442,45 @@ def test_ways_that_should_be_equal_are():
     weights = ((torch.nn.functional.elu(q) + 1) @ (torch.nn.functional.elu(k) + 1).mT).tril()
     expected = weights / weights.sum(dim=-1, keepdim=True) @ v
     torch.testing.assert_close(attention_costs.linear(q, k, v, chunk=16), expected)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_mask_costs_measures_every_way(results):
+    rows = read_csv(results(mask_costs) / "results.csv")
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        kinds.setdefault(row["task"], set()).add(row["kind"])
+    assert kinds == {
+        "causal": {"stored", "flag", "function"},
+        "window": {"stored", "function"},
+        "packing": {"stored", "function", "end to end"},
+        "padding": {"stored", "end to end"},
+    }
+    assert all(float(row["milliseconds"]) > 0 for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("task", ["causal", "window", "packing"])
+def test_ways_to_say_a_mask_agree(task):
+    torch.manual_seed(0)
+    owner = mask_costs.owners_of([100, 30, 300], 384, "cpu")
+    rule = mask_costs.rules(owner)[task]
+    inputs = mask_costs.inputs_of(1, 384, "cpu")
+    expected, *others = (way(*inputs) for way in mask_costs.ways(task, rule, owner, "cpu").values())
+    assert others
+    for found in others:
+        torch.testing.assert_close(found, expected)
+
+
+def test_padding_and_its_absence_agree():
+    torch.manual_seed(0)
+    found = mask_costs.padding([3, 7, 1], "cpu")
+    padded, inputs = found["stored"]
+    real = torch.tensor([[i < n for i in range(7)] for n in (3, 7, 1)])
+    row = [x.transpose(1, 2)[real].transpose(0, 1)[None] for x in inputs]
+    alone = found["end to end"][0](*row)
+    expected = padded(*inputs).transpose(1, 2)[real].transpose(0, 1)[None]
+    torch.testing.assert_close(alone, expected)
 
 
 def test_cheaper_compares_kinds_of_attention(results):

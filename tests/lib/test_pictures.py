@@ -52,6 +52,9 @@ PICTURES = {
         {"a": ([1, 10], [1e-3, 1])}, title="L", x_label="x", y_label="y", log_x=True, log_y=True
     ),
     "bars": lambda: plots.bars({"a": [0.5, 0.5]}, names=NAMES, title="Bars", y_label="w"),
+    "dots": lambda: plots.dots(
+        {"a": [[0.5, 0.1], [-1, 2]], "b": [[1, 1], [2, 3]]}, names=NAMES, title="Dots", y_label="w"
+    ),
     "name_map": lambda: plots.name_map(
         {"a": (0.5, 0.3, "query"), "e": (0.5, 0.3, "query"), "b": (-0.4, 0.0, "key")}, title="M"
     ),

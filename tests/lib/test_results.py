@@ -34,7 +34,7 @@ def test_every_experiment_has_its_card():
     without |= {"lengths", "activations", "warmup", "surfaces", "dropout", "decoders"}
     without |= {"ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"}
     without |= {"patches", "scaling", "hardware", "precision", "addition", "paragraphs"}
-    without |= {"word_head", "input_scale"}
+    without |= {"word_head", "input_scale", "mask_costs"}
     models = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
     assert set(CARDS) - without == set(WITH_MODEL) == models
     assert without <= set(CARDS)
@@ -171,6 +171,8 @@ SUMMARIES = [  # a number of a card, and the rows it sums up
      {"order": "last digit first", "position": "none", "digits": 6}),
     ("attention_costs", "fused_both_16384_ms", "milliseconds",
      {"device": "gpu", "kind": "fused", "length": 16384, "pass": "both"}),
+    ("mask_costs", "window_function_ms", "milliseconds",
+     {"task": "window", "kind": "function", "pass": "forward"}),
     ("hardware", "peak GiB (bfloat16, recomputed)", "peak_gib",
      {"form": "bfloat16, recomputed", "batch": 16}),
 ]  # fmt: skip

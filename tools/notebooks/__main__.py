@@ -141,7 +141,7 @@ def build_parser() -> argparse.ArgumentParser:
     owes = commands.add_parser("owes", help="print all that leads to a page, before a rewrite")
     owes.add_argument("page", metavar="PAGE", help="such as 05_masks")
     new = commands.add_parser("new", help="begin a page from the template")
-    new.add_argument("name", metavar="NAME", help="such as 22_new, or 05e_more for a side page")
+    new.add_argument("name", metavar="NAME", help="such as 22_new, or 05e_more for a further page")
     new.add_argument("--title", default="", help="of the page (default: the words of its name)")
     kind = commands.add_parser("kind", help="say what kind of page notebooks are")
     kind.add_argument("pages", nargs="+", metavar="PAGE", help="such as 05_masks")

@@ -36,7 +36,7 @@ def create(name: str, title: str = "", root: Path = ROOT) -> str:
     match = _NAME.fullmatch(name)
     if match is None:
         raise NotebookError(
-            f"{name!r}: expected a name such as 22_new, or 05e_more for a side page"
+            f"{name!r}: expected a name such as 22_new, or 05e_more for a further page"
         )
     path = root / "book" / f"{name}.ipynb"
     if path.exists():

@@ -223,6 +223,62 @@ def bars(
         return picture_of(figure, title, f"{title}: {y_label}. " + " ".join(sentences))
 
 
+def dots(
+    series: Mapping[str, ArrayLike],
+    *,
+    names: Sequence[str],
+    title: str,
+    y_label: str,
+    decimals: int = 2,
+) -> Picture:
+    """Draw every single value as a dot: for each name the series side by side.
+
+    Args:
+        series: for each series its name and, for each of ``names``, a row of values.
+        names: what stands along x.
+        title: a short name for the picture.
+        y_label: what the values are.
+        decimals: decimals in the summary.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no series, or one has not a row of finite values for each name.
+
+    Example:
+        >>> dots(
+        ...     {"a": [[1, 2], [4, 4]]},
+        ...     names=["x", "y"],
+        ...     title="T",
+        ...     y_label="loss",
+        ... ).summary
+        'T: loss, every value a dot. a: x 1.00 to 2.00, y 4.00 to 4.00.'
+    """
+    check_filled("series", series, "at least one series")
+    sentences = []
+    with styled_axes(5.4, 3.4) as (figure, axes):
+        axis = axes[0]
+        for number, (label, values) in enumerate(series.items()):
+            rows = as_finite(label, values)
+            if rows.ndim != 2 or len(rows) != len(names):
+                raise ValueError(f"{label!r} has shape {rows.shape}; expected {len(names)} rows")
+            x = np.arange(len(names)) + 0.18 * (number - (len(series) - 1) / 2)
+            style = SERIES_STYLES[number] | {"linestyle": "none", "alpha": 0.8}
+            drawn = axis.plot(x, rows, **style)
+            drawn[0].set_label(label)
+            ends = ((written(row.min(), decimals), written(row.max(), decimals)) for row in rows)
+            told = (f"{n} {low} to {high}" for n, (low, high) in zip(names, ends, strict=True))
+            sentences.append(f"{label}: {', '.join(told)}.")
+        _finish_axis(axis, title, "", y_label, log_x=False, log_y=False)
+        axis.set_xticks(range(len(names)), list(names))
+        axis.axhline(0, color=MUTED, linewidth=0.8)
+        axis.grid(axis="x", visible=False)
+        axis.legend()
+        summary = f"{title}: {y_label}, every value a dot. " + " ".join(sentences)
+        return picture_of(figure, title, summary)
+
+
 def plane(
     arrows: Mapping[str, tuple[float, float, str]],
     points: Mapping[str, tuple[float, float, str]] | None = None,

@@ -1,7 +1,6 @@
-"""The live figure "scale": scores, weights and gradient for a width, a divisor and some keys.
+"""The live figure "scale": one query's weights without the root and with it.
 
-The figure adds up products feature by feature, and sizes the softmax's Jacobian with a formula.
-Here the library attends, and PyTorch builds the Jacobian, in float64.
+The figure adds up products feature by feature and divides. Here the library attends, in float64.
 """
 
 import math
@@ -21,48 +20,42 @@ from transformer_lib.attention import attention
 
 WIDTHS = tuple(2**power for power in range(11))
 ROWS, KEYS = 31, 64  # queries and keys of a draw
-NAMES = {"none": "nothing", "root": "√d", "width": "d"}
-BEHIND = 10.0  # how far behind the best score the drawing reaches
+DIVISORS = ("none", "root")
+MOST = 0.9  # of the weight
 
-_PURPLE, _SOFT = ROLES["weight"]
-_LOOKS = {"root": (_PURPLE, "none"), "none": (INK, "7 4"), "width": (MUTED, "2 4")}
+_PURPLE = ROLES["weight"][0]
+_LOOKS = {"root": (_PURPLE, "none", "divided by √d"), "none": (INK, "7 4", "as they are")}
 
 
-def values(*, width: int, keys: int, by: str, draw: int) -> dict[str, Any]:
-    """Let a query of random numbers attend to random keys.
+def values(*, width: int, keys: int, draw: int) -> dict[str, Any]:
+    """Let a query of random numbers attend to random keys, without the root and with it.
 
     Args:
         width: d, the number of features of a query and of a key.
         keys: n, how many keys there are.
-        by: what the scores are divided by: nothing (``none``), √d (``root``) or d (``width``).
         draw: the seed.
 
     Returns:
-        Scores and weights, largest first, and what is measured on them; ``typical`` holds the
-        median query's largest weight at every width, for each of the three divisors.
+        For scores as they are (``none``) and divided by √d (``root``) the weights, largest first,
+        and what is measured on them; ``typical`` holds the median query's largest weight at every
+        width, for each of the two.
 
     Example:
-        >>> found = values(width=64, keys=32, by="root", draw=7)
-        >>> round(found["largest"], 2), round(found["effective"], 1)
-        (0.11, 25.0)
+        >>> found = values(width=64, keys=32, draw=7)
+        >>> [round(found[by]["largest"], 2) for by in ("none", "root")]
+        [0.84, 0.11]
     """
-    scores, weights = _attend(draw, width, keys, by)  # (31, n) each
-    slopes = torch.autograd.functional.jacobian(lambda row: row.softmax(dim=-1), scores[0])
-    even = torch.full((keys,), 1 / keys, dtype=torch.float64)
-    measured = {
-        "spread": scores[0].std(),
-        "largest": weights[0].max(),
-        "effective": torch.special.entr(weights[0]).sum().exp(),
-        "jacobian": slopes.norm(),
-        "even": (torch.diag(even) - even[:, None] * even).norm(),
-    }
-    return {
-        "scores": scores[0].sort(descending=True).values.tolist(),
-        "weights": weights[0].sort(descending=True).values.tolist(),
-        "expected": math.sqrt(width) * _scale(width, by),
-        **{name: value.item() for name, value in measured.items()},
-        "typical": [list(law) for law in _laws(draw, keys)],
-    }
+    found: dict[str, Any] = {"typical": [list(law) for law in _laws(draw, keys)]}
+    for by in DIVISORS:
+        scores, weights = (each[0] for each in _attend(draw, width, keys, by))  # (n,) each
+        ordered = weights.sort(descending=True).values
+        found[by] = {
+            "weights": ordered.tolist(),
+            "spread": scores.std().item(),
+            "largest": weights.max().item(),
+            "holders": int((ordered.cumsum(dim=0) < MOST).sum()) + 1,
+        }
+    return found
 
 
 def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -73,29 +66,27 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         values: what :func:`values` gives for them.
 
     Returns:
-        Three sentences.
+        Two sentences.
 
     Example:
-        >>> state = {"width": 64, "keys": 32, "by": "none", "draw": 7}
-        >>> say(state, values(**state)).split(". ")[0]
-        'The scores spread by 6.72; 8.00 is expected'
+        >>> state = {"width": 64, "keys": 32, "draw": 7}
+        >>> say(state, values(**state)).partition(",")[2].partition(",")[0]
+        ' the scores have a standard deviation of 6.72'
     """
-
-    def short(name: str) -> str:
-        value = values[name]
-        return number(value, 2 if value < 9.995 else 1)
-
+    none, root = (
+        [number(values[by]["spread"]), number(values[by]["largest"]), values[by]["holders"]]
+        for by in DIVISORS
+    )
     return (
-        f"The scores spread by {short('spread')}; {short('expected')} is expected. "
-        f"The largest of {state['keys']} weights is {short('largest')}: "
-        f"the query is as undecided as among {short('effective')} keys. "
-        f"The softmax lets a gradient of {short('jacobian')} through; "
-        f"even weights: {short('even')}."
+        f"As they are, the scores have a standard deviation of {none[0]}, the largest of "
+        f"{state['keys']} weights is {none[1]}, and nine tenths of the weight go to {none[2]} of "
+        f"the keys. Divided by √{state['width']}, these three are {root[0]}, {root[1]} and "
+        f"{root[2]}."
     )
 
 
 def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, float, float]:
-    """Draw the figure for paper: scores, weights, numbers, and the law.
+    """Draw the figure for paper: both rows of weights, numbers, and the law.
 
     Args:
         state: the settings.
@@ -105,17 +96,17 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         SVG elements, their width and their height.
 
     Example:
-        >>> state = {"width": 64, "keys": 32, "by": "none", "draw": 7}
+        >>> state = {"width": 64, "keys": 32, "draw": 7}
         >>> drawing(state, values(**state))[1:]
         (680.0, 460.0)
     """
     canvas = Canvas()
-    divided = NAMES[state["by"]]
-    title = f"width {state['width']}, {state['keys']} keys, divided by {divided}"
+    title = f"one query, {state['keys']} keys, width {state['width']}"
     canvas.text(14, 22, title, size=13.5, bold=True, anchor="start")
-    _draw_scores(canvas, values["scores"], values["expected"])
-    _draw_weights(canvas, values["weights"])
-    _draw_numbers(canvas, state, values)
+    _draw_weights(canvas, 0.0, "Weights, scores as they are", values["none"]["weights"], INK)
+    scaled = values["root"]["weights"]
+    _draw_weights(canvas, 340.0, "Weights, scores divided by √d", scaled, _PURPLE)
+    _draw_numbers(canvas, values)
     _draw_laws(canvas, state, values)
     return "\n".join(canvas.elements), 680.0, 460.0
 
@@ -128,7 +119,7 @@ def _draw(draw: int) -> tuple[Float[Tensor, "R K"], Float[Tensor, "S K"]]:
 
 
 def _scale(width: int, by: str) -> float:
-    return {"none": 1.0, "root": 1 / math.sqrt(width), "width": 1 / width}[by]
+    return 1 / math.sqrt(width) if by == "root" else 1.0
 
 
 def _attend(
@@ -146,7 +137,7 @@ def _laws(draw: int, n: int) -> tuple[tuple[float, ...], ...]:
     """For each divisor the median query's largest weight, at every width."""
     return tuple(
         tuple(_attend(draw, d, n, by)[1].amax(dim=-1).median().item() for d in WIDTHS)
-        for by in NAMES
+        for by in DIVISORS
     )
 
 
@@ -167,46 +158,13 @@ def _path(
     )
 
 
-def _draw_scores(canvas: Canvas, scores: Sequence[float], expected: float) -> None:
-    """Draw each score as far left of the best as it is smaller, under the exponential."""
-
-    def across(behind: float) -> float:
-        return _RIGHT - 6 + behind / BEHIND * (_RIGHT - _LEFT - 6)
-
-    def tip(behind: float) -> float:
-        return _up(0.7 * math.exp(behind))
-
-    near = [s - scores[0] for s in scores if s - scores[0] >= -BEHIND]
-    curve = "".join(f"L{across(-x / 10)} {tip(-x / 10)}" for x in range(101))
-    end = across(-min(expected, BEHIND))
-    cap = "l7 -5m-7 5l7 5" if expected > BEHIND else "m0 -5v10"  # an arrow: it goes on
-    canvas.text(14, 46, "Scores, as the softmax sees them", color=MUTED, anchor="start")
-    canvas.elements += [
-        _path(f"M{across(0)} {_FLOOR}{curve}V{_FLOOR}Z", "none", fill=_SOFT),
-        _path(f"M{_LEFT} {_FLOOR}H{_RIGHT}", MUTED),
-        _path(f"M{across(0)} 57v10m0 -5H{end}{cap}", INK),
-        _path("".join(f"M{across(x)} {_FLOOR}V{tip(x)}" for x in near) or "M0 0", _PURPLE),
-    ]
-    for x in near:
-        canvas.elements.append(
-            f'<circle cx="{across(x)}" cy="{_FLOOR}" r="4.5" fill="{ROLES["key"][0]}" '
-            'fill-opacity="0.6"/>'
-        )
-    canvas.text(_LEFT, 84, f"expected spread: {number(expected)}", color=MUTED, anchor="start")
-    canvas.text(across(-1), tip(-0.5), "height: e to this power", color=MUTED, anchor="end")
-    if len(near) < len(scores):
-        far = f"← {len(scores) - len(near)} further behind"
-        canvas.text(_LEFT, _FLOOR - 12, far, color=MUTED, anchor="start")
-    for tick in (-10, -5, 0):
-        canvas.text(across(tick), _FLOOR + 19, number(tick, 0), color=MUTED)
-    canvas.text((_LEFT + _RIGHT) / 2, _FLOOR + 36, "score − largest score")
-
-
-def _draw_weights(canvas: Canvas, weights: Sequence[float]) -> None:
+def _draw_weights(
+    canvas: Canvas, x: float, title: str, weights: Sequence[float], colour: str
+) -> None:
     """Draw the weights as bars from 0 to 1, and what even weights would be."""
-    left, right, n = 340 + _LEFT, 340 + _RIGHT, len(weights)
+    left, right, n = x + _LEFT, x + _RIGHT, len(weights)
     wide = (right - left) / n
-    canvas.text(354, 46, "Weights", color=MUTED, anchor="start")
+    canvas.text(x + 14, 46, title, color=MUTED, anchor="start")
     for tick in (0, 0.5, 1):
         canvas.elements.append(_path(f"M{left} {_up(tick)}H{right}", GRID, width=1))
         canvas.text(left - 6, _up(tick) + 4, f"{tick:g}", color=MUTED, anchor="end")
@@ -215,32 +173,34 @@ def _draw_weights(canvas: Canvas, weights: Sequence[float]) -> None:
         for place, p in enumerate(weights)
     )
     canvas.elements += [
-        _path(bars, "none", fill=_PURPLE),
+        _path(bars, "none", fill=colour),
         _path(f"M{left} {_up(1 / n)}H{right}", INK, dash="4 3"),
     ]
     canvas.text(right, _up(1 / n) - 6, f"even: 1/{n}", color=MUTED, anchor="end")
     canvas.text((left + right) / 2, _FLOOR + 36, "keys, largest weight first")
 
 
-def _draw_numbers(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Write what is measured below the scores."""
+def _draw_numbers(canvas: Canvas, values: Mapping[str, Any]) -> None:
+    """Write what is measured, without the root and with it."""
+
+    def both(name: str, digits: int = 2) -> str:
+        return " → ".join(number(values[by][name], digits) for by in DIVISORS)
+
+    canvas.text(14, 274, "this query: as it is → divided by √d", color=MUTED, anchor="start")
     rows = {
-        "standard deviation of the scores": number(values["spread"]),
-        "expected": number(values["expected"]),
-        "largest weight": number(values["largest"]),
-        "effective number of keys": f"{number(values['effective'])} of {state['keys']}",
-        "gradient let through": number(values["jacobian"]),
-        "the same with even weights": number(values["even"]),
+        "standard deviation of the scores": both("spread"),
+        "largest weight": both("largest"),
+        "keys that hold 90% of the weight": both("holders", 0),
     }
     for place, (name, text) in enumerate(rows.items()):
-        y = 292 + 24 * place
+        y = 302 + 24 * place
         canvas.text(14, y, name, anchor="start")
         canvas.text(304, y, text, anchor="end")
         canvas.elements.append(_path(f"M14 {y + 6}h290", GRID, width=1))
 
 
 def _draw_laws(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Draw the median query's largest weight at every width, for each divisor; a dot for this."""
+    """Draw the median query's largest weight at every width, without the root and with it."""
     left, right, high, floor = 340 + _LEFT, 340 + _RIGHT, 292.0, 404.0
 
     def point(width: int, y: float) -> str:
@@ -256,13 +216,12 @@ def _draw_laws(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, An
     for width in (1, 4, 16, 64, 256, 1024):
         canvas.text(float(point(width, 0).split()[0]), floor + 18, str(width), color=MUTED)
     canvas.text((left + right) / 2, floor + 35, "width d")
-    curves = dict(zip(NAMES, values["typical"], strict=True))
-    for place, (by, (colour, dash)) in enumerate(_LOOKS.items()):
+    curves = dict(zip(DIVISORS, values["typical"], strict=True))
+    for place, (by, (colour, dash, name)) in enumerate(_LOOKS.items()):
         points = "L".join(map(point, WIDTHS, curves[by]))
         canvas.elements.append(_path(f"M{points}", colour, dash=dash, width=2.2))
-        x = 354 + 112 * place
+        x = 354 + 160 * place
         canvas.elements.append(_path(f"M{x} 450h26", colour, dash=dash, width=2.2))
-        canvas.text(x + 32, 454, f"by {NAMES[by]}", anchor="start")
-    cx, cy = point(state["width"], values["largest"]).split()
-    colour = _LOOKS[state["by"]][0]
-    canvas.elements.append(f'<circle cx="{cx}" cy="{cy}" r="5" fill="{colour}"/>')
+        canvas.text(x + 32, 454, name, anchor="start")
+        cx, cy = point(state["width"], values[by]["largest"]).split()
+        canvas.elements.append(f'<circle cx="{cx}" cy="{cy}" r="5" fill="{colour}"/>')

@@ -1,10 +1,10 @@
 "use strict";
-/* Chapter 4: what width, divisor and number of keys do to scores, weights and gradient. */
+/* Chapter 4: the weights of one query without the root and with it, as width and number of keys change. */
 (() => {
 const WIDTHS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const [ROWS, KEYS, WIDEST] = [31, 64, 1024]; // queries and keys of a draw; an odd number has one median
-const DIVISORS = { none: () => 1, root: Math.sqrt, width: (d) => d };
-const NAMES = { none: "nothing", root: "√d", width: "d" };
+const DIVISORS = { none: () => 1, root: Math.sqrt };
+const MOST = 0.9; // of the weight
 
 const kept = {};
 const once = (name, make) => (kept[name] ??= make()); // a slider asks for the same numbers again and again
@@ -38,133 +38,88 @@ function deviation(list) {
   return Math.sqrt(list.reduce((sum, each) => sum + (each - mean) ** 2, 0) / (list.length - 1));
 }
 
-/* The Frobenius norm of diag(p) − p pᵀ, which is the root of Σp² − 2 Σp³ + (Σp²)². */
-function jacobianSize(p) {
-  let [squares, cubes] = [0, 0];
-  for (const each of p) {
-    squares += each * each;
-    cubes += each * each * each;
-  }
-  return Math.sqrt(Math.max(0, squares - 2 * cubes + squares ** 2)); // rounding may leave −1e-17
-}
-
 const median = (list) => Float64Array.from(list).sort()[(ROWS - 1) / 2];
 
-/* The largest weight of the median query: [none, root, width][at each width]. */
+/* The largest weight of the median query: [none, root][at each width]. */
 const laws = (draw, n) => Object.keys(DIVISORS).map((by) => WIDTHS.map((d) =>
   median(scoresOf(draw, d, n, by).map((scores) => Math.max(...Live.tensor.softmax(scores))))));
 
-function values({ width, keys, by, draw }) {
-  const scores = scoresOf(draw, width, keys, by)[0].sort().reverse(); // (n,): the first query's
-  const weights = Live.tensor.softmax(scores); // (n,)
-  const entropy = weights.reduce((sum, p) => sum - (p > 0 ? p * Math.log(p) : 0), 0);
-  return {
-    scores, weights, // largest first
-    spread: deviation(scores),
-    expected: Math.sqrt(width) / DIVISORS[by](width),
-    largest: weights[0],
-    effective: Math.exp(entropy),
-    jacobian: jacobianSize(weights),
-    even: Math.sqrt(keys - 1) / keys,
-    typical: once(`${draw}, ${keys} keys`, () => laws(draw, keys)),
-  };
+/* The first query: its weights, largest first, and how many of them make up nine tenths. */
+function query(draw, width, n, by) {
+  const scores = scoresOf(draw, width, n, by)[0];
+  const weights = Live.tensor.softmax(scores).sort().reverse(); // (n,)
+  let [holders, sum] = [0, 0];
+  while (sum < MOST) sum += weights[holders++];
+  return { weights, spread: deviation(scores), largest: weights[0], holders };
 }
 
-function say({ keys }, found) {
-  const short = (value) => Live.part.number(value, value < 9.995 ? 2 : 1);
-  return `The scores spread by ${short(found.spread)}; ${short(found.expected)} is expected. ` +
-    `The largest of ${keys} weights is ${short(found.largest)}: ` +
-    `the query is as undecided as among ${short(found.effective)} keys. ` +
-    `The softmax lets a gradient of ${short(found.jacobian)} through; even weights: ${short(found.even)}.`;
+const values = ({ width, keys, draw }) => ({
+  none: query(draw, width, keys, "none"),
+  root: query(draw, width, keys, "root"),
+  typical: once(`${draw}, ${keys} keys`, () => laws(draw, keys)),
+});
+
+function say({ width, keys }, { none, root }) {
+  const { number } = Live.part;
+  return `As they are, the scores have a standard deviation of ${number(none.spread)}, the largest of ${keys} ` +
+    `weights is ${number(none.largest)}, and nine tenths of the weight go to ${none.holders} of the keys. ` +
+    `Divided by √${width}, these three are ${number(root.spread)}, ${number(root.largest)} and ${root.holders}.`;
 }
 
 // The page ----
 
-const [LEFT, RIGHT, TOP, FLOOR] = [30, 342, 14, 164]; // of the two drawings, which are 360 by 210
-const BEHIND = 10; // how far behind the best score the drawing reaches
+const [LEFT, RIGHT, TOP, FLOOR] = [30, 342, 14, 164]; // of the two drawings, which are 360 by 190
 const up = (share) => FLOOR - share * (FLOOR - TOP);
-const across = (behind) => RIGHT + (behind / BEHIND) * (RIGHT - LEFT); // behind is 0 or less
-const tip = (behind) => up(0.7 * Math.exp(behind)); // above it is room for the spread
 
 function build(part) {
   const { colour, number } = part;
-  const path = (d, role, more) =>
-    part.svg("path", { d, stroke: colour(role), fill: "none", "stroke-width": 1.6, ...more });
-  const filled = (d, fill) => part.svg("path", { d, fill });
   const words = (x, y, anchor, text) =>
     part.svg("text", { class: "live-tick", x, y, "text-anchor": anchor, text });
 
-  /* A drawing with an axis, and a layer that is drawn anew after every change. */
-  function layered(label, xLabel, still, change) {
-    const node = part.drawing({ width: 360, height: 210, label });
-    node.append(...still, path(`M${LEFT} ${FLOOR}H${RIGHT}`, "muted"), words(186, 204, "middle", xLabel));
+  /* Bars from 0 to 1 that are drawn anew after every change, and a line where even weights would be. */
+  function bars(label, role) {
+    const node = part.drawing({ width: 360, height: 190, label });
+    node.append(...[0, 0.5, 1].flatMap((tick) => [
+      part.svg("path", { class: "live-gridline", d: `M${LEFT} ${up(tick)}H${RIGHT}` }),
+      words(LEFT - 6, up(tick) + 5, "end", tick),
+    ]), words(186, 184, "middle", "keys, largest weight first"));
     const layer = node.appendChild(part.svg("g"));
-    return { node: part.titled(label, node), set: (found) => layer.replaceChildren(...change(found)) };
+    const set = (weights) => {
+      const wide = (RIGHT - LEFT) / weights.length;
+      const even = up(1 / weights.length);
+      const bar = (p, at) => `M${LEFT + (at + 0.1) * wide} ${FLOOR}V${up(p)}h${0.8 * wide}V${FLOOR}Z`;
+      layer.replaceChildren(
+        part.svg("path", { d: [...weights].map(bar).join(""), fill: colour(role) }),
+        part.svg("path", { d: `M${LEFT} ${even}H${RIGHT}`, stroke: colour("plain"), "stroke-width": 1.6, "stroke-dasharray": "4 3" }),
+        words(RIGHT, even - 6, "end", `even: 1/${weights.length}`));
+    };
+    return { node: part.titled(label, node), set };
   }
 
-  /* The softmax sees how far a score lies behind the best: its weight is the best's, times e to this. */
-  function scoreLayer({ scores, expected }) {
-    const near = [...scores].map((score) => score - scores[0]).filter((behind) => behind >= -BEHIND);
-    const rest = scores.length - near.length;
-    const cap = expected > BEHIND ? "l7 -5m-7 5l7 5" : "m0 -5v10"; // an arrow: it goes on
-    const dot = { cy: FLOOR, r: 4.5, fill: colour("key"), "fill-opacity": 0.6 };
-    return [
-      path(`M${RIGHT} 9v10m0 -5H${across(-Math.min(expected, BEHIND))}${cap}`, "plain"),
-      words(LEFT, 36, "start", `expected spread: ${number(expected)}`),
-      path(near.map((behind) => `M${across(behind)} ${FLOOR}V${tip(behind)}`).join(""), "weight"),
-      ...near.map((behind) => part.svg("circle", { cx: across(behind), ...dot })),
-      words(LEFT, FLOOR - 12, "start", rest ? `← ${rest} further behind` : ""),
-    ];
-  }
-
-  function weightLayer({ weights }) {
-    const wide = (RIGHT - LEFT) / weights.length;
-    const even = up(1 / weights.length);
-    const bar = (p, at) => `M${LEFT + (at + 0.1) * wide} ${FLOOR}V${up(p)}h${0.8 * wide}V${FLOOR}Z`;
-    return [
-      filled([...weights].map(bar).join(""), colour("weight")),
-      path(`M${LEFT} ${even}H${RIGHT}`, "plain", { "stroke-dasharray": "4 3" }),
-      words(RIGHT, even - 6, "end", `even: 1/${weights.length}`),
-    ];
-  }
-
-  const curve = Array.from({ length: 101 }, (_, at) => `L${across(-at / 10)} ${tip(-at / 10)}`).join("");
-  const scores = layered("Scores, as the softmax sees them", "score − largest score", [
-    filled(`M${RIGHT} ${FLOOR}${curve}V${FLOOR}Z`, part.soft("weight")),
-    words(across(-1), tip(-0.5), "end", "height: e to this power"),
-    ...[-10, -5, 0].map((tick) => words(across(tick), FLOOR + 20, "middle", number(tick, 0))),
-  ], scoreLayer);
-  const weights = layered("Weights", "keys, largest weight first", [0, 0.5, 1].flatMap((tick) => [
-    part.svg("path", { class: "live-gridline", d: `M${LEFT} ${up(tick)}H${RIGHT}` }),
-    words(LEFT - 6, up(tick) + 5, "end", tick),
-  ]), weightLayer);
-  const numbers = part.numbers({ label: "This query", names: [
-    "standard deviation of the scores", "expected", "largest weight", "effective number of keys, e to the entropy",
-    "gradient let through (norm of the Jacobian)", "the same with even weights"] });
+  const raw = bars("Weights, scores as they are", "plain");
+  const scaled = bars("Weights, scores divided by √d", "weight");
+  const numbers = part.numbers({ label: "This query, without the root and with it", names: [
+    "standard deviation of the scores", "largest weight", "keys that hold 90% of the weight"] });
   const chart = part.lines({
     label: "Largest weight at each width", xLabel: "width d", yLabel: "largest weight",
     x: [1, 1024], y: [0, 1], logX: true });
 
-  function drawLaws([none, root, width], { by, width: d }, now) {
-    const roles = { root: "weight", none: "plain", width: "muted" };
-    const law = ([each, ys]) =>
-      ({ name: `by ${NAMES[each]}`, role: roles[each], points: ys.map((y, at) => [WIDTHS[at], y]) });
-    chart.set([...Object.entries({ root, none, width }).map(law), { role: roles[by], points: [[d, now]] }]);
-  }
-
   return {
     nodes: [
-      part.columns(scores.node, weights.node),
-      part.columns(numbers.node,
-        part.titled(`lines: the median of ${ROWS} queries; dot: this query`, chart.node)),
+      part.columns(raw.node, scaled.node),
+      part.columns(part.titled("this query: as it is → divided by √d", numbers.node),
+        part.titled(`lines: the median of ${ROWS} queries; dots: this one`, chart.node)),
     ],
-    update(state, found) {
-      for (const layer of [scores, weights]) layer.set(found);
-      const { spread, expected, largest, effective, jacobian, even } = found;
+    update({ width }, { none, root, typical }) {
+      raw.set(none.weights);
+      scaled.set(root.weights);
+      const both = (write) => `${write(none)}\u00a0→\u00a0${write(root)}`;
       numbers.set([
-        number(spread), number(expected), number(largest), `${number(effective)} of ${state.keys}`,
-        number(jacobian), number(even)]);
-      drawLaws(found.typical, state, largest);
+        both(({ spread }) => number(spread)), both(({ largest }) => number(largest)), both(({ holders }) => holders)]);
+      const line = (name, role, ys) => ({ name, role, points: ys.map((y, at) => [WIDTHS[at], y]) });
+      chart.set([
+        line("divided by √d", "weight", typical[1]), line("as they are", "plain", typical[0]),
+        { role: "weight", points: [[width, root.largest]] }, { role: "plain", points: [[width, none.largest]] }]);
     },
   };
 }
@@ -174,30 +129,29 @@ Live.define({
   title: "Scores and their scale",
   question: "Why divide the scores by √d?",
   page: "04_scaling",
-  heights: [879, 1542],
+  heights: [840, 1399],
   state: {
     width: { kind: "number", label: "width\u00a0d", steps: WIDTHS, start: 64 },
     keys: { kind: "number", label: "keys", steps: [2, 4, 8, 16, 32, 64], start: 32 },
-    by: { kind: "choice", label: "divide by", of: NAMES, start: "none" },
     draw: { kind: "number", label: "random draw", min: 1, max: 9, step: 1, start: 7 },
   },
   values, say, build,
   tries: [
     {
-      do: "Divide by √d", set: { by: "root" },
-      see: "The largest weight is 0.11, not 0.84, and the scores spread by about 1 at every width.",
+      do: "Widen to d = 1024", set: { width: 1024 },
+      see: "As they are, the scores give everything to one key. Divided, the largest weight is 0.10.",
     },
     {
-      do: "Widen to d = 1024", set: { width: 1024 },
-      see: "One key takes all, here and in the median, and almost no gradient gets through.",
+      do: "Narrow to d = 1", set: { width: 1 },
+      see: "The root of 1 is 1: both rows are the same.",
     },
     {
       do: "Draw other vectors (draw 1)", set: { draw: 1 },
-      see: "Not every row is decided: four scores lie close together here, and much gradient gets through.",
+      see: "Four scores happen to lie close together here, so even without the root four keys share 0.94 of the weight.",
     },
     {
-      do: "Divide by √d, with 64 keys", set: { by: "root", keys: 64 },
-      see: "The largest weight is 0.07, not 0.11. The root makes up for the width, not for more keys.",
+      do: "Take 64 keys", set: { keys: 64 },
+      see: "Divided, the largest weight falls from 0.11 to 0.07. The root makes up for the width, not for more keys.",
     },
   ],
 });
