@@ -32,16 +32,14 @@ OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15
 # Signs that a formula has, and what people type for them; a reader types words. Other spellings.
 SPELLINGS = [["square root", "sqrt"], ["licence", "license"], ["cite", "citation"]]
 # What people type who do not look for a term, and the place that answers it. A word counts in any
-# query, a question as a whole.
+# query, a question as a whole: "how do I run it" would be the word "run", which means more than that.
 ASKED = {
     "04_scaling": ["square root", "sqrt"],
     "lab4_mini_gpt": ["write a GPT", "build a GPT", "GPT from scratch"],
     "questions#how-long-does-it-take": ["how long does it take", "how many hours"],
-    "questions#how-do-i-install-and-run-it": ["install", "set up", "how do I run it"],
+    "questions#how-do-i-install-and-run-it": ["install", "set up", "run the notebooks"],
     "questions#may-i-use-the-figures-and-the-text-what-is-the-licence": [
-        "licence",
-        "license",
-        "copyright",
+        *("licence", "license", "copyright"),
     ],
     "questions#i-found-a-mistake-where-do-i-report-it": [
         *("report an error", "report a mistake", "report a bug"),
