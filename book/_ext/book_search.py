@@ -32,7 +32,7 @@ OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15
 # Signs that a formula has, and what people type for them; a reader types words. Other spellings.
 SPELLINGS = [["square root", "sqrt"], ["licence", "license"], ["cite", "citation"]]
 # What people type who do not look for a term, and the place that answers it. A word counts in any
-# query, a question as a whole: "how do I run it" would be the word "run", which means more than that.
+# query, a question as a whole; "how do I run it" would be the word "run", which means too much.
 ASKED = {
     "04_scaling": ["square root", "sqrt"],
     "lab4_mini_gpt": ["write a GPT", "build a GPT", "GPT from scratch"],
