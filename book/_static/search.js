@@ -201,15 +201,16 @@ const BookSearch = (() => {
     for (const page of ready.pages) {
       const ofPage = pageScores(page, units);
       const scored = page.sections
-        .map((section) => [
-          section,
-          page.weight * sectionScore(section, page, units, whole, ofPage) + atHome(page, section, homes),
-        ])
-        .filter(([, score]) => score > 0)
-        .sort((a, b) => b[1] - a[1]);
+        .map((section) => {
+          const said = page.weight * sectionScore(section, page, units, whole, ofPage);
+          return { section, said: said > 0, score: said + atHome(page, section, homes) };
+        })
+        .filter(({ score }) => score > 0);
       if (!scored.length) continue;
-      const sections = scored.slice(0, SECTIONS).map(([section]) => section);
-      found.push({ page, sections, score: scored[0][1] });
+      const score = Math.max(...scored.map((one) => one.score));
+      // A home that does not say the words lifts its page; the reader is led to where they stand.
+      scored.sort((a, b) => b.said - a.said || b.score - a.score);
+      found.push({ page, sections: scored.slice(0, SECTIONS).map((one) => one.section), score });
     }
     found.sort((a, b) => b.score - a.score || a.page.order - b.page.order);
     return { units, found };

@@ -195,6 +195,11 @@ def test_the_home_of_what_is_asked_comes_first_whatever_its_page_counts(
     assert found(v8, query, homeless)[0] != "book/c#place"
 
 
+def test_a_home_that_does_not_say_the_words_leads_to_where_they_stand(v8: MiniRacer) -> None:
+    index = {**HOMES, "homes": ["b#book/b"]}  # the beginning of the page
+    assert found(v8, "twin", index)[0] == "book/b#place"
+
+
 def test_a_question_with_other_words_is_another_question(v8: MiniRacer) -> None:
     assert found(v8, "how long does it take first", HOMES)[0] == "book/a#long"
 
