@@ -170,6 +170,11 @@ def test_the_foot_leads_to_the_repository_when_it_is_known() -> None:
     assert "How to report an error" not in made.get_text()
 
 
+def test_examples_of_links_hold() -> None:
+    assert doctest.testmod(book_launch).attempted > 0
+    assert doctest.testmod(book_launch).failed == 0
+
+
 def test_a_copy_is_linked_where_its_address_is_known_and_described_where_not() -> None:
     known, unknown = book_launch.copy_words("owner/name"), book_launch.copy_words(None)
     assert "https://github.com/owner/name/archive/HEAD.zip" in known
