@@ -401,8 +401,9 @@ def prerequisite_graph(pages: Mapping[str, Page]) -> Picture:
 
 
 def _label(chapter: str, title: str) -> list[str]:
-    """The number and two short lines of the title."""
-    lines = textwrap.wrap(title.partition(":")[0].partition(",")[0], 18)[:2]
+    """The number and two lines of the title, as long as a box is wide."""
+    subject = title.partition(":")[0].partition(",")[0]
+    lines = textwrap.wrap(subject, 19, max_lines=2, placeholder=" …")
     return [chapter, *lines, *[""] * (2 - len(lines))]
 
 

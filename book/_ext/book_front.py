@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from docutils import nodes
 from docutils.parsers.rst.directives import flag
@@ -248,8 +248,18 @@ def write_drawings(app: Sphinx, error: Exception | None) -> None:
             (folder / drawing.file).write_text(drawing.svg, encoding="utf-8")
 
 
+def _offer_no_download(
+    app: Sphinx, pagename: str, _template: str, context: dict[str, Any], _doctree: object
+) -> None:
+    """The front page has no notebook, and nobody wants its Markdown or prints it."""
+    if pagename == app.config.root_doc:
+        buttons = context["header_buttons"]
+        context["header_buttons"] = [b for b in buttons if b["label"] != "download-buttons"]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
+    app.connect("html-page-context", _offer_no_download, priority=900)  # after the theme's own
     app.add_directive("book-size", BookSize)
     app.add_directive("stored-cell", StoredCell)
     app.add_directive("course-plan", CoursePlan)

@@ -2,10 +2,12 @@
 
 Chapters have links to Binder and Colab below their titles. Each page's foot links to the page's
 source and to a new issue that names the page; licence and citation stand there in any case.
+``{get-a-copy}`` says how to get the sources, ``{book-citation}`` how to cite the book.
 
 No address is written down in the book. It is taken, in this order, from ``BOOK_REPOSITORY``, from
 GitHub Actions' own variables, or from the git remote ``origin``. Where none of these names a host
-that Binder and Colab can reach, the pages carry no link to a repository at all.
+that Binder and Colab can reach, the pages carry no link to a repository at all, and say in words
+what to do.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import yaml  # type: ignore[import-untyped]
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+
+from book_front import MarkdownDirective
 
 BINDER = "https://mybinder.org/v2/gh"
 COLAB = "https://colab.research.google.com/github"
@@ -110,6 +115,22 @@ def repository_links(repository: str, path: str | None, title: str) -> dict[str,
     return {"repository_link": home, **(of_page if path else {})}
 
 
+def copy_words(repository: str | None) -> str:
+    """Return how to get the sources of the book, in Markdown.
+
+    >>> copy_words("a/book").partition(" and unpack them")[0]
+    '[Download the sources](https://github.com/a/book/archive/HEAD.zip)'
+    """
+    if repository is None:
+        return (
+            "You need a copy of the sources: clone the repository that these pages were made from, "
+            "or download its archive and unpack it. Whoever gave you the pages knows its address."
+        )
+    home = f"https://{REACHABLE_HOST}/{repository}"
+    archive = f"[Download the sources]({home}/archive/HEAD.zip)"
+    return f"{archive} and unpack them, or clone the repository: `git clone {home}`."
+
+
 def citation(about: Mapping[str, Any], repository: str | None) -> str:
     """Return the line by which the book is cited.
 
@@ -137,6 +158,31 @@ def _author(author: Mapping[str, str]) -> str:
     return author.get("name") or " ".join(named)
 
 
+def _known_repository(app: Sphinx) -> str | None:
+    return find_repository(os.environ, _git_origin(str(app.srcdir)))
+
+
+def _citation(app: Sphinx) -> str:
+    about = yaml.safe_load((Path(app.srcdir) / "CITATION.cff").read_text(encoding="utf-8"))
+    return citation(about, _known_repository(app))
+
+
+class GetACopy(MarkdownDirective):
+    """How to get the sources, where a command needs them."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write it."""
+        return self.read(copy_words(_known_repository(self.env.app)))
+
+
+class BookCitation(MarkdownDirective):
+    """The line by which the book is cited."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write it."""
+        return self.read(f"> {_citation(self.env.app)}")
+
+
 def _git_origin(folder: str) -> str:
     command = ["git", "-C", folder, "config", "--get", "remote.origin.url"]
     try:
@@ -156,7 +202,7 @@ def _add_launch_bar(
 ) -> None:
     if doctree is None or not str(app.env.doc2path(pagename)).endswith(".ipynb"):
         return
-    repository = find_repository(os.environ, _git_origin(str(app.srcdir)))
+    repository = _known_repository(app)
     if repository is not None:
         links = launch_links(repository, find_branch(os.environ), f"{pagename}.ipynb")
         context["body"] = insert_after_title(context["body"], launch_bar(links))
@@ -165,19 +211,21 @@ def _add_launch_bar(
 def _fill_foot(
     app: Sphinx, pagename: str, _template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    repository = find_repository(os.environ, _git_origin(str(app.srcdir)))
-    about = yaml.safe_load((Path(app.srcdir) / "CITATION.cff").read_text(encoding="utf-8"))
-    context["citation"] = citation(about, repository)
+    repository = _known_repository(app)
+    context["citation"] = _citation(app)
+    written = doctree is not None
+    path = Path(str(app.env.doc2path(pagename))) if written else None
+    name = path.relative_to(app.srcdir).as_posix() if path else None
+    context["source_name"] = name
     if repository is not None:
-        written = doctree is not None
-        path = Path(str(app.env.doc2path(pagename))) if written else None
-        name = path.relative_to(app.srcdir).as_posix() if path else None
         title = app.env.titles[pagename].astext() if written else ""
         context.update(repository_links(repository, name, title))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
+    app.add_directive("get-a-copy", GetACopy)
+    app.add_directive("book-citation", BookCitation)
     app.connect("config-inited", _forget_default_repository, priority=10)
     app.connect("html-page-context", _add_launch_bar)
     app.connect("html-page-context", _fill_foot)

@@ -29,6 +29,7 @@ from book_places import short_name
 KINDS = ("core", "further", "lab", "apart")
 MENU_WIDTH = 32  # characters that fit on one line of the menu
 _NUMBERED = re.compile(r"(?:lab)?\d+[a-z]?_")
+_ONE_WORD = re.compile(r"\d+[b-z] · \S+")  # as the subject of a further page
 _MINUTES = re.compile(r"\*(\d+) minutes to ")
 _log = logging.getLogger(__name__)
 
@@ -118,14 +119,21 @@ def words_for(way: str, document: str, target: str, kinds: Mapping[str, str | No
 def short_title(title: str) -> str:
     """Shorten a title to a line of the menu: up to its colon, then to as many parts as fit.
 
+    Of a further page, a single word says too little: its title takes two lines.
+
     >>> short_title("5 · Masks: who may look at whom")
     '5 · Masks'
+    >>> short_title("6c · Heads: shapes, widths and bugs")
+    '6c · Heads: shapes, widths and bugs'
     >>> short_title(
     ...     "12b · Teacher forcing, alignment, and a decoder's own words"
     ... )
     '12b · Teacher forcing, alignment'
     """
-    title = title.partition(":")[0]
+    subject = title.partition(":")[0]
+    if _ONE_WORD.fullmatch(subject):  # what its chapter has for a subject
+        return title
+    title = subject
     while len(title) > MENU_WIDTH and "," in title:
         title = title.rpartition(",")[0]
     return title

@@ -29,8 +29,25 @@ GLOSSARY = "book/glossary"
 # Pages that teach come before pages that are looked up: what a page's score is multiplied by.
 WEIGHTS = {"core": 1.0, "further": 0.8, "lab": 0.4, "apart": 0.2}
 OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15}
-# Signs that a formula has, and what people type for them; a reader types words.
-SPELLINGS = [["square root", "sqrt"]]
+# Signs that a formula has, and what people type for them; a reader types words. Other spellings.
+SPELLINGS = [["square root", "sqrt"], ["licence", "license"], ["cite", "citation"]]
+# What people type who do not look for a term, and the place that answers it. A word counts in any
+# query, a question as a whole; "how do I run it" would be the word "run", which means too much.
+ASKED = {
+    "04_scaling": ["square root", "sqrt"],
+    "lab4_mini_gpt": ["write a GPT", "build a GPT", "GPT from scratch"],
+    "questions#how-long-does-it-take": ["how long does it take", "how many hours"],
+    "questions#how-do-i-install-and-run-it": ["install", "set up", "run the notebooks"],
+    "questions#may-i-use-the-figures-and-the-text-what-is-the-licence": [
+        *("licence", "license", "copyright"),
+    ],
+    "questions#i-found-a-mistake-where-do-i-report-it": [
+        *("report an error", "report a mistake", "report a bug"),
+        *("found an error", "found a mistake", "found a bug"),
+    ],
+    "colophon#how-to-cite-it": ["cite", "citation"],
+    "api/index": ["transformer_lib", "API"],
+}
 _NAME = re.compile(r"[A-Za-z]+(?:_\w+|[a-z][A-Z]\w*)")  # in code: what is not a plain word
 _SILENT = (nodes.raw, nodes.comment, nodes.image, nodes.math_block, nodes.substitution_definition)
 _FLOWING = (nodes.Inline, nodes.Text)  # what stands within a line; all else ends it
@@ -186,7 +203,8 @@ class Noted:
             pages = [self._page(app.env, document) for document in app.env.collect_relations()]
             # A term's first name has a home, the place that teaches it.
             home_of = [homes().get(names[0], "") for names in self.names]
-            index = {"names": self.names + SPELLINGS, "homes": home_of, "pages": pages}
+            names = self.names + SPELLINGS
+            index = {"names": names, "homes": home_of, "asked": ASKED, "pages": pages}
             text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
             path = Path(app.outdir) / INDEX
             path.write_text(f"const BOOK_INDEX = {text};\n", encoding="utf-8")

@@ -3,11 +3,13 @@
    A query is cut into units. A unit is a term of the glossary, by any of its names ("prenorm" is
    "pre-norm"), or else one word. A section scores by how rare a unit is in the book, and by where
    it stands: in the page's title, in the heading, in bold (where terms are defined), in the text,
-   in code. A page scores by its best section and by how much it speaks of the matter in all. */
+   in code. A page scores by its best section and by how much it speaks of the matter in all.
+   The home of a term, of a question or of a line of code, the place that answers it, comes first
+   wherever it stands. */
 const BookSearch = (() => {
   const EMPTY = new Set(
     (
-      "a an and are as at be by can do does for from how i if in is it of on or so that the this " +
+      "a an and are as at be by can do does for from how i if import in is it of on or so that the this " +
       "to use versus vs was we what when where which who why with you"
     ).split(" "),
   );
@@ -20,7 +22,7 @@ const BookSearch = (() => {
   const COMMON = 0.6; // a section that many pages have, such as "What breaks", or an exercise
   const ON_PAGE = 3;
   const NEAR = 1; // the units of a query side by side, as they were typed
-  const AT_HOME = 3; // a term in the place that teaches it
+  const AT_HOME = 3; // what is asked for, in the place that answers it, whatever kind of page that is
   const ENOUGH = 0.6; // of a query's rarity; a section with less does not answer it
   const SECTIONS = 3; // shown of a page
   const AROUND = 110; // characters before and after what was found
@@ -67,6 +69,13 @@ const BookSearch = (() => {
         if (index.homes?.[i]) homes.set(compact(name), index.homes[i]);
       }
     });
+    for (const [home, questions] of Object.entries(index.asked ?? {}))
+      for (const question of questions) homes.set(compact(question), home);
+    for (const [name, home] of documented(index.pages)) {
+      if (names.has(compact(name))) continue;
+      names.set(compact(name), [name]);
+      homes.set(compact(name), home);
+    }
     const pages = index.pages.map(([address, title, weight, part, rows], order) => {
       const sections = rows.map(([anchor, heading, text, bold, code]) => ({
         ...{ anchor, heading, text },
@@ -82,6 +91,19 @@ const BookSearch = (() => {
       section.weight =
         often.get(section.heading) > 4 || section.heading.startsWith("Exercise ") ? COMMON : 1;
     return { names, homes, pages, sections };
+  }
+
+  /* Names of the code, as they are imported, and where they are documented. Only their anchors have
+     dots: `transformer_lib.models.CausalLM`, which `from transformer_lib import CausalLM` means, too. */
+  function documented(pages) {
+    return pages.flatMap(([address, , , , rows]) =>
+      rows.filter(([anchor]) => anchor.includes(".")).flatMap(([anchor]) => {
+        const home = `${address.replace(/^book\/|\.html$/g, "")}#${anchor}`;
+        const parts = anchor.replace("module-", "").split(".");
+        const names = [parts.join("."), ...(parts.length === 3 ? [`${parts[0]}.${parts[2]}`] : [])];
+        return names.map((name) => [name, home]);
+      }),
+    );
   }
 
   /* What a title names: "5 · Masks: who may look at whom" is about masks. */
@@ -123,7 +145,14 @@ const BookSearch = (() => {
     return SINGLY * Math.max(...shares);
   }
 
-  /* Whether a section is the place that teaches a term; a place without a section is a whole page. */
+  /* The places that answer a query, and how much that counts: of the whole, or of each of its units. */
+  function homesOf(ready, query, units) {
+    const home = ready.homes.get(compact(query));
+    const rarity = units.reduce((sum, unit) => sum + unit.rarity, 0);
+    return home ? [{ home, rarity }] : units.filter((unit) => unit.home);
+  }
+
+  /* Whether a section is such a place; a place without a section is a whole page. */
   function isHome(page, section, home) {
     const [name, anchor] = (home ?? "").split("#");
     if (!name || !page.address.endsWith(`/${name}.html`)) return false;
@@ -138,6 +167,11 @@ const BookSearch = (() => {
     });
   }
 
+  function atHome(page, section, homes) {
+    const here = homes.filter(({ home }) => isHome(page, section, home));
+    return AT_HOME * here.reduce((sum, { rarity }) => sum + rarity, 0);
+  }
+
   function sectionScore(section, page, units, whole, ofPage) {
     let score = 0;
     let covered = 0;
@@ -148,8 +182,7 @@ const BookSearch = (() => {
         IN_HEADING * share(section.head, unit) +
         (count(section.bold, unit.phrases) ? IN_BOLD : 0) +
         (IN_TEXT * often) / (often + 1 + section.body.length / 2000) +
-        (count(section.code, unit.phrases) ? IN_CODE : 0) +
-        (isHome(page, section, unit.home) ? AT_HOME : 0);
+        (count(section.code, unit.phrases) ? IN_CODE : 0);
       score += unit.rarity * (place + ofPage[i]);
       rarity += unit.rarity;
       if (has(section, unit.phrases) || count(page.head, unit.phrases)) covered += unit.rarity;
@@ -162,17 +195,22 @@ const BookSearch = (() => {
   /* The pages that answer a query, best first; each with its best sections. */
   function find(ready, query) {
     const units = unitsOf(ready, query);
+    const homes = homesOf(ready, query, units);
     const whole = line(query);
     const found = [];
     for (const page of ready.pages) {
       const ofPage = pageScores(page, units);
       const scored = page.sections
-        .map((section) => [section, sectionScore(section, page, units, whole, ofPage)])
-        .filter(([, score]) => score > 0)
-        .sort((a, b) => b[1] - a[1]);
+        .map((section) => {
+          const said = page.weight * sectionScore(section, page, units, whole, ofPage);
+          return { section, said: said > 0, score: said + atHome(page, section, homes) };
+        })
+        .filter(({ score }) => score > 0);
       if (!scored.length) continue;
-      const sections = scored.slice(0, SECTIONS).map(([section]) => section);
-      found.push({ page, sections, score: scored[0][1] * page.weight });
+      const score = Math.max(...scored.map((one) => one.score));
+      // A home that does not say the words lifts its page; the reader is led to where they stand.
+      scored.sort((a, b) => b.said - a.said || b.score - a.score);
+      found.push({ page, sections: scored.slice(0, SECTIONS).map((one) => one.section), score });
     }
     found.sort((a, b) => b.score - a.score || a.page.order - b.page.order);
     return { units, found };

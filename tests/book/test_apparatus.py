@@ -28,6 +28,7 @@ sys.path.insert(0, str(BOOK / "_ext"))
 
 import book_glossary  # noqa: E402
 import book_places  # noqa: E402
+import book_search  # noqa: E402
 import book_sources  # noqa: E402
 import book_symbols  # noqa: E402
 import book_terms  # noqa: E402
@@ -194,6 +195,10 @@ def test_every_entry_has_a_place_that_teaches_it() -> None:
     assert list(book_glossary.homes()) == [entry.names[0] for entry in entries()]
     targets = book_glossary.homes().values()
     assert [target for target in targets if not is_place(target)] == []
+
+
+def test_what_people_search_for_has_a_place() -> None:
+    assert [target for target in book_search.ASKED if not is_place(target)] == []
 
 
 @cache
@@ -432,7 +437,9 @@ def test_a_long_path_is_told_by_its_ends() -> None:
 
 def test_the_graph_leads_to_every_chapter() -> None:
     pages = paths.read_pages(BOOK)
-    links = re.findall(r'<a href="(\w+)\.ipynb">', paths.prerequisite_graph(pages).svg)
+    graph = paths.prerequisite_graph(pages).svg
+    assert "…" not in graph, "a title does not fit into its box"
+    links = re.findall(r'<a href="(\w+)\.ipynb">', graph)
     assert links == [p.name for p in pages.values() if p.number == p.chapter and not p.is_lab]
 
 

@@ -138,7 +138,7 @@ def page(name: str, title: str, weight: float, *sections: tuple[str, str]) -> li
     return [f"{name}.html", title, weight, "", [[name, title, FILLER, "", ""], *rows]]
 
 
-INDEX = {
+INDEX: dict[str, Any] = {
     "names": [["pre-norm", "norm first"], ["square root", "sqrt"]],
     "pages": [
         page("10", "10 · Blocks", 1, ("Build", f"A block. Pre-norm is used. {FILLER}")),
@@ -151,8 +151,8 @@ INDEX = {
 }
 
 
-def found(v8: MiniRacer, query: str) -> list[str]:
-    call = f"BookSearch.find(BookSearch.prepare({json.dumps(INDEX)}), {json.dumps(query)}).found"
+def found(v8: MiniRacer, query: str, index: dict[str, Any] = INDEX) -> list[str]:
+    call = f"BookSearch.find(BookSearch.prepare({json.dumps(index)}), {json.dumps(query)}).found"
     pages = v8.eval(f"JSON.stringify({call}.map((f) => [f.page.address, f.sections[0].anchor]))")
     return [f"{address.removesuffix('.html')}#{anchor}" for address, anchor in json.loads(pages)]
 
@@ -170,6 +170,45 @@ def test_a_sign_is_found_by_words(v8: MiniRacer, query: str) -> None:
 def test_a_title_leads_to_the_top_and_ties_keep_the_order_of_the_book(v8: MiniRacer) -> None:
     assert found(v8, "blocks")[0] == "10#10"
     assert [place[0] for place in found(v8, "twin")] == ["a", "b"]
+
+
+SAME = ("Place", "Twin and twin.")
+HOMES: dict[str, Any] = {
+    "names": [["twin", "double"]],
+    "homes": ["c#place"],
+    "asked": {"c#place": ["how long does it take"]},
+    "pages": [
+        page("book/a", "1 · First", 1, SAME, ("Long", "It takes long, and takes longer.")),
+        page("book/b", "2 · Second", 1, SAME),
+        page("book/c", "3 · Third", 0.2, SAME),
+        page("book/api/d", "Names", 0.2, ("lib.parts.Twin", "A class.")),
+    ],
+}
+
+
+@pytest.mark.parametrize("query", ["twin", "double", "how long does it take?"])
+def test_the_home_of_what_is_asked_comes_first_whatever_its_page_counts(
+    v8: MiniRacer, query: str
+) -> None:
+    assert found(v8, query, HOMES)[0] == "book/c#place"
+    homeless = {**HOMES, "homes": [], "asked": {}}
+    assert found(v8, query, homeless)[0] != "book/c#place"
+
+
+def test_a_home_that_does_not_say_the_words_leads_to_where_they_stand(v8: MiniRacer) -> None:
+    index = {**HOMES, "homes": ["b#book/b"]}  # the beginning of the page
+    assert found(v8, "twin", index)[0] == "book/b#place"
+
+
+def test_a_question_with_other_words_is_another_question(v8: MiniRacer) -> None:
+    assert found(v8, "how long does it take first", HOMES)[0] == "book/a#long"
+
+
+@pytest.mark.parametrize(
+    "line", ["lib.parts.Twin", "from lib.parts import Twin", "from lib import Twin"]
+)
+def test_a_line_of_code_leads_to_the_name_that_it_imports(v8: MiniRacer, line: str) -> None:
+    assert found(v8, line, HOMES)[0] == "book/api/d#lib.parts.twin"
 
 
 @pytest.mark.parametrize("query", ["", "  ", "?!", "xyzzy"])

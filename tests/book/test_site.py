@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from bs4 import BeautifulSoup
+from jinja2 import Template
 
 from tools import site
 from transformer_book.figures import pictures
@@ -141,6 +143,51 @@ def test_a_page_leads_to_its_source_and_to_an_issue_that_names_it() -> None:
     }
     made_by_sphinx = book_launch.repository_links("owner/name", None, "")
     assert list(made_by_sphinx) == ["repository_link"]
+
+
+FOOT = (ROOT / "book" / "_templates" / "book-footer.html").read_text(encoding="utf-8")
+
+
+def foot(**context: str | None) -> BeautifulSoup:
+    page = Template(FOOT).render(pathto=lambda page: page, citation="A book.", **context)
+    return BeautifulSoup(page, "html.parser")
+
+
+def test_the_foot_says_how_to_report_an_error_when_no_repository_is_known() -> None:
+    said = " ".join(foot(source_name="book/05_masks.ipynb").details.get_text().split())
+    assert said == (
+        "How to report an error Open an issue in the repository that this copy was made from, "
+        "and name the source of this page: book/05_masks.ipynb."
+    )
+    assert "made from." in foot(source_name=None).details.get_text()  # the index has no source
+
+
+def test_the_foot_leads_to_the_repository_when_it_is_known() -> None:
+    links = book_launch.repository_links("owner/name", "book/05_masks.ipynb", "5 · Masks")
+    made = foot(source_name="book/05_masks.ipynb", **links)
+    addresses = [link["href"] for link in made.select("li a")]
+    assert set(links.values()) <= set(addresses)
+    assert "How to report an error" not in made.get_text()
+
+
+def test_examples_of_links_hold() -> None:
+    assert doctest.testmod(book_launch).attempted > 0
+    assert doctest.testmod(book_launch).failed == 0
+
+
+def test_a_copy_is_linked_where_its_address_is_known_and_described_where_not() -> None:
+    known, unknown = book_launch.copy_words("owner/name"), book_launch.copy_words(None)
+    assert "https://github.com/owner/name/archive/HEAD.zip" in known
+    assert "`git clone https://github.com/owner/name`" in known
+    assert "clone the repository that these pages were made from" in unknown
+    assert "http" not in unknown
+
+
+@pytest.mark.parametrize("page", ["index", "teachers", "colophon", "api/index"])
+def test_pages_with_commands_say_how_to_get_a_copy(page: str) -> None:
+    text = (ROOT / "book" / f"{page}.md").read_text(encoding="utf-8")
+    assert re.search(r"`(?:\.venv/bin/|make |pip )|^make ", text, re.MULTILINE), "no command"
+    assert "{get-a-copy}" in text
 
 
 def test_the_citation_is_what_the_citation_file_says() -> None:

@@ -111,9 +111,28 @@ def test_the_front_page_says_on_one_screen_what_the_book_is(chapter: Page, origi
     start = chapter.get_by_role("link", name="Start reading")
     expect(start).to_be_in_viewport()
     expect(chapter.locator(".specimen .printed")).to_be_in_viewport(ratio=1)
+    expect(chapter.get_by_label("Download this page")).to_have_count(0)  # there is no notebook
+    captions = chapter.locator("nav.bd-links p.caption")
+    expect(captions.first).to_have_text("Start here")
+    expect(captions.nth(1)).to_have_text("Foundations")
     expect(chapter.locator("a.right-next")).to_have_attribute(
         "href", start.get_attribute("href") or "nowhere"
     )
+
+
+def test_contents_and_menu_show_their_words_in_full(chapter: Page, origin: str) -> None:
+    ends = """(links) => links.map((link) => {
+      const words = document.createRange();
+      words.selectNodeContents(link);
+      return [link.textContent, words.getBoundingClientRect().right];
+    })"""
+    chapter.goto(f"{origin}/book/api/pictures.html")  # the longest names of modules
+    settle(chapter)
+    beside = chapter.locator(".page-toc a.nav-link:visible").evaluate_all(ends)
+    assert len(beside) > 9
+    assert [name for name, right in beside if right > DESKTOP["width"]] == []
+    heads = chapter.locator("nav.bd-links a[href$='06c_shapes_and_widths.html']")
+    expect(heads).to_have_accessible_name("further: 6c · Heads: shapes, widths and bugs")
 
 
 def test_a_path_is_followed_from_its_table_and_from_the_graph(chapter: Page, origin: str) -> None:

@@ -60,6 +60,22 @@ TEACHES = {
     "LSTM": "01c_gates#gates",
     "BERT": "15_families",
     "Vision Transformer": "18b_beyond_text",
+    "self attention": "03_attention",
+    "self-attention": "03_attention",
+    # signs
+    "sqrt(d)": "04_scaling",
+    "sqrt(d_k)": "04_scaling",
+    # no term: what people want to do, and lines of code
+    "write a GPT": "lab4_mini_gpt",
+    "how to install": "questions#how-do-i-install-and-run-it",
+    "how long does it take": "questions#how-long-does-it-take",
+    "report an error": "questions#i-found-a-mistake-where-do-i-report-it",
+    "found a mistake": "questions#i-found-a-mistake-where-do-i-report-it",
+    "licence figures": "questions#may-i-use-the-figures-and-the-text-what-is-the-licence",
+    "license": "questions#may-i-use-the-figures-and-the-text-what-is-the-licence",
+    "cite": "colophon#how-to-cite-it",
+    "from transformer_lib.attention import": "api/attention#module-transformer_lib.attention",
+    "from transformer_lib import CausalLM": "api/models#transformer_lib.models.CausalLM",
 }
 # Types a query as a reader does; returns the address and the excerpt of the first result.
 FIRST_RESULT = """(query) => {
