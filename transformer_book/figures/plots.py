@@ -265,8 +265,7 @@ def dots(
                 raise ValueError(f"{label!r} has shape {rows.shape}; expected {len(names)} rows")
             x = np.arange(len(names)) + 0.18 * (number - (len(series) - 1) / 2)
             style = SERIES_STYLES[number] | {"linestyle": "none", "alpha": 0.8}
-            drawn = axis.plot(x, rows, **style)
-            drawn[0].set_label(label)
+            axis.plot(x, rows, **style)[0].set_label(label)
             ends = ((written(row.min(), decimals), written(row.max(), decimals)) for row in rows)
             told = (f"{n} {low} to {high}" for n, (low, high) in zip(names, ends, strict=True))
             sentences.append(f"{label}: {', '.join(told)}.")
