@@ -1,6 +1,7 @@
 """The live figure of chapter 4: its numbers are the library's, and its claims are true."""
 
 import re
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from live_v8 import Engine, agree, caught, difference, engine
 from transformer_book.live.scale import WIDTHS, drawing, values
 
 NAME, FILE = "scale", "scale.js"
-START = {"width": 64, "keys": 32, "draw": 7}
+START = {"width": 64, "keys": 32, "draw": 9}
 SUM = "tables[at][pair] = sum;"
 DAMAGES = {
     "the root forgotten": ("root: Math.sqrt", "root: () => 1"),
@@ -73,7 +74,7 @@ def test_it_starts_and_tries_what_is_claimed(v8: Engine) -> None:
     tried = [{"width": 1024}, {"width": 1}, {"draw": 1}, {"keys": 64}]
     assert [one["set"] for one in figure["tries"]] == tried
     named = [re.findall(r"\d\.\d+", one["see"]) for one in figure["tries"]]
-    assert named == [["0.10"], [], ["0.94"], ["0.11", "0.07"]]
+    assert named == [["0.99", "0.09"], [], ["0.94"], ["0.16", "0.08"]]
 
 
 def test_the_start_is_a_usual_row() -> None:
@@ -82,20 +83,21 @@ def test_the_start_is_a_usual_row() -> None:
 
 def test_the_root_keeps_the_spread() -> None:
     none, root = at()["none"], at()["root"]
-    assert (round(none["largest"], 2), round(root["largest"], 2)) == (0.84, 0.11)
-    assert (none["holders"], root["holders"]) == (2, 23)
+    assert (round(none["largest"], 2), round(root["largest"], 2)) == (0.82, 0.16)
+    assert (none["holders"], root["holders"]) == (2, 19)
     for width in WIDTHS[3:]:  # a query of few features may be short
-        found = at(width=width)
-        assert found["root"]["spread"] == pytest.approx(1, abs=0.3)
-        assert found["none"]["spread"] == pytest.approx(found["root"]["spread"] * width**0.5)
+        found = [at(width=width, draw=draw) for draw in range(1, 10)]
+        assert mean(each["root"]["spread"] for each in found) == pytest.approx(1, abs=0.1)
+        for each in found:
+            assert each["none"]["spread"] == pytest.approx(each["root"]["spread"] * width**0.5)
 
 
 def test_a_wide_row_is_decided_without_the_root_alone() -> None:
     found = at(width=1024)
-    assert found["none"]["largest"] > 0.995
+    assert round(found["none"]["largest"], 2) == 0.99
     assert found["none"]["holders"] == 1
     assert found["typical"][0][-1] > 0.99
-    assert round(found["root"]["largest"], 2) == 0.10
+    assert round(found["root"]["largest"], 2) == 0.09
 
 
 def test_one_feature_needs_no_root() -> None:
@@ -111,7 +113,7 @@ def test_a_row_may_be_undecided_without_the_root() -> None:
 
 def test_the_root_does_not_know_the_number_of_keys() -> None:
     few, many = at()["root"], at(keys=64)["root"]
-    assert (round(few["largest"], 2), round(many["largest"], 2)) == (0.11, 0.07)
+    assert (round(few["largest"], 2), round(many["largest"], 2)) == (0.16, 0.08)
     tops = [at(keys=n)["typical"][1][6] for n in (2, 4, 8, 16, 32, 64)]
     assert tops == sorted(tops, reverse=True)
 

@@ -63,7 +63,7 @@ EXERCISES: dict[str, Exercise] = {
     "attention.temperature": attention_backward.TEMPERATURE,
     "attention.second_token": attention_backward.SECOND_TOKEN,
     "attention.head_backward": attention_backward.HEAD_BACKWARD,
-    "scaling.temperature_for": scaling.TEMPERATURE_FOR,
+    "scaling.slope": scaling.SLOPE,
     "scaling.needle": scaling.NEEDLE,
     "scaling.sink": scaling.SINK,
     "scaling.online": scaling.ONLINE,

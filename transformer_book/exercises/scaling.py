@@ -23,20 +23,20 @@ FIRST_STD = Exercise(
         "That is the variance; the standard deviation is its root.": (
             lambda d, d_k: 1 / (d * math.sqrt(d_k))
         ),
-        "The raw score has d_k terms: it spreads by the root of d_k, not by d_k.": (
+        "The raw score has d_k terms: its std is the root of d_k, not d_k.": (
             lambda d, d_k: (d * d_k) ** -0.5
         ),
         "The root of D is in the query and in the key: together that is D.": (
             lambda d, d_k: (math.sqrt(d) * math.sqrt(d_k)) ** -0.5
         ),
-        "That is the spread of the raw score for entries of variance 1, not what undoes it.": (
+        "That is the std of the raw score for entries of variance 1, not what undoes it.": (
             lambda d, d_k: d * math.sqrt(d_k)
         ),
     },
     hints=(
-        "Which spread have the raw scores, if all entries of both matrices have the standard "
-        "deviation sigma?",
-        "Scaled scores spread by D sigma², raw ones by sqrt(d_k) D sigma². Set this to 1.",
+        "What is the standard deviation (std) of the raw scores, if all entries of both matrices "
+        "have the std sigma?",
+        "Scaled scores have the std D sigma², raw ones sqrt(d_k) D sigma². Set this to 1.",
         "sigma² is `1 / (d_model * math.sqrt(d_k))`; take its root.",
     ),
 )
@@ -138,33 +138,35 @@ SINK = Exercise(
 )
 
 
-def _temperature_for(gap: float, p: float) -> float:
-    return gap / math.log(p / (1 - p))
+def _slope(gap: float) -> float:
+    p = 1 / (1 + math.exp(-gap))
+    return p * (1 - p)
 
 
-TEMPERATURE_FOR = Exercise(
-    reference=_temperature_for,
-    inputs=[(8.0, 0.9), (2.0, 0.75), (1.0, 0.6)],
+SLOPE = Exercise(
+    reference=_slope,
+    inputs=[(2.0,), (0.5,), (8.0,)],
     mistakes={
-        "That is what to multiply by; a temperature divides.": (
-            lambda gap, p: math.log(p / (1 - p)) / gap
+        "That is the weight; its slope is p (1 - p).": lambda gap: 1 / (1 + math.exp(-gap)),
+        "That is the other key's weight; the slope is p (1 - p).": (
+            lambda gap: 1 / (1 + math.exp(gap))
         ),
-        "The other weight is missing: the gap over the temperature is log(p / (1 - p)).": (
-            lambda gap, p: -gap / math.log(p)
+        "The growing sum is forgotten: it takes p² away.": (
+            lambda gap: 2 / (1 + math.exp(-gap)) - _slope(gap)
         ),
-        "The sign is turned round: log(p / (1 - p)).": (lambda gap, p: gap / math.log((1 - p) / p)),
-        "Use the natural logarithm.": lambda gap, p: gap / math.log10(p / (1 - p)),
-        "The natural logarithm is needed, not that to base 2: the softmax has powers of e.": (
-            lambda gap, p: gap / math.log2(p / (1 - p))
+        "That is the slope by the other key's score, -p (1 - p).": lambda gap: -_slope(gap),
+        "Near the slope for a large gap only: the powers of both keys stand in the sum.": (
+            lambda gap: math.exp(-gap)
         ),
-        "Take the logarithm of p / (1 - p).": lambda gap, p: gap * (1 - p) / p,
-        "The gap is missing.": lambda gap, p: 1 / math.log(p / (1 - p)),
+        "The sum of both powers is missing: p is e^gap / (e^gap + 1), not e^gap.": (
+            lambda gap: math.exp(gap) * (1 - math.exp(gap))
+        ),
     },
     hints=(
-        "With two scores the softmax is a sigmoid of their difference.",
-        "The larger weight is sigmoid(gap / temperature) = p. Undo the sigmoid: "
-        "gap / temperature = log(p / (1 - p)).",
-        "Solve for the temperature; the right-hand side is `math.log(p / (1 - p))`.",
+        "Two steps: what does the first key weigh, and how steep is that by its score?",
+        "The scores may be gap and 0, since only differences count. The slope is on the diagonal "
+        "of diag(p) - p p^T.",
+        "The weight is `p = 1 / (1 + math.exp(-gap))`, and the diagonal holds p (1 - p).",
     ),
 )
 
