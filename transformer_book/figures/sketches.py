@@ -11,7 +11,6 @@ LETTER = 8.2  # width of a letter of 13 px, about
 CELL = 30.0  # height of a token
 PAGE = 680.0  # what a page has room for, in px
 BLOCK = (19.0, 16.0)  # width and height of what one token has for one head
-HEADS = [ROLES[role] for role in ("query", "key", "value", "weight")]  # colours, in turn
 
 
 def timeline(events: Sequence[tuple[int, str]], *, title: str) -> Picture:
@@ -330,7 +329,7 @@ def heads_in_colour(*, n_tokens: int, d_model: int, n_heads: int) -> Picture:
         [("", "tokens", whole, plain, 0.0), ("project", "Q, K and V", f"{whole} each", cut, 0.0)],
         [
             ("split, transpose", "each head", part, cut, 5.0),
-            ("attend", "weights", table, cut, 5.0),
+            ("attend", "weights", table, [], 9.0),
         ],
         [
             ("times V", "found", part, cut, 5.0),
@@ -345,10 +344,14 @@ def heads_in_colour(*, n_tokens: int, d_model: int, n_heads: int) -> Picture:
             canvas.text(x + 62, y + 44, does, size=12.5, bold=True, color=MUTED)
             if does:
                 canvas.arrow((x + 8, y + 56), (x + 116, y + 56))
-            if shape == table:
-                width = _tables(canvas, x + 124, y, n_heads, n_tokens)
-            else:
+            if blocks:
                 width = _blocks(canvas, x + 124, y, blocks, gap)
+            else:  # one square behind the other, head 0 in front
+                for head in reversed(range(n_heads)):
+                    left, top = x + 124 + gap * head, y + gap * head / 3
+                    square = [[head] * n_tokens] * n_tokens
+                    width = _blocks(canvas, left, top, square, 0.0, BLOCK[1])
+                width += gap * (n_heads - 1)
             canvas.text(x + 124 + width / 2, y - 8, f"{name}: {shape}", bold=True)
             x += 124 + 8 * (BLOCK[0] + 5) + 20
         y += n_tokens * BLOCK[1] + 46
@@ -400,37 +403,25 @@ def split_right_and_wrong(*, n_tokens: int, n_heads: int) -> Picture:
     return canvas.picture(title, f"{title}: " + "; ".join(said) + ".")
 
 
-def _head_block(
-    canvas: Canvas, left: float, top: float, wide: float, high: float, head: int
-) -> None:
-    stroke, fill = HEADS[head % 4] if head >= 0 else (MUTED, PANEL)
-    canvas.elements.append(
-        f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" fill="{fill}" '
-        f'stroke="{stroke}" stroke-width="0.9"/>'
-    )
+def _blocks(
+    canvas: Canvas, x: float, y: float, rows: list[list[int]], gap: float, wide: float = BLOCK[0]
+) -> float:
+    """Draw rows of blocks, a colour for each number, and return how wide they are.
 
-
-def _tables(canvas: Canvas, x: float, y: float, n_heads: int, n_tokens: int) -> float:
-    """Draw one square of weights for each head, head 0 in front; return how wide they are."""
-    side = n_tokens * BLOCK[1]
-    for head in reversed(range(n_heads)):
-        _head_block(canvas, x + 9 * head, y, side, side, head)
-    for cell in range(n_tokens * n_tokens):
-        row, column = divmod(cell, n_tokens)
-        _head_block(canvas, x + column * BLOCK[1], y + row * BLOCK[1], BLOCK[1], BLOCK[1], 0)
-    return side + 9 * (n_heads - 1)
-
-
-def _blocks(canvas: Canvas, x: float, y: float, rows: Sequence[Sequence[int]], gap: float) -> float:
-    """Draw rows of blocks, a colour and number for each head, and return how wide they are."""
-    wide, high = BLOCK
+    Square blocks do not show their number.
+    """
+    roles = [ROLES[role] for role in ("query", "key", "value", "weight")]
+    high = BLOCK[1]
     for i, row in enumerate(rows):
         for j, head in enumerate(row):
+            stroke, fill = roles[head % 4] if head >= 0 else (MUTED, PANEL)
             left, top = x + j * (wide + gap), y + i * high
-            _head_block(canvas, left, top, wide, high, head)
-            if head >= 0:
-                color = HEADS[head % 4][0]
-                canvas.text(left + wide / 2, top + 12, str(head), size=11, color=color)
+            canvas.elements.append(
+                f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" '
+                f'fill="{fill}" stroke="{stroke}" stroke-width="0.9"/>'
+            )
+            if head >= 0 and wide != high:
+                canvas.text(left + wide / 2, top + 12, str(head), size=11, color=stroke)
     width = len(rows[0]) * (wide + gap) - gap
     canvas.width = max(canvas.width, x + width)
     canvas.height = max(canvas.height, y + len(rows) * high)
