@@ -329,7 +329,7 @@ def heads_in_colour(*, n_tokens: int, d_model: int, n_heads: int) -> Picture:
         [("", "tokens", whole, plain, 0.0), ("project", "Q, K and V", f"{whole} each", cut, 0.0)],
         [
             ("split, transpose", "each head", part, cut, 5.0),
-            ("attend", "weights", table, cut, 5.0),
+            ("attend", "weights", table, [], 9.0),
         ],
         [
             ("times V", "found", part, cut, 5.0),
@@ -344,7 +344,14 @@ def heads_in_colour(*, n_tokens: int, d_model: int, n_heads: int) -> Picture:
             canvas.text(x + 62, y + 44, does, size=12.5, bold=True, color=MUTED)
             if does:
                 canvas.arrow((x + 8, y + 56), (x + 116, y + 56))
-            width = _blocks(canvas, x + 124, y, blocks, gap, n_tokens if shape == table else 1)
+            if blocks:
+                width = _blocks(canvas, x + 124, y, blocks, gap)
+            else:  # one square behind the other, head 0 in front
+                for head in reversed(range(n_heads)):
+                    left, top = x + 124 + gap * head, y + gap * head / 3
+                    square = [[head] * n_tokens] * n_tokens
+                    width = _blocks(canvas, left, top, square, 0.0, BLOCK[1])
+                width += gap * (n_heads - 1)
             canvas.text(x + 124 + width / 2, y - 8, f"{name}: {shape}", bold=True)
             x += 124 + 8 * (BLOCK[0] + 5) + 20
         y += n_tokens * BLOCK[1] + 46
@@ -397,25 +404,23 @@ def split_right_and_wrong(*, n_tokens: int, n_heads: int) -> Picture:
 
 
 def _blocks(
-    canvas: Canvas, x: float, y: float, rows: Sequence[Sequence[int]], gap: float, n_cells: int = 1
+    canvas: Canvas, x: float, y: float, rows: list[list[int]], gap: float, wide: float = BLOCK[0]
 ) -> float:
     """Draw rows of blocks, a colour for each number, and return how wide they are.
 
-    A block of one cell shows its number; one of several is cut into them.
+    Square blocks do not show their number.
     """
     roles = [ROLES[role] for role in ("query", "key", "value", "weight")]
-    wide, high = BLOCK
-    thin = wide / n_cells
+    high = BLOCK[1]
     for i, row in enumerate(rows):
         for j, head in enumerate(row):
             stroke, fill = roles[head % 4] if head >= 0 else (MUTED, PANEL)
             left, top = x + j * (wide + gap), y + i * high
-            canvas.elements += [
-                f'<rect x="{left + thin * cell:.2f}" y="{top}" width="{thin:.2f}" height="{high}" '
-                f'fill="{fill}" stroke="{stroke}" stroke-width="{0.9 if n_cells == 1 else 0.4}"/>'
-                for cell in range(n_cells)
-            ]
-            if head >= 0 and n_cells == 1:
+            canvas.elements.append(
+                f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" '
+                f'fill="{fill}" stroke="{stroke}" stroke-width="0.9"/>'
+            )
+            if head >= 0 and wide != high:
                 canvas.text(left + wide / 2, top + 12, str(head), size=11, color=stroke)
     width = len(rows[0]) * (wide + gap) - gap
     canvas.width = max(canvas.width, x + width)
