@@ -31,11 +31,13 @@ ABOUT = {
         one row of `length` tokens. `padding`: a batch of 64 speeches, a token a letter, not
         causal; `length` is that of the longest.""",
     "Choices": """`stored` gives a boolean table to PyTorch's fused attention, `flag` is its
-        `is_causal`, `function` FlexAttention, compiled, with a block mask that was made before;
-        `end to end` gives all texts in one long row to a variable-length kernel, without a mask.
-        Numbers have 16 bits (bfloat16). A time is the median of five runs after two that do not
-        count. Memory is the most that was allocated above what inputs and masks take. `forward`
-        is without, `both` with gradients and the backward pass.""",
+        `is_causal`, `none` attention to all keys without a mask: on this GPU a profiler shows
+        cuDNN's kernel for all three. `function` is FlexAttention, compiled, with a block mask
+        that was made before; `end to end` gives all texts in one long row to a variable-length
+        kernel, without a mask. Numbers have 16 bits (bfloat16). A time is the median of five
+        runs after two that do not count. Memory is the most that was allocated above what
+        inputs and masks take. `forward` is without, `both` with gradients and the backward
+        pass.""",
     "How to read the table": """Compare the kinds within a task. Tables and block masks are made
         before the clock starts.""",
     "Intended use": "Teaching: which way to say a rule lets a kernel skip work.",
@@ -77,7 +79,7 @@ def ways(task: str, rule: Rule, owner: Tensor, device: str) -> dict[str, Compute
     flex = torch.compile(flex_attention) if device.startswith("cuda") else flex_attention
     found: dict[str, Compute] = {"stored": partial(stored, table)}
     if task == "causal":
-        found["flag"] = flag
+        found |= {"none": F.scaled_dot_product_attention, "flag": flag}
     found["function"] = partial(flex, block_mask=blocks)
     if task == "packing":
         found["end to end"] = partial(by_row, Rows(owner[None]), True)

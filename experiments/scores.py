@@ -1,14 +1,15 @@
-"""What does the scale of the scores do to training? One decoder, six scales, seven learning rates.
+"""What does the scale of the scores do to training? A decoder, seven scales and learning rates.
 
     python -m experiments.scores
 
 A small decoder learns Shakespeare's letters. The number of its heads and their width are chosen
 apart from each other. Scores are divided by the root of the width, by the width itself, or by
 nothing; or by nothing while the first queries are made as much smaller (T5's way). Two more arms
-change only where scores start, or only how far a step moves them. Queries and keys start with
-variance 1 or, as in GPT-2, with matrices of standard deviation 0.02. Every arm is trained with all
-learning rates, so that each can be judged at its own best. Everything else is the same in all runs;
-each has a process of its own. Runs that stand in the table already are not made again.
+change only where scores start, or only how far a step moves them; in another, all scores are zero,
+so that attention is a mean of what came before. Queries and keys start with variance 1 or, as in
+GPT-2, with matrices of standard deviation 0.02. Every arm is trained with all learning rates, so
+that each can be judged at its own best. Everything else is the same in all runs; each has a process
+of its own. Runs that stand in the table already are not made again.
 """
 
 import csv
@@ -52,6 +53,7 @@ SCALES: dict[str, tuple[float, float, float]] = {
     "folded": (0, -0.5, 0),  # queries move scores as far as in "none", keys as in "root"
     "start": (-1, 0.5, 0.5),  # starts as "none", moves as "root"
     "steps": (0.5, -0.5, -0.5),  # starts as "root", moves as "none"
+    "even": (-math.inf, 0, 0),  # d_head to the power of minus infinity: all scores are zero
 }
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 Arm = tuple[int, int, str, str]  # number of heads, width of a head, scale, start
@@ -65,7 +67,8 @@ ABOUT = {
         1/d_head, `none` 1; `folded` is 1 too, but the first queries are divided by
         sqrt(d_head). `start` starts with the scores of `none`, and a step of Adam moves them as
         far as in `root`: 1/d_head, first queries and keys times sqrt(d_head). `steps` is the
-        opposite: sqrt(d_head), first queries and keys divided by sqrt(d_head). `start` is how
+        opposite: sqrt(d_head), first queries and keys divided by sqrt(d_head). `even` is 0: all
+        weights of a row are equal, for ever. The column `start` is how
         the matrices of queries and keys are drawn: `unit` with standard deviation 1/sqrt(D),
         `small` with 0.02; all other matrices as in GPT-2. AdamW with seven learning rates
         (`rate`) for every arm; the value under Recipe is one of them.""",
@@ -92,9 +95,9 @@ def all_arms() -> list[Arm]:
     ]
     arms += [
         (*shape, scale, "unit")
-        for shape, scale in product(shared, ("width", "folded", "start", "steps"))
+        for shape, scale in product(shared, ("width", "folded", "start", "steps", "even"))
     ]
-    return arms + [(1, 256, scale, "small") for scale in SCALES]
+    return arms + [(1, 256, scale, "small") for scale in SCALES if scale != "even"]
 
 
 def build(arm: Arm, d_model: int, length: int, vocab: int) -> CausalLM:
