@@ -139,7 +139,7 @@ def mask_grid(
         strange = matrix[(matrix != 0) & (matrix != 1)]
         if strange.size:
             raise ValueError(f"{name!r} holds {strange[0]:g}; expected True or False, or 1 or 0")
-    n_columns = max(1, min(4, int(MAX_INCHES / (0.26 * len(columns) + 0.35))))
+    n_columns = max(1, min(4, int(MAX_INCHES / (0.24 * len(columns) + 0.35))))
     sentences = []
     axis_names = (row_axis, column_axis)
     with _grid(title, matrices, rows, columns, axis_names, n_columns) as (figure, drawn):

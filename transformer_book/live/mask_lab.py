@@ -104,7 +104,7 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         >>> at = dict(causal=True, window=3, prefix=0, padding="none", pads=2)
         >>> state = dict(**at, mistake="none", layers=2, cells="")
         >>> say(state, values(**state)).split(". ")[0]
-        '21 of 64 pairs are allowed, and each row of weights sums to 1'
+        '21 of 64 pairs are allowed'
     """
     last, leaks = values["last"], values["leaks"]
     if not values["ahead"]:
@@ -220,7 +220,7 @@ def _say_sums(mistake: str, values: Mapping[str, Any]) -> str:
         return f", but rows sum to as little as {number(least)}: the softmax came before the mask"
     nothing = "; the mistake changes nothing here" if mistake != "none" and not shows else ""
     if not empty:
-        return f", and each row of weights sums to 1{nothing}"
+        return nothing
     rows = f"row {empty[0]} has" if len(empty) == 1 else f"rows {', '.join(map(str, empty))} have"
     return f"; {rows} no key (weights of 0 here, NaN in code without a guard){nothing}"
 

@@ -82,7 +82,7 @@ function saySums({ mistake }, { sums, empty, shows }) {
     return `, but rows sum to as little as ${Live.part.number(least)}: the softmax came before the mask`;
   }
   const nothing = mistake !== "none" && !shows ? "; the mistake changes nothing here" : "";
-  if (!empty.length) return `, and each row of weights sums to 1${nothing}`;
+  if (!empty.length) return nothing;
   const rows = empty.length === 1 ? `row ${empty[0]} has` : `rows ${empty.join(", ")} have`;
   return `; ${rows} no key (weights of 0 here, NaN in code without a guard)${nothing}`;
 }
@@ -172,7 +172,7 @@ Live.define({
   more: ["More rules and mistakes", 1, 2],
   tries: [
     {
-      do: "One wrong cell, three layers", set: { cells: "00000001", layers: 3 },
+      do: "One wrong cell, more layers", set: { cells: "00000001", layers: 3 },
       see: "All hear of all: every word looks at “we”, “we” at “night”, and “night” at all.",
     },
     {
