@@ -126,7 +126,7 @@ function build(part, figure) {
     figure.set({ cells: flip(figure.state.cells, N * i + j) });
     figure.released();
   };
-  const mask = map(part, "mask: click a cell to flip it", { digits: 0, onpick });
+  const mask = map(part, "mask: click a cell, or use arrows and Space", { digits: 0, onpick });
   const weights = map(part, "weights of random scores", {}, "sum");
   const heard = map(part, "who hears of whom after all layers", { digits: 0 }, "n");
   return {
