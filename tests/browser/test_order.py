@@ -135,6 +135,15 @@ def test_contents_and_menu_show_their_words_in_full(chapter: Page, origin: str) 
     expect(heads).to_have_accessible_name("further: 6c · Heads: shapes, widths and bugs")
 
 
+def test_the_search_field_stays_where_the_menu_is_scrolled(chapter: Page, origin: str) -> None:
+    chapter.set_viewport_size(DESKTOP)
+    chapter.goto(f"{origin}/book/21_real_weights.html")
+    menu = chapter.locator(".bd-sidebar-primary")
+    assert menu.evaluate("menu => menu.scrollTop") > 300, "choose a page further down"
+    expect(menu.locator("[aria-current=page]")).to_be_in_viewport()
+    expect(menu.locator(".search-button-field")).to_be_in_viewport(ratio=1)
+
+
 def test_a_path_is_followed_from_its_table_and_from_the_graph(chapter: Page, origin: str) -> None:
     chapter.goto(f"{origin}/book/paths.html")
     settle(chapter)
