@@ -76,6 +76,20 @@ TEACHES = {
     "cite": "colophon#how-to-cite-it",
     "from transformer_lib.attention import": "api/attention#module-transformer_lib.attention",
     "from transformer_lib import CausalLM": "api/models#transformer_lib.models.CausalLM",
+    "write my own GPT": "lab4_mini_gpt",
+    "errata": "sources",
+    "mask live figure": "play",
+    # names of the library, and questions for code
+    "MultiHeadAttention": "api/attention#transformer_lib.attention.MultiHeadAttention",
+    "causal_mask": "api/values#transformer_lib.masks.causal_mask",
+    "multi-head attention class": "api/attention#transformer_lib.attention.MultiHeadAttention",
+    "import multi-head attention": "api/attention#transformer_lib.attention.MultiHeadAttention",
+    "class token": "15_families",
+    "multihead": "06_heads",
+    "multihead attention": "06_heads",
+    # one question, in whole sentences
+    "why divide by square root of d_k": "04_scaling",
+    "square root of d_k proof": "04_scaling#the-proof-in-four-lines",
 }
 # Types a query as a reader does; returns the address and the excerpt of the first result.
 FIRST_RESULT = """(query) => {
