@@ -60,7 +60,11 @@ class LeadOn(SphinxTransform):
 def verb(target: str) -> str:
     """Say what a place does for a term: a page of questions answers.
 
-    >>> verb("05_masks"), verb("20b_questions"), verb("questions#do-i-need-a-gpu")
+    >>> (
+    ...     verb("05_masks"),
+    ...     verb("20b_questions"),
+    ...     verb("questions#do-i-need-a-gpu"),
+    ... )
     ('Taught in ', 'Taught in ', 'Answered in ')
     """
     return "Answered in " if target.partition("#")[0] == "questions" else "Taught in "

@@ -120,7 +120,9 @@ def _read(node: nodes.Node, parts: list[Part]) -> None:
 def with_slashes(formula: str) -> str:
     r"""Write the fractions of a formula in one line; without their bar, 2 over 3 would read 23.
 
-    >>> with_slashes(r"\tfrac23 + \tfrac{8}{3} D, \frac{x - \mu}{\sqrt{d_k}}")
+    >>> with_slashes(
+    ...     r"\tfrac23 + \tfrac{8}{3} D, \frac{x - \mu}{\sqrt{d_k}}"
+    ... )
     '2/3 + 8/3 D, (x - \\mu)/\\sqrt{d_k}'
     """
     while fraction := _FRACTION.search(formula):

@@ -5,7 +5,8 @@
    it stands: in the page's title, in the heading, in bold (where terms are defined), in the text,
    in code. A page scores by its best section and by how much it speaks of the matter in all.
    The home of a term, of a question or of a line of code, the place that answers it, comes first
-   wherever it stands. */
+   wherever it stands. A name of the library, spelled as in code, leads to where it is documented.
+   If nothing is found, the nearest words of the book are suggested. */
 const BookSearch = (() => {
   const EMPTY = new Set(
     (
@@ -77,7 +78,7 @@ const BookSearch = (() => {
     const code = new Map();
     for (const [name, home] of documented(index.pages)) {
       const short = name.split(".").at(-1);
-      for (const key of [short, compact(short)]) if (!code.has(key)) code.set(key, home);
+      for (const key of [short, compact(short)]) if (key && !code.has(key)) code.set(key, home);
       if (names.has(compact(name))) continue;
       names.set(compact(name), [name]);
       homes.set(compact(name), home);
@@ -227,18 +228,20 @@ const BookSearch = (() => {
         .map((section) => {
           const said = page.weight * sectionScore(section, page, units, whole, ofPage);
           const answers = atHome(page, section, homes);
-          return { section, said, answers, score: said + answers };
+          const leads = said > 0 || answers === Infinity;
+          return { section, said, answers, leads, score: said + answers };
         })
         .filter(({ score }) => score > 0);
       if (!scored.length) continue;
       const most = (of) => Math.max(...scored.map(of));
       // A home that does not say the words lifts its page; the reader is led to where they stand, and
       // the home is shown with them.
-      scored.sort((a, b) => (b.said > 0) - (a.said > 0) || b.score - a.score);
+      scored.sort((a, b) => b.leads - a.leads || b.score - a.score);
       const shown = scored.slice(0, SECTIONS);
-      const home = scored.find((one) => one.answers === most(({ answers }) => answers));
-      if (home.answers && !shown.includes(home)) shown[SECTIONS - 1] = home;
-      const score = most(({ said }) => said) + most(({ answers }) => answers);
+      const answered = most(({ answers }) => answers);
+      const home = scored.find(({ answers }) => answers === answered);
+      if (answered && !shown.includes(home)) shown[SECTIONS - 1] = home;
+      const score = most(({ said }) => said) + answered;
       found.push({ page, sections: shown.map((one) => one.section), score });
     }
     found.sort((a, b) => b.score - a.score || a.page.order - b.page.order);
