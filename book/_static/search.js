@@ -78,7 +78,7 @@ const BookSearch = (() => {
     const code = new Map();
     for (const [name, home] of documented(index.pages)) {
       const short = name.split(".").at(-1);
-      for (const key of [short, compact(short)]) if (key && !code.has(key)) code.set(key, home);
+      for (const key of [short, stems(short).join("")]) if (!code.has(key)) code.set(key, home);
       if (names.has(compact(name))) continue;
       names.set(compact(name), [name]);
       homes.set(compact(name), home);
@@ -236,7 +236,8 @@ const BookSearch = (() => {
       const most = (of) => Math.max(...scored.map(of));
       // A home that does not say the words lifts its page; the reader is led to where they stand, and
       // the home is shown with them.
-      scored.sort((a, b) => b.leads - a.leads || b.score - a.score);
+      const heard = ({ section }) => units.filter(({ phrases }) => has(section, phrases)).length;
+      scored.sort((a, b) => b.leads - a.leads || b.score - a.score || heard(b) - heard(a));
       const shown = scored.slice(0, SECTIONS);
       const answered = most(({ answers }) => answers);
       const home = scored.find(({ answers }) => answers === answered);

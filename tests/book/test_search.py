@@ -222,6 +222,15 @@ def test_such_a_home_is_shown_with_them_however_many_say_the_words(v8: MiniRacer
     assert sections == ["one twin", "two twin", "home"]
 
 
+def test_on_a_page_that_answers_the_section_leads_that_says_a_part(v8: MiniRacer) -> None:
+    index = {
+        "names": [["live figure"]],
+        "asked": {"play": ["live figure"]},
+        "pages": [page("book/play", "Play", 0.2, ("Heads", "One."), ("Masks", "Two."))],
+    }
+    assert found(v8, "mask live figure", index) == ["book/play#masks"]
+
+
 def test_a_question_with_other_words_is_another_question(v8: MiniRacer) -> None:
     assert found(v8, "how long does it take first", HOMES)[0] == "book/a#long"
 
@@ -244,6 +253,7 @@ CODE: dict[str, Any] = {
             0.2,
             *(("lib.parts.Pair.token", "A member."), ("lib.parts.TwinLayer", "A class.")),
             *(("lib.parts.TwinNorm", "A class."), ("lib.parts.twin_layer", "A function.")),
+            *(("lib.parts.use", "A function."), ("lib.parts.from_place", "A function.")),
         ),
     ],
 }
@@ -262,7 +272,8 @@ for _row in CODE["pages"][1][-1][1:]:  # the anchors of code keep its capitals
         ("TwinNorm", "book/a#place"),  # a term as well
         ("class TwinNorm", "book/api/d#lib.parts.TwinNorm"),
         ("class token", "book/a#place"),
-        ("class", "book/a#place"),
+        ("class", "book/a#place"),  # no name; "use", a word without weight, is none either
+        ("place class", "book/a#place"),  # from_place is another name
     ],
 )
 def test_a_name_of_the_code_leads_to_where_it_is_documented(

@@ -78,7 +78,7 @@ TEACHES = {
     "from transformer_lib import CausalLM": "api/models#transformer_lib.models.CausalLM",
     "write my own GPT": "lab4_mini_gpt",
     "errata": "sources",
-    "mask live figure": "play",
+    "mask live figure": "play#masks",
     # names of the library, and questions for code
     "MultiHeadAttention": "api/attention#transformer_lib.attention.MultiHeadAttention",
     "causal_mask": "api/values#transformer_lib.masks.causal_mask",
