@@ -53,8 +53,21 @@ class LeadOn(SphinxTransform):
             return
         target = homes()[name]
         link = place(target, self.env.docname, nodes.Text(in_words(target)))
-        line = nodes.paragraph("", "Taught in ", link, classes=["taught-in"])
+        line = nodes.paragraph("", verb(target), link, classes=["taught-in"])
         next(iter(item.findall(nodes.definition))).append(line)
+
+
+def verb(target: str) -> str:
+    """Say what a place does for a term: a page of questions answers.
+
+    >>> (
+    ...     verb("05_masks"),
+    ...     verb("20b_questions"),
+    ...     verb("questions#do-i-need-a-gpu"),
+    ... )
+    ('Taught in ', 'Taught in ', 'Answered in ')
+    """
+    return "Answered in " if target.partition("#")[0] == "questions" else "Taught in "
 
 
 def _letter(term: nodes.term) -> str:

@@ -30,11 +30,14 @@ GLOSSARY = "book/glossary"
 WEIGHTS = {"core": 1.0, "further": 0.8, "lab": 0.4, "apart": 0.2}
 OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15}
 # Signs that a formula has, and what people type for them; a reader types words. Other spellings.
-SPELLINGS = [["square root", "sqrt"], ["licence", "license"], ["cite", "citation"]]
+_ROOT = ["square root", "sqrt", "square root of d_k", "sqrt(d_k)"]
+_LIVE = ["live figure", "interactive figure"]
+SPELLINGS = [_ROOT, _LIVE, ["licence", "license"], ["cite", "citation"]]
 # What people type who do not look for a term, and the place that answers it. A word counts in any
 # query, a question as a whole; "how do I run it" would be the word "run", which means too much.
 ASKED = {
-    "04_scaling": ["square root", "sqrt"],
+    "play": _LIVE,
+    "04_scaling#the-proof-in-four-lines": _ROOT,
     "lab4_mini_gpt": ["write a GPT", "build a GPT", "GPT from scratch"],
     "questions#how-long-does-it-take": ["how long does it take", "how many hours"],
     "questions#how-do-i-install-and-run-it": ["install", "set up", "run the notebooks"],
@@ -47,8 +50,11 @@ ASKED = {
     ],
     "colophon#how-to-cite-it": ["cite", "citation"],
     "api/index": ["transformer_lib", "API"],
+    "sources": ["errata", "erratum"],
 }
 _NAME = re.compile(r"[A-Za-z]+(?:_\w+|[a-z][A-Z]\w*)")  # in code: what is not a plain word
+_GROUP = r"(\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|\w)"  # braces in braces, a command, or a sign
+_FRACTION = re.compile(rf"\\[td]?frac\s*{_GROUP}\s*{_GROUP}")
 _SILENT = (nodes.raw, nodes.comment, nodes.image, nodes.math_block, nodes.substitution_definition)
 _FLOWING = (nodes.Inline, nodes.Text)  # what stands within a line; all else ends it
 
@@ -97,7 +103,7 @@ def _read(node: nodes.Node, parts: list[Part]) -> None:
     if isinstance(node, nodes.Text):
         part.text += node.astext()
     elif isinstance(node, nodes.math):
-        part.text += plain(f"${node.astext()}$")
+        part.text += plain(f"${with_slashes(node.astext())}$")
     elif isinstance(node, nodes.literal_block):
         part.code.update(_NAME.findall(node.astext()))
     elif isinstance(node, nodes.Element) and not _is_silent(node):
@@ -111,11 +117,32 @@ def _read(node: nodes.Node, parts: list[Part]) -> None:
             parts[-1].text += "\n"
 
 
+def with_slashes(formula: str) -> str:
+    r"""Write the fractions of a formula in one line; without their bar, 2 over 3 would read 23.
+
+    >>> with_slashes(
+    ...     r"\tfrac23 + \tfrac{8}{3} D, \frac{x - \mu}{\sqrt{d_k}}"
+    ... )
+    '2/3 + 8/3 D, (x - \\mu)/\\sqrt{d_k}'
+    """
+    while fraction := _FRACTION.search(formula):
+        over, under = (_one_thing(part) for part in fraction.groups())
+        formula = f"{formula[: fraction.start()]}{over}/{under}{formula[fraction.end() :]}"
+    return formula
+
+
+def _one_thing(part: str) -> str:
+    inner = part[1:-1].strip() if part.startswith("{") else part
+    return f"({inner})" if re.search(r"[^\\\w{}.]", inner) else inner
+
+
 def _said_in(node: nodes.Element) -> list[nodes.Node]:
     """The children that add to a part: no headings, and of a documented name the first words."""
     if isinstance(node, addnodes.desc_content):
         inner = [child for child in node.children if isinstance(child, addnodes.desc)]
-        return [*node.children[:1], *inner] if node.children[:1] != inner[:1] else inner
+        # "Bases: Module" above the words of a class says nothing of what it does.
+        said = [child for child in node.children if not child.astext().startswith("Bases: ")][:1]
+        return [*said, *inner] if said != inner[:1] else inner
     headings = (nodes.title, nodes.term, addnodes.desc_signature)
     return [child for child in node.children if not isinstance(child, headings)]
 

@@ -5,12 +5,13 @@
    it stands: in the page's title, in the heading, in bold (where terms are defined), in the text,
    in code. A page scores by its best section and by how much it speaks of the matter in all.
    The home of a term, of a question or of a line of code, the place that answers it, comes first
-   wherever it stands. */
+   wherever it stands. A name of the library, spelled as in code, leads to where it is documented.
+   If nothing is found, the nearest words of the book are suggested. */
 const BookSearch = (() => {
   const EMPTY = new Set(
     (
-      "a an and are as at be by can do does for from how i if import in is it of on or so that the this " +
-      "to use versus vs was we what when where which who why with you"
+      "a an and are as at be by can do does for from how i if import in is it my of on or own so that the " +
+      "this to use versus vs was we what when where which who why with you"
     ).split(" "),
   );
   const IN_TITLE = 4;
@@ -26,6 +27,9 @@ const BookSearch = (() => {
   const ENOUGH = 0.6; // of a query's rarity; a section with less does not answer it
   const SECTIONS = 3; // shown of a page
   const AROUND = 110; // characters before and after what was found
+  const CLEAR = 3; // letters; a shorter synonym (LN) is a word of its own elsewhere (ln, the logarithm)
+  const OF_CODE = /\b(class|import)\b/i; // with these a reader asks for code
+  const CODE_NAME = /[a-z][A-Z]|\w_\w/; // MultiHeadAttention, causal_mask: not a plain word
 
   const WORDS = /√|[\p{L}\p{N}]+/gu;
 
@@ -71,11 +75,17 @@ const BookSearch = (() => {
     });
     for (const [home, questions] of Object.entries(index.asked ?? {}))
       for (const question of questions) homes.set(compact(question), home);
+    const code = new Map();
     for (const [name, home] of documented(index.pages)) {
+      const short = name.split(".").at(-1);
+      for (const key of [short, stems(short).join("")]) if (!code.has(key)) code.set(key, home);
       if (names.has(compact(name))) continue;
       names.set(compact(name), [name]);
       homes.set(compact(name), home);
     }
+    // The parts of a name that are often written as one: "multihead" for "multi-head".
+    for (const [part] of index.names.flat().join(" ").matchAll(/\p{L}+(-\p{L}+)+/gu))
+      if (!names.has(compact(part))) names.set(compact(part), [part]);
     const pages = index.pages.map(([address, title, weight, part, rows], order) => {
       const sections = rows.map(([anchor, heading, text, bold, code]) => ({
         ...{ anchor, heading, text },
@@ -90,13 +100,14 @@ const BookSearch = (() => {
     for (const section of sections)
       section.weight =
         often.get(section.heading) > 4 || section.heading.startsWith("Exercise ") ? COMMON : 1;
-    return { names, homes, pages, sections };
+    return { names, homes, code, terms: new Set(index.names.flat()), pages, sections };
   }
 
   /* Names of the code, as they are imported, and where they are documented. Only their anchors have
-     dots: `transformer_lib.models.CausalLM`, which `from transformer_lib import CausalLM` means, too. */
+     dots: `transformer_lib.models.CausalLM`, which `from transformer_lib import CausalLM` means, too.
+     The members of a class come last. */
   function documented(pages) {
-    return pages.flatMap(([address, , , , rows]) =>
+    const found = pages.flatMap(([address, , , , rows]) =>
       rows.filter(([anchor]) => anchor.includes(".")).flatMap(([anchor]) => {
         const home = `${address.replace(/^book\/|\.html$/g, "")}#${anchor}`;
         const parts = anchor.replace("module-", "").split(".");
@@ -104,6 +115,8 @@ const BookSearch = (() => {
         return names.map((name) => [name, home]);
       }),
     );
+    const depth = ([name]) => name.split(".").length;
+    return found.sort((a, b) => depth(a) - depth(b));
   }
 
   /* What a title names: "5 · Masks: who may look at whom" is about masks. */
@@ -119,7 +132,7 @@ const BookSearch = (() => {
       let end = words.length;
       while (end > start + 1 && !ready.names.has(compact(words.slice(start, end).join(" ")))) end--;
       const phrase = words.slice(start, end).join(" ");
-      const known = ready.names.get(compact(phrase)) ?? [];
+      const known = (ready.names.get(compact(phrase)) ?? []).filter((name) => name.length >= CLEAR);
       units.push({ ...unit(ready, [phrase, ...known]), home: ready.homes.get(compact(phrase)) });
       start = end;
     }
@@ -145,11 +158,22 @@ const BookSearch = (() => {
     return SINGLY * Math.max(...shares);
   }
 
+  /* Where a name of the code is documented, if the query spells it so, or asks for code. "RMSNorm" is
+     a term as well: alone, it leads to the place that teaches it; and a "class token" is no code. */
+  function codeHome(ready, query) {
+    const isAsked = OF_CODE.test(query) && !ready.names.has(stems(query).join(""));
+    const name = (isAsked ? query.replace(OF_CODE, "") : query).trim();
+    if (isAsked) return ready.code.get(name) ?? ready.code.get(compact(name));
+    return CODE_NAME.test(name) && !ready.terms.has(name) ? ready.code.get(name) : undefined;
+  }
+
   /* The places that answer a query, and how much that counts: of the whole, or of each of its units. */
   function homesOf(ready, query, units) {
+    const code = codeHome(ready, query);
     const home = ready.homes.get(compact(query));
     const rarity = units.reduce((sum, unit) => sum + unit.rarity, 0);
-    return home ? [{ home, rarity }] : units.filter((unit) => unit.home);
+    const taught = home ? [{ home, rarity }] : units.filter((unit) => unit.home);
+    return code ? [{ home: code, rarity: Infinity }, ...taught.filter((one) => one.home !== code)] : taught;
   }
 
   /* Whether a section is such a place; a place without a section is a whole page. */
@@ -203,14 +227,23 @@ const BookSearch = (() => {
       const scored = page.sections
         .map((section) => {
           const said = page.weight * sectionScore(section, page, units, whole, ofPage);
-          return { section, said: said > 0, score: said + atHome(page, section, homes) };
+          const answers = atHome(page, section, homes);
+          const leads = said > 0 || answers === Infinity;
+          return { section, said, answers, leads, score: said + answers };
         })
         .filter(({ score }) => score > 0);
       if (!scored.length) continue;
-      const score = Math.max(...scored.map((one) => one.score));
-      // A home that does not say the words lifts its page; the reader is led to where they stand.
-      scored.sort((a, b) => b.said - a.said || b.score - a.score);
-      found.push({ page, sections: scored.slice(0, SECTIONS).map((one) => one.section), score });
+      const most = (of) => Math.max(...scored.map(of));
+      // A home that does not say the words lifts its page; the reader is led to where they stand, and
+      // the home is shown with them.
+      const heard = ({ section }) => units.filter(({ phrases }) => has(section, phrases)).length;
+      scored.sort((a, b) => b.leads - a.leads || b.score - a.score || heard(b) - heard(a));
+      const shown = scored.slice(0, SECTIONS);
+      const answered = most(({ answers }) => answers);
+      const home = scored.find(({ answers }) => answers === answered);
+      if (answered && !shown.includes(home)) shown[SECTIONS - 1] = home;
+      const score = most(({ said }) => said) + answered;
+      found.push({ page, sections: shown.map((one) => one.section), score });
     }
     found.sort((a, b) => b.score - a.score || a.page.order - b.page.order);
     return { units, found };
@@ -258,7 +291,40 @@ const BookSearch = (() => {
     return [...new Set(found)].filter((word) => word.length > 1).slice(0, 8);
   }
 
-  return { stem, prepare, find, excerpt, wordsIn };
+  /* How many slips of the keys make one word of another: a letter more, less, another, or two swapped. */
+  function slips(one, other) {
+    const rows = [[...Array(other.length + 1).keys()]];
+    for (let i = 1; i <= one.length; i++) {
+      const [row, last] = [[i], rows[i - 1]];
+      for (let j = 1; j <= other.length; j++) {
+        row[j] = Math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (one[i - 1] !== other[j - 1]));
+        const areSwapped = i > 1 && j > 1 && one[i - 1] === other[j - 2] && one[i - 2] === other[j - 1];
+        if (areSwapped) row[j] = Math.min(row[j], rows[i - 2][j - 2] + 1);
+      }
+      rows.push(row);
+    }
+    return rows[one.length][other.length];
+  }
+
+  /* The query with each word that the book does not have as the nearest word of its titles and terms;
+     null if there is none. A short word may have one slip, a long one two. */
+  function suggest(ready, query) {
+    const words = (texts) => texts.flatMap((text) => text.toLowerCase().match(WORDS) ?? []);
+    const terms = [...ready.names.values()].flat();
+    const known = new Set(words([...ready.pages.map(({ title }) => subject(title)), ...terms]));
+    const near = (word) => {
+      const isSaid = ready.sections.some((section) => has(section, [line(word)]));
+      if (!isFull(word) || isSaid) return word;
+      const most = word.length > 5 ? 2 : word.length > 3 ? 1 : 0;
+      const ranked = [...known].map((other) => [slips(word.toLowerCase(), other), other]);
+      const [[least, best]] = ranked.sort((a, b) => a[0] - b[0]);
+      return least <= most ? best : word;
+    };
+    const meant = query.trim().replace(WORDS, near);
+    return meant === query.trim() ? null : meant;
+  }
+
+  return { stem, prepare, find, suggest, excerpt, wordsIn };
 })();
 
 /* The search's page: the address holds the query, the list follows what is typed. */
@@ -317,6 +383,13 @@ const BookSearch = (() => {
     });
   }
 
+  function suggestion(query) {
+    const meant = BookSearch.suggest(ready, query);
+    if (!meant) return [];
+    const link = element("a", { href: `?q=${encodeURIComponent(meant)}` }, meant);
+    return [" Did you mean ", link, "?"];
+  }
+
   function show() {
     const query = field.value;
     if (!query.trim()) return list.replaceChildren();
@@ -325,9 +398,9 @@ const BookSearch = (() => {
     const shown = found.slice(0, SHOWN);
     const more = found.length > SHOWN ? ` The best ${SHOWN} are listed.` : "";
     const pages = found.length === 1 ? "One page" : `${found.length || "No"} pages`;
-    const said = `${pages} found for “${query}”.${more}`;
+    const said = [`${pages} found for “${query}”.${more}`, ...(found.length ? [] : suggestion(query))];
     list.replaceChildren(
-      element("p", { className: "search-summary", role: "status" }, said),
+      element("p", { className: "search-summary", role: "status" }, ...said),
       element("ol", {}, ...shown.map((answer) => result(answer, units))),
     );
   }
@@ -336,7 +409,7 @@ const BookSearch = (() => {
   function step(event) {
     const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!way) return;
-    const stops = [field, ...list.querySelectorAll("li > a")];
+    const stops = [field, ...list.querySelectorAll("li > a, .search-summary a")];
     const at = stops.indexOf(document.activeElement);
     const next = stops[at + way];
     if (at < 0 || !next) return;

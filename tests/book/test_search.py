@@ -51,6 +51,11 @@ def test_formulas_are_noted_with_the_signs_of_a_keyboard() -> None:
     assert text.strip() == "√d_k"
 
 
+def test_a_fraction_keeps_its_bar() -> None:
+    page = publish_doctree("Weights :math:`\\tfrac23` and :math:`\\frac{q \\cdot k}{\\sqrt{d_k}}`.")
+    assert book_search.words_of(page) == "Weights 2/3 and (q · k)/√d_k."
+
+
 def test_outputs_of_cells_are_no_text() -> None:
     output = nodes.container("", nodes.paragraph("", "0.123"), nb_element="cell_code_output")
     document = publish_doctree("Title\n=====\nText.")
@@ -81,7 +86,8 @@ def test_a_term_has_its_names_and_those_of_others_that_are_no_terms() -> None:
 
 def test_of_a_documented_name_the_first_words_are_noted() -> None:
     signature = addnodes.desc_signature("", "", ids=["lib.mask"], fullname="mask")
-    words = [nodes.paragraph("", "Return a mask."), nodes.paragraph("", "All the rest.")]
+    lines = ("Bases: Module", "Return a mask.", "All the rest.")
+    words = [nodes.paragraph("", line) for line in lines]
     document = publish_doctree("Title\n=====\nText.")
     document += addnodes.desc("", signature, addnodes.desc_content("", *words))
     part = book_search.parts_of(document)[-1]
@@ -200,6 +206,31 @@ def test_a_home_that_does_not_say_the_words_leads_to_where_they_stand(v8: MiniRa
     assert found(v8, "twin", index)[0] == "book/b#place"
 
 
+def sections_of_the_first(v8: MiniRacer, query: str, index: dict[str, Any]) -> list[str]:
+    call = f"BookSearch.find(BookSearch.prepare({json.dumps(index)}), {json.dumps(query)}).found[0]"
+    anchors: list[str] = json.loads(
+        v8.eval(f"JSON.stringify({call}.sections.map((s) => s.anchor))")
+    )
+    return anchors
+
+
+def test_such_a_home_is_shown_with_them_however_many_say_the_words(v8: MiniRacer) -> None:
+    many = [(f"{name} twin", "Twin and twin.") for name in ("One", "Two", "Three", "Four")]
+    pages = [page("book/b", "2 · Second", 1, ("Home", "Nothing."), *many)]
+    index = {"names": [["twin"]], "homes": ["b#home"], "pages": pages}
+    sections = sections_of_the_first(v8, "twin", index)
+    assert sections == ["one twin", "two twin", "home"]
+
+
+def test_on_a_page_that_answers_the_section_leads_that_says_a_part(v8: MiniRacer) -> None:
+    index = {
+        "names": [["live figure"]],
+        "asked": {"play": ["live figure"]},
+        "pages": [page("book/play", "Play", 0.2, ("Heads", "One."), ("Masks", "Two."))],
+    }
+    assert found(v8, "mask live figure", index) == ["book/play#masks"]
+
+
 def test_a_question_with_other_words_is_another_question(v8: MiniRacer) -> None:
     assert found(v8, "how long does it take first", HOMES)[0] == "book/a#long"
 
@@ -209,6 +240,91 @@ def test_a_question_with_other_words_is_another_question(v8: MiniRacer) -> None:
 )
 def test_a_line_of_code_leads_to_the_name_that_it_imports(v8: MiniRacer, line: str) -> None:
     assert found(v8, line, HOMES)[0] == "book/api/d#lib.parts.twin"
+
+
+CODE: dict[str, Any] = {
+    "names": [["twin layer"], ["TwinNorm"], ["class token"]],
+    "homes": ["a#place", "a#place", "a#place"],
+    "pages": [
+        page("book/a", "1 · Twins", 1, ("Place", "A twin layer, a TwinNorm, a class token.")),
+        page(
+            "book/api/d",
+            "Names",
+            0.2,
+            *(("lib.parts.Pair.token", "A member."), ("lib.parts.TwinLayer", "A class.")),
+            *(("lib.parts.TwinNorm", "A class."), ("lib.parts.twin_layer", "A function.")),
+            *(("lib.parts.use", "A function."), ("lib.parts.from_place", "A function.")),
+        ),
+    ],
+}
+for _row in CODE["pages"][1][-1][1:]:  # the anchors of code keep its capitals
+    _row[0], _row[1] = _row[1], _row[1].split(".")[-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("TwinLayer", "book/api/d#lib.parts.TwinLayer"),
+        (" twin_layer ", "book/api/d#lib.parts.twin_layer"),
+        ("twin layer", "book/a#place"),
+        ("twin layer class", "book/api/d#lib.parts.TwinLayer"),
+        ("import twin layer", "book/api/d#lib.parts.TwinLayer"),
+        ("TwinNorm", "book/a#place"),  # a term as well
+        ("class TwinNorm", "book/api/d#lib.parts.TwinNorm"),
+        ("class token", "book/a#place"),
+        ("class", "book/a#place"),  # no name; "use", a word without weight, is none either
+        ("place class", "book/a#place"),  # from_place is another name
+    ],
+)
+def test_a_name_of_the_code_leads_to_where_it_is_documented(
+    v8: MiniRacer, query: str, first: str
+) -> None:
+    assert found(v8, query, CODE)[0] == first
+
+
+def test_the_place_that_teaches_a_name_of_the_code_comes_second(v8: MiniRacer) -> None:
+    assert found(v8, "TwinLayer", CODE)[1] == "book/a#place"
+
+
+def test_parts_of_a_name_are_found_written_as_one(v8: MiniRacer) -> None:
+    index = {
+        "names": [["multi-head attention"]],
+        "pages": [page("6", "6 · Several", 1, ("Heads", "Multi-head."))],
+    }
+    assert found(v8, "multihead", index) == ["6#heads"]
+    assert found(v8, "multihead", {**index, "names": []}) == []
+
+
+def test_a_synonym_of_two_letters_counts_only_where_it_is_typed(v8: MiniRacer) -> None:
+    index = {
+        "names": [["layer norm", "LN", "LNorm"]],
+        "pages": [
+            page("5", "5 · Loss", 1, ("Floor", "At best ln 2, or ln 3.")),
+            page("9", "9 · Norms", 1, ("Layer", "A layer norm, an LNorm.")),
+        ],
+    }
+    assert found(v8, "layer norm", index) == ["9#layer"]
+    assert "5#floor" in found(v8, "LN", index)
+
+
+@pytest.mark.parametrize(
+    ("query", "meant"),
+    [
+        ("nrom first", "norm first"),  # short words: one slip
+        ("sacling", "scaling"),  # two letters swapped
+        ("What are Blokcss?", "What are blocks?"),
+        ("sqaure rooot", "square root"),
+        ("xyzzy", None),
+        ("qre", None),
+        ("blocks", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_words_of_the_book_are_suggested(
+    v8: MiniRacer, query: str, meant: str | None
+) -> None:
+    ready = f"BookSearch.prepare({json.dumps(INDEX)})"
+    assert v8.eval(f"BookSearch.suggest({ready}, {json.dumps(query)})") == meant
 
 
 @pytest.mark.parametrize("query", ["", "  ", "?!", "xyzzy"])

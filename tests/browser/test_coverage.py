@@ -86,6 +86,10 @@ def test_every_entry_of_the_glossary_leads_to_the_page_that_teaches_it() -> None
     page = BeautifulSoup((SITE / "book" / "glossary.html").read_text("utf-8"), "html.parser")
     links = [str(link["href"]) for link in page.select("dl.glossary .taught-in a")]
     assert links == [address(target).removesuffix("#") for target in homes.values()]
+    said = [line.get_text().split(" in ")[0] for line in page.select("dl.glossary .taught-in")]
+    answered = [target.startswith("questions#") for target in homes.values()]
+    assert said == ["Answered" if answer else "Taught" for answer in answered]
+    assert any(answered)
     firsts = [dt.get_text()[0].upper() for dt in page.select("dl.glossary dt")]
     letters = page.select("p.letters a")
     assert [letter.get_text() for letter in letters] == sorted(set(firsts))

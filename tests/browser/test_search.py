@@ -76,6 +76,20 @@ TEACHES = {
     "cite": "colophon#how-to-cite-it",
     "from transformer_lib.attention import": "api/attention#module-transformer_lib.attention",
     "from transformer_lib import CausalLM": "api/models#transformer_lib.models.CausalLM",
+    "write my own GPT": "lab4_mini_gpt",
+    "errata": "sources",
+    "mask live figure": "play#masks",
+    # names of the library, and questions for code
+    "MultiHeadAttention": "api/attention#transformer_lib.attention.MultiHeadAttention",
+    "causal_mask": "api/values#transformer_lib.masks.causal_mask",
+    "multi-head attention class": "api/attention#transformer_lib.attention.MultiHeadAttention",
+    "import multi-head attention": "api/attention#transformer_lib.attention.MultiHeadAttention",
+    "class token": "15_families",
+    "multihead": "06_heads",
+    "multihead attention": "06_heads",
+    # one question, in whole sentences
+    "why divide by square root of d_k": "04_scaling",
+    "square root of d_k proof": "04_scaling#the-proof-in-four-lines",
 }
 # Types a query as a reader does; returns the address and the excerpt of the first result.
 FIRST_RESULT = """(query) => {
@@ -100,6 +114,45 @@ def test_the_page_that_teaches_it_comes_first(context: BrowserContext, origin: s
         assert ".ipynb" not in text, f"{query}: the excerpt is no text of the page: {text!r}"
     assert len(TEACHES) >= 40
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_question_shows_the_section_that_proves_it(context: BrowserContext, origin: str) -> None:
+    page = context.new_page()
+    page.goto(f"{origin}/search.html?q=why divide by square root of d_k")
+    first = page.locator("#search-results li").first
+    expect(
+        first.locator("a[href*='04_scaling.html'][href$='#the-proof-in-four-lines']")
+    ).to_be_visible()
+
+
+def test_layer_norm_marks_no_logarithms_and_excerpts_keep_fractions(
+    context: BrowserContext, origin: str
+) -> None:
+    page = context.new_page()
+    page.goto(f"{origin}/search.html?q=layer norm")
+    expect(page.locator("#search-results li").first).to_be_visible()
+    marks = page.locator("#search-results mark").all_inner_texts()
+    assert marks
+    assert not {"ln", "LN"} & set(marks)
+    index = (SITE / "searchindex.js").read_text(encoding="utf-8")
+    assert "weights 2/3 and 1/3" in index
+    assert '"Bases: ' not in index
+
+
+def test_a_slip_of_the_keys_is_answered_with_the_nearest_word(
+    context: BrowserContext, origin: str
+) -> None:
+    page = context.new_page()
+    page.goto(f"{origin}/search.html?q=atention")
+    summary = page.locator("#search-results .search-summary")
+    expect(summary).to_have_text("No pages found for “atention”. Did you mean attention?")
+    page.keyboard.press("ArrowDown")
+    expect(summary.locator("a")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=attention")
+    expect(page.locator("#search-results li > a").first).to_have_attribute(
+        "href", re.compile("03_attention")
+    )
 
 
 def test_a_result_marks_what_was_found_and_shows_it(chapter: Page, origin: str) -> None:
