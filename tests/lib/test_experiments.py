@@ -858,7 +858,7 @@ def test_every_experiment_names_the_page_that_shows_its_results():
         chapter = importlib.import_module(f"experiments.{name}").CHAPTER
         page = json.loads((common.ROOT / "book" / f"{chapter}.ipynb").read_text(encoding="utf-8"))
         code = "".join("".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code")
-        reads = rf'(table\(|"results", |load, \()"{name}"'
+        reads = rf'((table|results)\(|"results", |load, \()"{name}"'
         assert re.search(reads, code), f"{chapter} does not read the results of {name}"
         assert (common.ROOT / "book" / "results" / name / "card.json").exists()
 
