@@ -165,6 +165,12 @@ class TestEveryPicture:
         assert not re.search(r'href="(?!#)', svg)
 
 
+def test_more_series_of_dots_than_styles_begin_again():
+    series = {f"s{n}": [[n, n]] for n in range(len(plots.SERIES_STYLES) + 1)}
+    found = plots.dots(series, names=["x"], title="T", y_label="y", decimals=0)
+    assert found.summary.endswith(f"s{len(series) - 1}: x {len(series) - 1} to {len(series) - 1}.")
+
+
 def test_changed_data_change_the_summary_or_the_drawing():
     assert heatmap(0.25).summary != heatmap(0.35).summary
     assert curve(2.0).summary == curve(2.5).summary  # neither an end nor an extreme ...

@@ -264,7 +264,7 @@ def dots(
             if rows.ndim != 2 or len(rows) != len(names):
                 raise ValueError(f"{label!r} has shape {rows.shape}; expected {len(names)} rows")
             x = np.arange(len(names)) + 0.18 * (number - (len(series) - 1) / 2)
-            style = SERIES_STYLES[number] | {"linestyle": "none", "alpha": 0.8}
+            style = SERIES_STYLES[number % len(SERIES_STYLES)] | {"linestyle": "none", "alpha": 0.8}
             axis.plot(x, rows, **style)[0].set_label(label)
             ends = ((written(row.min(), decimals), written(row.max(), decimals)) for row in rows)
             told = (f"{n} {low} to {high}" for n, (low, high) in zip(names, ends, strict=True))
