@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from datetime import date
 from itertools import chain
 from pathlib import Path
@@ -420,6 +421,37 @@ def test_pre_commit_hooks_are_local() -> None:
     assert [entry["repo"] for entry in repositories] == ["local"]
     for hook in repositories[0]["hooks"]:
         assert hook["entry"].startswith(".venv/bin/")
+
+
+# --- the size of a clone ------------------------------------------------------------------------
+
+MOST_BYTES = 60 * 2**20
+
+
+def too_large(sizes: Mapping[str, int], most: int) -> str:
+    """Say which ten files are largest, if all together are larger than they may be."""
+    total = sum(sizes.values())
+    if total <= most:
+        return ""
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:10]
+    lines = [f"{sizes[name] / 2**20:8.2f} MiB  {name}" for name in largest]
+    said = f"the committed files have {total / 2**20:.1f} MiB, at most {most / 2**20:.0f} are meant"
+    return "\n".join([f"{said}; the largest:", *lines])
+
+
+def test_a_clone_stays_small() -> None:
+    """Weights and data are kept for good: what was once committed is in every clone."""
+    sizes = {name: (ROOT / name).stat().st_size for name in committed_files()}
+    assert len(sizes) > 500
+    assert not (said := too_large(sizes, MOST_BYTES)), said
+
+
+def test_a_tree_that_is_too_large_is_noticed_and_its_ten_largest_files_are_named() -> None:
+    sizes = {f"file-{n:02}": n * 2**20 for n in range(20)}
+    assert too_large(sizes, 190 * 2**20) == ""
+    said = too_large(sizes, 190 * 2**20 - 1).splitlines()
+    assert "190.0 MiB" in said[0]
+    assert [line.split()[-1] for line in said[1:]] == [f"file-{n}" for n in range(19, 9, -1)]
 
 
 # --- no machine shines through ------------------------------------------------------------------
