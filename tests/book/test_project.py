@@ -433,8 +433,8 @@ def test_contributors_are_met_by_templates() -> None:
         assert yaml.safe_load(head).keys() == {"name", "about", "labels"}
         assert body.strip()
     assert "make test" in read(".github/pull_request_template.md")
-    first_screen = "\n".join(read("CONTRIBUTING.md").splitlines()[:8])
-    assert "Fix a typo" in first_screen
+    recipes = re.findall(r"^## (.+)$", read("CONTRIBUTING.md"), re.MULTILINE)[:3]
+    assert recipes == ["Fix a sentence", "Add an exercise", "Add an option to the library"]
 
 
 def test_both_licences_are_named() -> None:
