@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +23,7 @@ from docutils import nodes
 import transformer_book
 import transformer_lib
 from transformer_book import paths
+from transformer_book.exercises import EXERCISES
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
@@ -410,6 +412,18 @@ def test_every_exercise_is_counted_with_its_minutes() -> None:
     assert paths.read_page("04_d", words.format("an hour"), {}).exercises == (60,)
     with pytest.raises(ValueError, match="04_d, 'Exercise 1 · X' does not say how many minutes"):
         paths.read_page("04_d", words.format("quick"), {})
+
+
+def not_asked(exercises: Iterable[str], text: str) -> set[str]:
+    """Exercises that no cell of a text checks."""
+    return set(exercises) - set(re.findall(r'\b(?:check|pick)\(\s*"([\w.]+)"', text))
+
+
+def test_every_exercise_stands_on_a_page() -> None:
+    """One that is registered only would be tested for ever, and never be seen."""
+    text = "\n".join(words_of(path.stem) for path in sorted(BOOK.glob("*.ipynb")))
+    assert not not_asked(EXERCISES, text)
+    assert not_asked(["masks.shift", "masks.new"], 'check("masks.shift", f)') == {"masks.new"}
 
 
 def test_who_wants_to_write_a_gpt_is_not_sent_through_the_encoder() -> None:

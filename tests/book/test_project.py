@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from datetime import date
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import transformer_lib
-from tools import cover
+from tools import cover, newest
 from tools.notebooks.model import NotebookError, load
 from tools.notebooks.parts import exercise_minutes
 from tools.notebooks.rulers import page_kind
@@ -30,6 +31,7 @@ from transformer_book.paths import path_to, read_pages, total_minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PROVING = [path for path in WORKFLOWS if path.stem != "newest"]  # which reports instead
 EXACT_PIN = re.compile(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*")
 MAKE_COMMAND = re.compile(r"\bmake ((?:[a-z-]+ ?)+)")
 
@@ -67,12 +69,12 @@ def commands_in(text: str) -> set[str]:
 # --- CI -----------------------------------------------------------------------------------------
 
 
-def test_there_are_three_workflows() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["deploy", "test", "weekly"]
+def test_there_are_four_workflows() -> None:
+    assert [path.stem for path in WORKFLOWS] == ["deploy", "newest", "test", "weekly"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflow_runs_everything_and_fails_closed(path: Path) -> None:
+def test_workflow_fails_closed(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
     # YAML 1.1 reads the key `on` as the boolean true.
     assert workflow[True], "no trigger"
@@ -81,9 +83,29 @@ def test_workflow_runs_everything_and_fails_closed(path: Path) -> None:
     assert workflow["concurrency"]["group"]
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     commands = [step["run"] for step in steps if "run" in step]
-    assert any(command in (".ci/run", "make test") for command in commands)
-    assert not any("continue-on-error" in step for step in steps)
+    assert not any("continue-on-error" in part for part in (*steps, *workflow["jobs"].values()))
     assert not any("|| true" in command for command in commands)
+
+
+@pytest.mark.parametrize("path", PROVING, ids=lambda path: path.stem)
+def test_workflow_runs_everything_with_the_pinned_versions(path: Path) -> None:
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+    commands = [step.get("run", "") for job in jobs for step in job["steps"]]
+    assert any(command in (".ci/run", "make test") for command in commands)
+    assert not any("--upgrade" in command or "tools.newest" in command for command in commands)
+
+
+def test_the_newest_versions_are_reported_and_hold_nothing_up() -> None:
+    """In a run of its own, whose checks are findings; what installs them cannot write issues."""
+    workflow = yaml.safe_load(read(".github/workflows/newest.yml"))
+    assert workflow[True].keys() == {"schedule", "workflow_dispatch"}
+    look, report = workflow["jobs"]["look"], workflow["jobs"]["report"]
+    runs = "".join(step.get("run", "") for step in look["steps"])
+    assert "--upgrade-strategy eager" in runs
+    assert "-m tools.newest\ncat _build/newest/report.md >> " in runs
+    assert "permissions" not in look
+    assert report["permissions"] == {"issues": "write"}
+    assert newest.SAME in report["steps"][-1]["run"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -221,7 +243,9 @@ def test_the_librarys_ranges_admit_the_pins() -> None:
 # --- documents ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "book/colophon.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "book/colophon.md"]
+)
 def test_documented_commands_exist(document: str) -> None:
     commands = commands_in(read(document))
     assert {"test"} <= commands
@@ -235,7 +259,10 @@ def test_readme_starts_with_the_picture_and_the_two_commands() -> None:
     assert re.search(r"!\[[^\]]{20,}\]\(book/_static/[\w-]+\.png\)", first_screen)
 
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
+DOCUMENTS = [
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "LICENSE-TEXT.md"),
+    *("CODE_OF_CONDUCT.md", "SECURITY.md"),
+]
 
 
 def plain(document: str) -> str:
@@ -406,8 +433,8 @@ def test_contributors_are_met_by_templates() -> None:
         assert yaml.safe_load(head).keys() == {"name", "about", "labels"}
         assert body.strip()
     assert "make test" in read(".github/pull_request_template.md")
-    first_screen = "\n".join(read("CONTRIBUTING.md").splitlines()[:8])
-    assert "Fix a typo" in first_screen
+    recipes = re.findall(r"^## (.+)$", read("CONTRIBUTING.md"), re.MULTILINE)[:3]
+    assert recipes == ["Fix a sentence", "Add an exercise", "Add an option to the library"]
 
 
 def test_both_licences_are_named() -> None:
@@ -420,6 +447,37 @@ def test_pre_commit_hooks_are_local() -> None:
     assert [entry["repo"] for entry in repositories] == ["local"]
     for hook in repositories[0]["hooks"]:
         assert hook["entry"].startswith(".venv/bin/")
+
+
+# --- the size of a clone ------------------------------------------------------------------------
+
+MOST_BYTES = 60 * 2**20
+
+
+def too_large(sizes: Mapping[str, int], most: int) -> str:
+    """Say which ten files are largest, if all together are larger than they may be."""
+    total = sum(sizes.values())
+    if total <= most:
+        return ""
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:10]
+    lines = [f"{sizes[name] / 2**20:8.2f} MiB  {name}" for name in largest]
+    said = f"the committed files have {total / 2**20:.1f} MiB, at most {most / 2**20:.0f} are meant"
+    return "\n".join([f"{said}; the largest:", *lines])
+
+
+def test_a_clone_stays_small() -> None:
+    """Weights and data are kept for good: what was once committed is in every clone."""
+    sizes = {name: (ROOT / name).stat().st_size for name in committed_files()}
+    assert len(sizes) > 500
+    assert not (said := too_large(sizes, MOST_BYTES)), said
+
+
+def test_a_tree_that_is_too_large_is_noticed_and_its_ten_largest_files_are_named() -> None:
+    sizes = {f"file-{n:02}": n * 2**20 for n in range(20)}
+    assert too_large(sizes, 190 * 2**20) == ""
+    said = too_large(sizes, 190 * 2**20 - 1).splitlines()
+    assert "190.0 MiB" in said[0]
+    assert [line.split()[-1] for line in said[1:]] == [f"file-{n}" for n in range(19, 9, -1)]
 
 
 # --- no machine shines through ------------------------------------------------------------------
