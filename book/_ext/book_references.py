@@ -107,10 +107,10 @@ def _resolve_citation(
 def problem_with_citation(key: str, known: Iterable[str]) -> str:
     """Say what to do about a citation of a work that the bibliography does not have.
 
-    >>> problem_with_citation("elhage2021math", ["elhage2021mathematical"])
-    "book/references.bib has no entry 'elhage2021math': add it, or write 'elhage2021mathematical'"
+    >>> problem_with_citation("kaplan2020scalin", ["kaplan2020scaling"])
+    "book/references.bib has no entry 'kaplan2020scalin': add it, or write 'kaplan2020scaling'"
     """
-    near = get_close_matches(key, list(known), n=1, cutoff=0.75)
+    near = get_close_matches(key, list(known), n=1, cutoff=0.9)
     other = f", or write {near[0]!r}" if near else ""
     return f"book/references.bib has no entry {key!r}: add it{other}"
 

@@ -107,38 +107,51 @@ def test_each_chapter_owns_what_the_audit_gave_it() -> None:
     fail_on(owned_problems(CHAPTERS))
 
 
+COUNTED = [f"{letter}-{n}" for letter, count in ITEMS.items() for n in range(count)]
+COUNTED += [f"X-{letter}{n}" for letter, count in ERRORS.items() for n in range(count)]
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("new", "said"),
     [
-        (["A-99"], "book/sources.yml has 128 items of document A, ITEMS in tests/book/test_sour"),
-        (["X-B99"], "book/sources.yml has 39 errors of document B, ERRORS in tests/book/test_sour"),
-        (["X-F1"], "book/sources.yml has 1 errors of document F, ERRORS in tests/book/test_sour"),
+        ("A-new", f"has {ITEMS['A'] + 1} items of document A, ITEMS in tests/book/test_sources.py"),
+        (
+            "X-Bnew",
+            f"has {ERRORS['B'] + 1} errors of document B, ERRORS in tests/book/test_sources",
+        ),
+        ("X-F1", "has 1 errors of document F, ERRORS in tests/book/test_sources.py counts 0: add"),
+        ("A-1", "lists A-1 twice: keep one of the two"),
     ],
 )
-def test_an_entry_that_nobody_counted_is_told_where_to_count_it(
-    change: list[str], said: str
-) -> None:
-    names = [name for _, name, _ in EVERY]
-    assert count_problems(names) == []
-    (problem,) = count_problems(names + change)
-    assert problem.startswith(said)
-    assert count_problems([*names, names[0]])[0] == (
-        f"book/sources.yml lists {names[0]} twice: keep one of the two"
-    )
+def test_an_entry_that_nobody_counted_is_told_where_to_count_it(new: str, said: str) -> None:
+    assert count_problems(COUNTED) == []
+    assert count_problems([*COUNTED, new])[0].startswith(f"book/sources.yml {said}")
 
 
 def test_a_chapter_with_one_item_more_is_told_where_to_count_it() -> None:
-    more = {**CHAPTERS["05"], "A-99": {}}
-    (problem,) = owned_problems({**CHAPTERS, "05": more})
-    assert problem.startswith("book/sources.yml: chapter '05' owns (18, 16) items and errors, OW")
+    owned = {
+        chapter: {
+            name: {} for name in [*map(str, range(items)), *(f"X-{n}" for n in range(errors))]
+        }
+        for chapter, (items, errors) in OWNED.items()
+    }
+    assert owned_problems(owned) == []
+    owned["05"]["new"] = {}
+    (problem,) = owned_problems(owned)
+    items, errors = OWNED["05"]
+    assert problem.startswith(
+        f"book/sources.yml: chapter '05' owns ({items + 1}, {errors}) items and"
+    )
 
 
 def test_one_word_and_the_same_counts_wherever_they_are_told() -> None:
     """ "Corrections": not every one of them is of an error, and no count is typed and forgotten."""
     counts = book_sources.counts()
     for source, number in ERRORS.items():
-        assert counts[f"corrections_{source}"] == str(number)
-        assert counts[f"items_{source}"] == str(ITEMS[source])
+        found = (counts[f"items_{source}"], counts[f"corrections_{source}"])
+        said = f"book/sources.yml has {found} items and errors of document {source}"
+        expected = (str(ITEMS[source]), str(number))
+        assert found == expected, f"{said}, ITEMS and ERRORS in this file say {expected}"
     kinds = Counter(entry["kind"] for entry in ERRATA.values())
     assert int(counts["hard"]) == len(ERRATA) - kinds["misleading"] - kinds["typo"]
     for name in ("README.md", "book/index.md", "book/sources.md", "book/colophon.md"):
@@ -197,7 +210,8 @@ def test_entries_say_what_they_are() -> None:
 def test_an_entry_without_a_field_is_told_which(
     name: str, change: dict[str, str | None], said: str
 ) -> None:
-    whole = next(entry for _, found, entry in EVERY if found == name)
+    whole = dict.fromkeys(book_sources.fields_of(name), "a few words here")
+    whole = {**whole, "kind": "typo"} if is_error(name) else whole
     assert list(entry_problems(name, whole)) == []
     changed = {field: words for field, words in {**whole, **change}.items() if words is not None}
     (problem,) = entry_problems(name, changed)
@@ -249,7 +263,8 @@ def test_a_page_without_a_cell_for_an_error_is_refused() -> None:
 
 
 def test_the_entrance_counts_as_this_file_does() -> None:
-    assert len(book_sources.entries()) == sum(ITEMS.values()) + sum(ERRORS.values())
+    found, counted = len(book_sources.entries()), sum(ITEMS.values()) + sum(ERRORS.values())
+    assert found == counted, f"book/sources.yml has {found} entries, ITEMS and ERRORS {counted}"
     text = (BOOK / "sources.md").read_text(encoding="utf-8")
     assert re.findall(r"^:::\{errata\} (\w)$", text, re.MULTILINE) == list(ITEMS)
     rows = re.findall(r"^\| ([A-E]) \|.*?((?:\| \{\w+\} ){3})\|$", text, re.MULTILINE)
