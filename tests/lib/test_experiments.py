@@ -886,14 +886,15 @@ def page_problems(name, chapter, book):
 
 def test_every_experiment_names_the_page_that_shows_its_results():
     modules = {path.stem for path in (common.ROOT / "experiments").glob("*.py")}
-    fail_on(experiment_problems(modules - SHARED, run_all.EXPERIMENTS))
-    fail_on(
+    problems = experiment_problems(modules - SHARED, run_all.EXPERIMENTS)
+    problems += [
         f"experiments/run_all.py: {name} of ALONE is no experiment: take it out"
         for name in sorted(run_all.ALONE - set(run_all.EXPERIMENTS))
-    )
+    ]
     for name in run_all.EXPERIMENTS:
         chapter = importlib.import_module(f"experiments.{name}").CHAPTER
-        fail_on(page_problems(name, chapter, common.ROOT / "book"))
+        problems += page_problems(name, chapter, common.ROOT / "book")
+    fail_on(problems)
 
 
 @pytest.mark.parametrize(
