@@ -17,11 +17,13 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
 
 from book_figures import inline_svg
 
 _MARK = re.compile(r'<svg (?=[^>]*data-live="([a-z-]+)")(?=[^>]*data-settings="([^"]*)")')
 _FRAME = re.compile(r'<div class="live" data-live="([a-z-]+)"')
+_log = logging.getLogger(__name__)
 
 
 def framed(markup: str, figures: dict[str, Any]) -> str:
@@ -98,7 +100,11 @@ class FrameLiveFigures(SphinxPostTransform):
         for node in list(self.document.findall(nodes.raw)):
             markup = node.astext()
             if _MARK.search(markup):
-                framed_markup = framed(markup, read_figures(self.env))
+                try:
+                    framed_markup = framed(markup, read_figures(self.env))
+                except ValueError as error:
+                    _log.warning(str(error), location=node)  # a warning fails the build
+                    continue
                 node.replace_self(nodes.raw("", framed_markup, format="html"))
 
 

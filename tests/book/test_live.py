@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from transformer_book import live
 from transformer_book.live.wording import number
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+import book_live  # noqa: E402
+
 PLANE = "attention-plane"
 LIMIT = 120_000  # bytes of source: engine and figures, without data that is generated
 GENERATED = {"merges.js", "journey_data.js"}
@@ -61,6 +66,18 @@ def test_what_a_figure_lacks_is_told(tmp_path: Path) -> None:
         *("book/play.md", "book/01_a.ipynb"),
     ]
     assert "there is no book/02_b.ipynb" in figure_problems("old", "02_b", tmp_path)[-1]
+
+
+def test_a_figure_that_nobody_wrote_down_is_told_the_command(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"figures.json has no figure 'new': run `.venv/bin/python -m"
+    ):
+        book_live.framed('<svg data-live="new" data-settings=""></svg>', {})
+    (tmp_path / "01_a.ipynb").write_text('{"cells": []}')
+    with pytest.raises(
+        ValueError, match=r"01_a.ipynb shows no live figure .new.: add a cell `live.fig"
+    ):
+        book_live.stored_picture(tmp_path / "01_a.ipynb", "new")
 
 
 def test_engine_and_figures_stay_small() -> None:
