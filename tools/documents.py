@@ -103,9 +103,8 @@ def with_words(document: Document) -> NotebookNode:
     code = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     first = next((i for i, c in enumerate(notebook.cells) if c.id.startswith("x-")), 0)
     found = {c.id for c in notebook.cells[first:] if c.cell_type == "code"}
-    if wrong := sorted(found ^ shown.keys()):
-        names = ", ".join(wrong)
-        raise NotebookError(f"{show(document.page)}: one cell for each error; look at {names}")
+    if problems := _problems_with_cells(document, found):
+        raise NotebookError("\n".join(problems))
     cells = notebook.cells[:first]
     for cell in cells:
         cell.source = words_of_items(document.items) if cell.id == ITEMS else cell.source
@@ -115,6 +114,21 @@ def with_words(document: Document) -> NotebookNode:
         cells += [NotebookNode(words), code[cell_id]]  # type: ignore[no-untyped-call]
     notebook.cells = cells
     return notebook
+
+
+def _problems_with_cells(document: Document, found: set[str]) -> list[str]:
+    """Which errors have no cell on the page, and which cells show no error."""
+    page = show(document.page)
+    shown = {book_sources.cell_of(name): name for name in document.errors}
+    lacks = [
+        f"{page}: {shown[cell]} has no code cell: add one with the id {cell!r}"
+        for cell in sorted(shown.keys() - found)
+    ]
+    return lacks + [
+        f"{page}: cell {cell} shows no error of book/sources.yml: add X-{cell.upper()} there, "
+        "or take the cell out"
+        for cell in sorted(found - shown.keys())
+    ]
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import html
 import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -164,6 +164,27 @@ def promises() -> dict[str, str]:
     return {chapter.document: chapter.promise for chapter in parse_plan(lines)}
 
 
+def unpromised(of: Iterable[Page], promised: Container[str]) -> list[str]:
+    """Say which pages have no line on the front page, and what it should be.
+
+    >>> unpromised([Page("22_new", "What is new", 5, ())], {"21_old"})
+    ['book/index.md has no line for 22_new: add "22 | 22_new | What is new | what it promises"']
+    """
+    return [
+        f"book/index.md has no line for {page.name}: add "
+        f'"{_planned_number(page)} | {page.name} | {page.title} | what it promises"'
+        for page in of
+        if page.name not in promised
+    ]
+
+
+def _planned_number(page: Page) -> str:
+    """The number at the beginning of a page's line: ``05``, ``5b``, ``L2``."""
+    if page.is_lab:
+        return f"L{page.number.removeprefix('lab')}"
+    return page.number.zfill(2) if page.is_core else page.number
+
+
 class CoursePlan(MarkdownDirective):
     """Sessions on the way to some pages: ``{course-plan} 13_transformer`` with ``:sessions: 6``."""
 
@@ -180,13 +201,18 @@ class CoursePlan(MarkdownDirective):
         rows.append("|---|---|---|---|---|")
         for number, session in enumerate(sessions(path, self.options["sessions"]), start=1):
             links = "; ".join(page.link for page in session)
-            about = "; ".join(promises()[page.name] for page in session)
+            about = "; ".join(self._promise(page) for page in session)
             times = f"{total_minutes(session)} min | {practice_minutes(session)} min"
             rows.append(f"| {number} | {times} | {links} | {about} |")
         made = self.read("\n".join(rows))
         for table in (node for node in made if isinstance(node, nodes.table)):
             table["classes"].append("plan")  # on a phone its cells stand below each other
         return made
+
+    def _promise(self, page: Page) -> str:
+        if problem := unpromised([page], promises()):
+            raise self.error(problem[0])
+        return promises()[page.name]
 
 
 class Drawing(NamedTuple):

@@ -6,6 +6,7 @@ build, and so does a place that is not there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
-from book_places import in_words, place
+from book_places import in_words, place, problem_with
 
 FILE = Path(__file__).resolve().parents[1] / "terms.yml"
 _log = logging.getLogger(__name__)
@@ -28,6 +29,21 @@ def homes() -> dict[str, str]:
     """Read the file: for the first name of each entry the place that teaches it."""
     found: dict[str, str] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return found
+
+
+def problem_of(name: str, places: Mapping[str, str]) -> str:
+    """Say what is wrong with the place of an entry, and how to mend it; nothing if all is well.
+
+    >>> problem_of("top-a", {"top-k": "16_generation"}).partition(":")[0]
+    "book/terms.yml has no line for 'top-a', which book/glossary.md defines"
+    >>> problem_of("top-k", {"top-k": "16_generatoin"})
+    "book/terms.yml, 'top-k': there is no page book/16_generatoin; did you mean '16_generation'?"
+    """
+    if name not in places:
+        missing = f"book/terms.yml has no line for {name!r}, which book/glossary.md defines"
+        return f'{missing}: add "{name}: PAGE#heading", the section that teaches it'
+    problem = problem_with(places[name])
+    return f"book/terms.yml, {name!r}: {problem}" if problem else ""
 
 
 class LeadOn(SphinxTransform):
@@ -47,11 +63,10 @@ class LeadOn(SphinxTransform):
             parent.insert(parent.index(glossary), letters(first_of))
 
     def _add_home(self, item: nodes.definition_list_item, term: nodes.term) -> None:
-        name = term.astext()
-        if name not in homes():
-            _log.warning("%s has no place in %s", name, FILE.name, location=term)
+        if problem := problem_of(term.astext(), homes()):
+            _log.warning(problem, location=term)
             return
-        target = homes()[name]
+        target = homes()[term.astext()]
         link = place(target, self.env.docname, nodes.Text(in_words(target)))
         line = nodes.paragraph("", verb(target), link, classes=["taught-in"])
         next(iter(item.findall(nodes.definition))).append(line)

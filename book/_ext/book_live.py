@@ -17,11 +17,13 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
 
 from book_figures import inline_svg
 
 _MARK = re.compile(r'<svg (?=[^>]*data-live="([a-z-]+)")(?=[^>]*data-settings="([^"]*)")')
 _FRAME = re.compile(r'<div class="live" data-live="([a-z-]+)"')
+_log = logging.getLogger(__name__)
 
 
 def framed(markup: str, figures: dict[str, Any]) -> str:
@@ -42,7 +44,7 @@ def framed(markup: str, figures: dict[str, Any]) -> str:
         return markup
     name, settings = mark.groups()
     markup = re.sub(r' data-(?:live|settings)="[^"]*"', "", markup)
-    wide, narrow = figures[name]["heights"]
+    wide, narrow = definition(name, figures)["heights"]
     return (
         f'<div class="live" data-live="{name}" data-settings="{settings}" '
         f'style="--live-height: {wide}px; --live-height-phone: {narrow}px">{markup}</div>'
@@ -56,6 +58,20 @@ def read_figures(app: Sphinx | BuildEnvironment) -> dict[str, Any]:
     return found
 
 
+def definition(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """Return what a figure says of itself.
+
+    Raises:
+        ValueError: if nobody has written it down.
+    """
+    if name not in figures:
+        where = f"book/_static/live/figures.json has no figure {name!r}"
+        remedy = "run `.venv/bin/python -m tools.live_definitions`, which reads the scripts there"
+        raise ValueError(f"{where}: {remedy}; expected one of {sorted(figures)}")
+    found: dict[str, Any] = figures[name]
+    return found
+
+
 def stored_picture(notebook: Path, name: str) -> str:
     """The static picture of a live figure, as its chapter stores it."""
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
@@ -63,7 +79,8 @@ def stored_picture(notebook: Path, name: str) -> str:
             picture = "".join(output.get("data", {}).get("image/svg+xml", ""))
             if f'data-live="{name}"' in picture:
                 return picture
-    raise ValueError(f"{notebook.name} shows no live figure {name!r}")
+    remedy = f'add a cell `live.figure("{name}")`, then `make notebooks NB=book/{notebook.name}`'
+    raise ValueError(f"book/{notebook.name} shows no live figure {name!r}: {remedy}")
 
 
 def live_figures(doctree: nodes.document) -> list[str]:
@@ -83,7 +100,11 @@ class FrameLiveFigures(SphinxPostTransform):
         for node in list(self.document.findall(nodes.raw)):
             markup = node.astext()
             if _MARK.search(markup):
-                framed_markup = framed(markup, read_figures(self.env))
+                try:
+                    framed_markup = framed(markup, read_figures(self.env))
+                except ValueError as error:
+                    _log.warning(str(error), location=node)  # a warning fails the build
+                    continue
                 node.replace_self(nodes.raw("", framed_markup, format="html"))
 
 
@@ -99,7 +120,7 @@ class LiveFigureDirective(Directive):
         name = self.arguments[0]
         figures = read_figures(environment)
         try:
-            notebook = source / f"{figures[name]['page']}.ipynb"
+            notebook = source / f"{definition(name, figures)['page']}.ipynb"
             environment.note_dependency(str(notebook))
             markup = inline_svg(stored_picture(notebook, name), f"play-{name}-")
         except (KeyError, ValueError) as error:
@@ -120,7 +141,8 @@ def add_scripts(
         return
     figures = read_figures(app)
     app.add_css_file("live/live.css")
-    for file in dict.fromkeys(file for name in names for file in figures[name]["scripts"]):
+    scripts = (file for name in names for file in definition(name, figures)["scripts"])
+    for file in dict.fromkeys(scripts):
         app.add_js_file(f"live/{file}", loading_method="defer")
 
 

@@ -18,6 +18,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+from book_places import problem_with
+
 FILE = Path(__file__).resolve().parents[1] / "moved.yml"
 _LOG = logging.getLogger(__name__)
 _STUB = """<!DOCTYPE html>
@@ -85,7 +87,8 @@ def _keep_anchors(app: Sphinx, doctree: nodes.document) -> None:
     for old, new in renamed_on(page).items():
         sections = [s for s in doctree.findall(nodes.section) if new in s["ids"]]
         if not sections:
-            _LOG.warning("moved.yml: %s has no heading %s", page, new)
+            said = f"book/moved.yml says that {page}#{old} is {page}#{new} now"
+            _LOG.warning("%s, but: %s", said, problem_with(f"{page}#{new}") or "it has none")
         for section in sections[:1]:
             section["ids"].append(old)
 
@@ -105,7 +108,8 @@ def _write_stubs(app: Sphinx, error: Exception | None) -> None:
     for old, new in moved().items():
         target = new.partition("#")[0]
         if f"book/{target}" not in app.env.found_docs:
-            _LOG.warning("moved.yml: %s leads to %s, which is no page", old, target)
+            problem = problem_with(target) or f"_toc.yml has no line for book/{target}"
+            _LOG.warning("book/moved.yml says that %s is %s now, but: %s", old, new, problem)
         if "#" not in old:
             text = _STUB.format(target=html.escape(address_of(new)))
             Path(app.outdir, "book", f"{old}.html").write_text(text, encoding="utf-8")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 from sphinx.util.nodes import make_refnode, split_explicit_title
 
@@ -26,6 +29,7 @@ BOOK = Path(__file__).resolve().parents[1]
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _FENCE = re.compile(r"^(```|:::).*?^\1", re.MULTILINE | re.DOTALL)
+_log = logging.getLogger(__name__)
 
 
 class Outline(NamedTuple):
@@ -86,9 +90,50 @@ def short_name(page: str) -> str:
 
 
 def in_words(target: str) -> str:
-    """Name a place: ``chapter 5, An algebra of masks``."""
+    """Name a place: ``chapter 5, An algebra of masks``.
+
+    Raises:
+        ValueError: if there is no such place.
+    """
+    if problem := problem_with(target):
+        raise ValueError(problem)
     page, _, anchor = target.partition("#")
-    return f"{short_name(page)}, {outline(page).headings[anchor]}" if anchor else short_name(page)
+    if not anchor:
+        return short_name(page)
+    if anchor not in outline(page).headings:
+        raise ValueError(f"{target} is a cell, which has no words; expected a heading")
+    return f"{short_name(page)}, {outline(page).headings[anchor]}"
+
+
+def problem_with(target: str) -> str:
+    """Say why a place is none, and what it may be called; nothing if it is one.
+
+    >>> problem_with("05_mask")
+    "there is no page book/05_mask; did you mean '05_masks'?"
+    >>> problem_with("05_masks#what-break")
+    "book/05_masks.ipynb has no heading or cell #what-break; did you mean 'what-breaks'?"
+    >>> problem_with("05_masks#what-breaks")
+    ''
+    """
+    page, _, anchor = target.partition("#")
+    if not path_of(page).is_file():
+        return f"there is no page book/{page}; {_nearest(page, _pages())}"
+    found = outline(page)
+    anchors = ["", *found.headings, *(f"cell-{cell}" for cell in found.cells)]
+    if anchor not in anchors:
+        where = f"book/{path_of(page).relative_to(BOOK).as_posix()}"
+        return f"{where} has no heading or cell #{anchor}; {_nearest(anchor, anchors)}"
+    return ""
+
+
+def _pages() -> list[str]:
+    found = (path for kind in ("ipynb", "md") for path in BOOK.rglob(f"*.{kind}"))
+    return [path.relative_to(BOOK).with_suffix("").as_posix() for path in found]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else "nothing there is called like that"
 
 
 def place(target: str, document: str, *words: nodes.Node) -> addnodes.pending_xref:
@@ -154,8 +199,33 @@ def _resolve_place(
     page, _, anchor = node["reftarget"].partition("#")
     document = f"book/{page}"
     if document not in env.found_docs or (anchor and anchor not in _anchors(env)[document]):
-        return None  # Sphinx warns, and a warning fails the build
+        return None  # which is told below, and a warning fails the build
     return make_refnode(app.builder, node["refdoc"], document, anchor, content)
+
+
+def why_missing(target: str, *, in_book: bool) -> str:
+    """Say why a link to a place leads nowhere.
+
+    Args:
+        target: the place.
+        in_book: whether its page is one of the book that is built.
+    """
+    if problem := problem_with(target):
+        return f"place:{target}: {problem}"
+    page, _, anchor = target.partition("#")
+    if in_book:
+        return f"place:{target}: the page that was built has no #{anchor}"
+    return f'place:{target}: _toc.yml has no line for the page: add "- file: book/{page}"'
+
+
+def _tell_missing(app: Sphinx, _domain: object, node: addnodes.pending_xref) -> bool | None:
+    """Warn of a place that was not found, in more words than Sphinx has."""
+    if node["reftype"] != PLACE:
+        return None
+    target = node["reftarget"]
+    in_book = f"book/{target.partition('#')[0]}" in app.env.found_docs
+    _log.warning(why_missing(target, in_book=in_book), location=node)
+    return True
 
 
 def _forget(_app: Sphinx, env: BuildEnvironment, document: str) -> None:
@@ -174,4 +244,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("env-purge-doc", _forget)
     app.connect("env-merge-info", _merge)
     app.connect("missing-reference", _resolve_place)
+    app.connect("warn-missing-reference", _tell_missing)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

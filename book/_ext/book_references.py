@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -23,6 +25,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
 from book_front import BOOK, pages
@@ -32,6 +35,7 @@ CITATION = "book-citation"
 SCHEMES = {"term": ("std", "term"), "cite": ("", CITATION), "place": ("", PLACE)}
 _CITED = re.compile(r"\]\(cite:(\w+)\)|\{cite:\w+\}`(\w+(?:,\w+)*)`")
 _NUMBERED_WORD = re.compile(r"(?:figure|table|equation)", re.IGNORECASE)
+_log = logging.getLogger(__name__)
 
 
 def numbered_reference(word: str, target: str, document: str) -> list[nodes.Node]:
@@ -100,6 +104,27 @@ def _resolve_citation(
     return None
 
 
+def problem_with_citation(key: str, known: Iterable[str]) -> str:
+    """Say what to do about a citation of a work that the bibliography does not have.
+
+    >>> problem_with_citation("kaplan2020scalin", ["kaplan2020scaling"])
+    "book/references.bib has no entry 'kaplan2020scalin': add it, or write 'kaplan2020scaling'"
+    """
+    near = get_close_matches(key, list(known), n=1, cutoff=0.9)
+    other = f", or write {near[0]!r}" if near else ""
+    return f"book/references.bib has no entry {key!r}: add it{other}"
+
+
+def _tell_missing(app: Sphinx, _domain: object, node: addnodes.pending_xref) -> bool | None:
+    """Warn of a citation that leads nowhere, in more words than Sphinx has."""
+    if node["reftype"] != CITATION:
+        return None
+    citations = app.env.get_domain("cite").citations  # type: ignore[attr-defined]
+    known = [citation.key for citation in citations]
+    _log.warning(problem_with_citation(node["reftarget"], known), location=node)
+    return True
+
+
 def cited_keys(text: str) -> list[str]:
     """List the works that a text cites, each once.
 
@@ -141,5 +166,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.add_transform(BookReferences)
     app.connect("missing-reference", _resolve_citation)
+    app.connect("warn-missing-reference", _tell_missing)
     app.connect("doctree-resolved", _say_where_cited)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -20,10 +20,40 @@ Entry = dict[str, str]
 
 @cache
 def entries() -> dict[str, Entry]:
-    """Read every entry of the file, by its name, in the order of the names."""
+    """Read every entry of the file, by its name, in the order of the names.
+
+    Raises:
+        ValueError: if an entry lacks a field.
+    """
     chapters: dict[str, dict[str, Entry]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     found = {name: entry for part in chapters.values() for name, entry in part.items()}
+    missing = (problem for pair in found.items() for problem in missing_fields(*pair))
+    if problem := next(missing, ""):
+        raise ValueError(problem)
     return dict(sorted(found.items(), key=lambda pair: natural_key(pair[0])))
+
+
+def fields_of(name: str) -> tuple[str, ...]:
+    """Name the fields that an entry must have: those of an error or of an item.
+
+    >>> fields_of("A-10a")
+    ('item', 'at')
+    """
+    of_errors = ("where", "kind", "order", "title", "says", "true", "at", "shows")
+    return of_errors if name.startswith("X-") else ("item", "at")
+
+
+def missing_fields(name: str, entry: Entry) -> list[str]:
+    """Say which fields an entry lacks.
+
+    >>> missing_fields("A-10a", {"at": "05_masks"})
+    ['book/sources.yml, A-10a: add "item: ...", which the head of that file explains']
+    """
+    return [
+        f'book/sources.yml, {name}: add "{field}: ...", which the head of that file explains'
+        for field in fields_of(name)
+        if field not in entry
+    ]
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.util import logging
+
+_log = logging.getLogger(__name__)
 
 
 def stamp(executed: Mapping[str, Any], compared: int, with_output: int) -> str:
@@ -31,10 +34,19 @@ def stamp(executed: Mapping[str, Any], compared: int, with_output: int) -> str:
 
 
 def stamp_of(notebook: Path, record: Path) -> str:
-    """Return the line for a stored notebook; an error if it was never executed."""
+    """Return the line for a stored notebook.
+
+    Raises:
+        ValueError: if it was never executed, or if nobody has recorded what is compared of it.
+    """
     content = json.loads(notebook.read_text(encoding="utf-8"))
     chapters = json.loads(record.read_text(encoding="utf-8"))["chapters"]
     with_output = sum(bool(cell.get("outputs")) for cell in content["cells"])
+    run = f"make notebooks NB=book/{notebook.name}"
+    if "executed" not in content["metadata"]:
+        raise ValueError(f"book/{notebook.name} was not executed: run `{run}`")
+    if notebook.name not in chapters:
+        raise ValueError(f"book/{record.name} has no entry for {notebook.name}: run `{run}`")
     compared = chapters[notebook.name]["compared"]
     return stamp(content["metadata"]["executed"], compared, with_output)
 
@@ -44,7 +56,10 @@ def _add_stamp(
 ) -> None:
     path = Path(str(app.env.doc2path(pagename)))
     if doctree is not None and path.suffix == ".ipynb":
-        context["body"] += stamp_of(path, path.parent / "verified.json")
+        try:
+            context["body"] += stamp_of(path, path.parent / "verified.json")
+        except ValueError as error:
+            _log.warning(str(error), location=pagename)  # a warning fails the build
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

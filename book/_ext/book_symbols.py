@@ -19,12 +19,15 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 
 from book_places import in_words
 
 FILE = Path(__file__).resolve().parents[1] / "symbols.yml"
 NOT_INDEXED = ("book/api/pictures",)
 _KINDS = ("class", "function")
+_SECTION = "the section that explains it"
+_log = logging.getLogger(__name__)
 
 
 @cache
@@ -53,14 +56,23 @@ def place_of(full_name: str) -> str:
     """Say where a documented name is explained.
 
     Raises:
-        KeyError: if the file has no place for it.
+        ValueError: if the file has no place for it.
     """
-    of_module = places()[module_of(full_name)]
-    name = full_name.rpartition(".")[2]
-    if name in of_module:
-        return of_module[name]
-    whole = places()[of_module["part_of"]] if "part_of" in of_module else of_module
-    return whole["default"]
+    module, name = module_of(full_name), full_name.rpartition(".")[2]
+    if module not in places():
+        module = full_name.rpartition(".")[0]
+        lines = f'"{module}:" and below it "  default: PAGE#heading"'
+        raise ValueError(f"book/symbols.yml has no entry for {module}: add {lines}, {_SECTION}")
+    if name in places()[module]:
+        return places()[module][name]
+    whole = places()[module].get("part_of", module)
+    if whole not in places():
+        said = f"book/symbols.yml says that {module} is part_of {whole}"
+        raise ValueError(f"{said}, which has no entry there: name a module that has one")
+    if "default" not in places()[whole]:
+        line = f'below {module} "  {name}: PAGE#heading"'
+        raise ValueError(f"book/symbols.yml has no place for {full_name}: add {line}, {_SECTION}")
+    return places()[whole]["default"]
 
 
 def first_sentence(text: str) -> str:
@@ -101,9 +113,14 @@ def _add_place(
     app: Sphinx, what: str, name: str, _object: object, _options: object, lines: list[str]
 ) -> None:
     if what in _KINDS and module_of(name) in places():
-        target = place_of(name)
+        try:
+            target = place_of(name)
+            words = in_words(target)
+        except ValueError as error:
+            _log.warning("%s: %s", name, error)  # a warning fails the build
+            return
         summary = first_sentence(lines[0]) if lines else ""
-        lines += ["", f"Explained in :place:`{in_words(target)} <{target}>`.", ""]
+        lines += ["", f"Explained in :place:`{words} <{target}>`.", ""]
         _explained(app).setdefault(target.partition("#")[0], {})[name] = summary
 
 

@@ -17,8 +17,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
+import omissions
 import pytest
 from docutils import nodes
+from omissions import differences, fail_on, misplaced, place_in
 
 import transformer_book
 import transformer_lib
@@ -49,19 +51,16 @@ def words_of(page: str) -> str:
     return "\n".join(said)
 
 
-def is_place(target: str) -> bool:
-    """Whether a page has the heading or the code cell that a place names."""
+def problem_with(target: str) -> str:
+    """Why a place is none; the list of errors on the page of the sources has anchors of its own."""
     page, _, anchor = target.partition("#")
-    if page == "sources" and anchor:
-        return anchor in {name.lower() for name in book_sources.entries()}
-    if not book_places.path_of(page).is_file():
-        return False
-    found = book_places.outline(page)
-    return anchor in {"", *found.headings, *(f"cell-{cell}" for cell in found.cells)}
+    if page == "sources" and anchor in {name.lower() for name in book_sources.entries()}:
+        return ""
+    return book_places.problem_with(target)
 
 
 @pytest.mark.parametrize(
-    "module", [book_glossary, book_places, book_sources, book_symbols, book_terms]
+    "module", [book_glossary, book_places, book_sources, book_symbols, book_terms, omissions]
 )
 def test_examples_of_the_extensions_hold(module: ModuleType) -> None:
     outcome = doctest.testmod(module)
@@ -89,6 +88,26 @@ def test_pages_have_short_names(page: str, name: str) -> None:
 def test_a_place_is_named_by_page_and_heading() -> None:
     assert book_places.in_words("05_masks#an-algebra-of-masks") == "chapter 5, An algebra of masks"
     assert book_places.in_words("05_masks") == "chapter 5"
+
+
+@pytest.mark.parametrize(
+    ("target", "in_book", "said"),
+    [
+        ("05_mask", False, "there is no page book/05_mask; did you mean '05_masks'?"),
+        ("05_masks#cell-nowhere", True, "book/05_masks.ipynb has no heading or cell #cell-nowhere"),
+        ("05_masks#what-breaks", False, "_toc.yml has no line for the page: add"),
+        ("05_masks#what-breaks", True, "the page that was built has no #what-breaks"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_told_why(target: str, in_book: bool, said: str) -> None:
+    problem = book_places.why_missing(target, in_book=in_book)
+    assert problem.startswith(f"place:{target}: {said}")
+
+
+def test_a_cell_has_no_words() -> None:
+    cell = book_places.outline("05_masks").cells[0]
+    with pytest.raises(ValueError, match="which has no words; expected a heading"):
+        book_places.in_words(f"05_masks#cell-{cell}")
 
 
 def test_a_reference_to_a_place_waits_for_all_pages() -> None:
@@ -161,14 +180,21 @@ def test_links_to_the_glossary_show_the_meaning() -> None:
     assert book_terms.add_meanings(unknown) == unknown
 
 
-def test_the_glossary_is_in_order_and_names_nothing_twice() -> None:
-    text = (BOOK / "glossary.md").read_text(encoding="utf-8")
+def glossary_problems(text: str) -> list[str]:
+    """What is out of order in a glossary, and what it defines twice."""
     body = text.partition(":::{glossary}\n")[2]
     blocks = [block.splitlines()[0].strip() for block in re.split(r"\n\n(?=\S)", body)]
     firsts = [name.lower() for name in blocks if name and name != ":::"]
-    assert firsts == sorted(firsts)
+    wrong = misplaced(firsts, sorted(firsts))
     names = re.findall(r"^(?![ :#])(\S.*)$", body, re.MULTILINE)
-    assert [name for name, count in Counter(names).items() if count > 1] == []
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    return [f"book/glossary.md is in alphabetical order: {wrong}"] * bool(wrong) + [
+        f"book/glossary.md defines {name!r} twice: keep one of the two" for name in twice
+    ]
+
+
+def test_the_glossary_is_in_order_and_names_nothing_twice() -> None:
+    fail_on(glossary_problems((BOOK / "glossary.md").read_text(encoding="utf-8")))
 
 
 class Entry(NamedTuple):
@@ -190,17 +216,88 @@ def entries() -> list[Entry]:
 
 
 def test_no_entry_gives_its_own_name_as_another_one() -> None:
-    assert [entry.names for entry in entries() if {*entry.names} & {*entry.also}] == []
+    own = [(entry.names[0], {*entry.names} & {*entry.also}) for entry in entries()]
+    fail_on(
+        f'book/glossary.md, {name!r}: take {sorted(same)} out of "Also"; it is a name already'
+        for name, same in own
+        if same
+    )
+
+
+def home_problems(firsts: list[str], homes: dict[str, str]) -> list[str]:
+    """What terms.yml lacks, has too much, in another order than the glossary, or wrong."""
+
+    def lacks(name: str) -> str:
+        return f"{book_glossary.problem_of(name, {})} ({place_in(name, firsts)})"
+
+    def extra(name: str) -> str:
+        remedy = "define it there, or take the line out; an entry goes by the first of its names"
+        return f"book/terms.yml has a line for {name!r}, which book/glossary.md lacks: {remedy}"
+
+    problems = differences(homes, firsts, lacks=lacks, extra=extra)
+    if not problems and (wrong := misplaced(list(homes), firsts)):
+        problems.append(f"book/terms.yml has the order of book/glossary.md: {wrong}")
+    wrong_places = {name: problem_with(target) for name, target in homes.items()}
+    return problems + [f"book/terms.yml, {n!r}: {why}" for n, why in wrong_places.items() if why]
 
 
 def test_every_entry_has_a_place_that_teaches_it() -> None:
-    assert list(book_glossary.homes()) == [entry.names[0] for entry in entries()]
-    targets = book_glossary.homes().values()
-    assert [target for target in targets if not is_place(target)] == []
+    fail_on(home_problems([entry.names[0] for entry in entries()], book_glossary.homes()))
+
+
+FIRSTS = ["token", "top-a", "top-k"]
+HOMES = {"token": "02_tokens", "top-a": "16_generation", "top-k": "16_generation"}
+
+
+@pytest.mark.parametrize(
+    ("homes", "said"),
+    [
+        (
+            {"token": "02_tokens", "top-k": "16_generation"},
+            "book/terms.yml has no line for 'top-a', which book/glossary.md defines: add "
+            "\"top-a: PAGE#heading\", the section that teaches it (between 'token' and 'top-k')",
+        ),
+        (
+            {**HOMES, "top-b": "16_generation"},
+            "book/terms.yml has a line for 'top-b', which book/glossary.md lacks: define it there, "
+            "or take the line out; an entry goes by the first of its names",
+        ),
+        (
+            {name: HOMES[name] for name in ("token", "top-k", "top-a")},
+            "book/terms.yml has the order of book/glossary.md: 'top-k' belongs behind 'top-a'",
+        ),
+        (
+            {**HOMES, "top-a": "16_generation#top-aa"},
+            "book/terms.yml, 'top-a': book/16_generation.ipynb has no heading or cell #top-aa",
+        ),
+        (
+            {**HOMES, "top-a": "16_generatoin"},
+            "book/terms.yml, 'top-a': there is no page book/16_generatoin; "
+            "did you mean '16_generation'?",
+        ),
+    ],
+)
+def test_a_term_without_its_place_is_told_what_to_write(homes: dict[str, str], said: str) -> None:
+    assert home_problems(FIRSTS, HOMES) == []
+    (problem,) = home_problems(FIRSTS, homes)
+    assert problem.startswith(said)
+
+
+def test_a_term_in_the_wrong_place_is_told_between_which_it_belongs() -> None:
+    moved = GLOSSARY.replace(":::{glossary}\n", ":::{glossary}\nblock\n  A layer.\n\n", 1)
+    assert glossary_problems(GLOSSARY) == []
+    assert glossary_problems(moved) == [
+        "book/glossary.md is in alphabetical order: "
+        "'block' belongs between 'attention head' and 'causal mask'"
+    ]
+    twice = GLOSSARY.replace("\nhead\n", "\nmask\n")
+    (problem,) = glossary_problems(twice)
+    assert problem == "book/glossary.md defines 'mask' twice: keep one of the two"
 
 
 def test_what_people_search_for_has_a_place() -> None:
-    assert [target for target in book_search.ASKED if not is_place(target)] == []
+    problems = map(problem_with, book_search.ASKED)
+    fail_on(f"book/_ext/book_search.py, ASKED: {problem}" for problem in problems if problem)
 
 
 @cache
@@ -226,21 +323,36 @@ def speaks_of(text: str, entry: Entry) -> bool:
     return any(re.search(rf"(?<![a-z]){re.escape(w[:5])}", text, re.IGNORECASE) for w in words)
 
 
+def silence(entry: Entry, target: str) -> str:
+    """What to do about a place that does not speak of the term that it is said to teach."""
+    page, _, anchor = target.partition("#")
+    if problem_with(target) or speaks_of(sections(page).get(anchor, ""), entry):
+        return ""  # a place that is not there has been told above
+    names = ", ".join(map(repr, [*entry.names, *entry.also]))
+    return (
+        f"book/terms.yml says that {target} teaches {entry.names[0]!r}, but it has none of the "
+        f'names {names}: use one there, name another section, or add a name after "Also:" in '
+        "book/glossary.md"
+    )
+
+
 def test_a_place_speaks_of_the_term_that_it_is_said_to_teach() -> None:
-    silent = []
-    for entry in entries():
-        page, _, anchor = book_glossary.homes()[entry.names[0]].partition("#")
-        if not speaks_of(sections(page)[anchor], entry):
-            silent.append(f"{entry.names[0]}: {page}#{anchor}")
-    assert silent == []
+    homes = book_glossary.homes()
+    told = [silence(entry, homes[name]) for entry in entries() if (name := entry.names[0]) in homes]
+    fail_on(filter(None, told))
 
 
 def test_a_silent_place_is_noticed() -> None:
-    assert not speaks_of(sections("17_cost")["tile-by-tile"], Entry(["beam search"], []))
+    said = silence(Entry(["beam search"], []), "17_cost#tile-by-tile")
+    assert said.startswith("book/terms.yml says that 17_cost#tile-by-tile teaches 'beam search'")
+    assert silence(Entry(["tile"], []), "17_cost#tile-by-tile") == ""
 
 
 def test_guarded_words_are_in_the_glossary() -> None:
-    assert set(book_terms.CONTEXT) <= set(book_terms.glossary())
+    unknown = set(book_terms.CONTEXT) - set(book_terms.glossary())
+    where = "book/_ext/book_terms.py has a CONTEXT for"
+    remedy = "define it there, or take the line out"
+    fail_on(f"{where} {word!r}, which book/glossary.md lacks: {remedy}" for word in sorted(unknown))
 
 
 # --- the API and the chapters -------------------------------------------------------------------
@@ -270,14 +382,52 @@ def public_names() -> list[str]:
 @pytest.mark.parametrize("name", public_names())
 def test_every_public_name_is_explained_in_a_chapter(name: str) -> None:
     target = book_symbols.place_of(name)
-    assert is_place(target), f"{name} is said to be explained at {target}"
+    said = f"book/symbols.yml says that {target} explains {name}"
+    assert not problem_with(target), f"{said}, but: {problem_with(target)}"
     page = words_of(target.partition("#")[0])
     module = book_symbols.module_of(name)
     # A helper that no chapter names is explained with the module that it belongs to.
     module = book_symbols.places()[module].get("part_of", module)
     siblings = [other for other in public_names() if book_symbols.module_of(other) == module]
     wanted = "|".join(full.rpartition(".")[2] for full in [module, *siblings])
-    assert re.search(rf"\b(?:{wanted})\b", page), f"{target} does not speak of {module}"
+    some = ", ".join(wanted.split("|")[:8])
+    remedy = f"use one of them there ({some}), or name another section"
+    is_named = re.search(rf"\b(?:{wanted})\b", page)
+    assert is_named, f"{said}, but no name of {module} stands on that page: {remedy}"
+
+
+SYMBOLS = {
+    "lib.masks": {"default": "05_masks", "hide": "05_masks#what-breaks"},
+    "lib.few": {"only": "05_masks"},
+    "lib.part": {"part_of": "lib.masks"},
+    "lib.lost": {"part_of": "lib.gone"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "lib.new.thing",
+            'book/symbols.yml has no entry for lib.new: add "lib.new:" and below it '
+            '"  default: PAGE#heading", the section that explains it',
+        ),
+        (
+            "lib.few.thing",
+            "book/symbols.yml has no place for lib.few.thing: add below lib.few "
+            '"  thing: PAGE#heading", the section that explains it',
+        ),
+        ("lib.lost.thing", "book/symbols.yml says that lib.lost is part_of lib.gone, which has no"),
+    ],
+)
+def test_a_name_without_a_place_is_told_what_to_write(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    monkeypatch.setattr(book_symbols, "places", lambda: SYMBOLS)
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        book_symbols.place_of(name)
+    assert book_symbols.place_of("lib.part.thing") == "05_masks"
+    assert book_symbols.place_of("lib.masks.hide") == "05_masks#what-breaks"
 
 
 def test_every_import_line_of_the_api_works() -> None:
@@ -326,28 +476,76 @@ def test_drawing_functions_are_not_in_the_general_index() -> None:
     assert all((BOOK.parent / f"{page}.md").is_file() for page in book_symbols.NOT_INDEXED)
 
 
+_SECTION = re.compile(r"^(\w+)\)=\n## `(\S+)`\n.*?automodule:: (\S+)", re.DOTALL)
+
+
+def section_problems(text: str) -> list[str]:
+    """Which sections of an API page are not headed by their module, by its full name."""
+    problems = []
+    for section in text.split("(module-")[1:]:
+        found = _SECTION.search(section)
+        label, heading, module = found.groups() if found else ("", "", "MODULE")
+        name = module.rpartition(".")[2]
+        if (label, heading) != (name, module):
+            start = section.splitlines()[0]
+            wanted = f"(module-{name})=, ## `{module}`, .. automodule:: {module}"
+            problems.append(f'below "(module-{start}", expected in this order: {wanted}')
+    return problems
+
+
 def test_each_heading_of_the_api_names_its_module_in_full() -> None:
-    headings = 0
-    for page in (BOOK / "api").glob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        for section in text.split("(module-")[1:]:
-            label, heading, module = re.search(
-                r"^(\w+)\)=\n## `(\S+)`\n.*?automodule:: (\S+)", section, re.DOTALL
-            ).groups()
-            assert heading == module
-            assert label == module.rpartition(".")[2]
-            headings += 1
-    assert headings > 70
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (BOOK / "api").glob("*.md")}
+    assert sum(text.count("(module-") for text in texts.values()) > 70
+    problems = {name: section_problems(text) for name, text in texts.items()}
+    fail_on(f"book/api/{name}: {problem}" for name, found in problems.items() for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("(module-a)=\n## `lib.b`\n.. automodule:: lib.a\n", "## `lib.a`"),
+        ("(module-b)=\n## `lib.a`\n.. automodule:: lib.a\n", "(module-a)="),
+        ("(module-a)=\n## `lib.a`\n", ".. automodule:: MODULE"),
+    ],
+)
+def test_a_section_of_the_api_that_lacks_a_line_is_told_which(section: str, said: str) -> None:
+    assert section_problems("(module-a)=\n## `lib.a`\n\n.. automodule:: lib.a\n") == []
+    (problem,) = section_problems(section)
+    assert said in problem
+
+
+def left_over(places: dict[str, dict[str, str]], names: set[str]) -> list[str]:
+    """The lines of symbols.yml for modules and names that are gone."""
+    modules = {book_symbols.module_of(name) for name in names}
+    problems = []
+    for module, lines in places.items():
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            remedy = "take it out, or name the module as it is called now"
+            problems.append(f"book/symbols.yml has an entry for {module} ({error}): {remedy}")
+            continue
+        gone = [n for n in lines if f"{module}.{n}" not in names and module in modules]
+        problems += [
+            f"book/symbols.yml, {module}: there is no public {name!r} in it: take its line out"
+            for name in gone
+            if name not in ("default", "part_of")
+        ]
+    return problems
 
 
 def test_no_place_is_kept_for_a_name_that_is_gone() -> None:
-    names = set(public_names())
-    modules = {book_symbols.module_of(name) for name in names}
-    for module, places in book_symbols.places().items():
-        importlib.import_module(module)  # fails if it is gone
-        for name in places:
-            known = f"{module}.{name}" in names or module not in modules
-            assert name in ("default", "part_of") or known, f"{module}.{name}"
+    fail_on(left_over(book_symbols.places(), set(public_names())))
+
+
+def test_a_place_that_is_left_over_is_told() -> None:
+    places = {"transformer_lib.masks": {"gone": "05_masks"}, "transformer_lib.legs": {}}
+    first, second = left_over(places, {"transformer_lib.masks.causal_mask"})
+    assert first == (
+        "book/symbols.yml, transformer_lib.masks: "
+        "there is no public 'gone' in it: take its line out"
+    )
+    assert second.startswith("book/symbols.yml has an entry for transformer_lib.legs (No module")
 
 
 # --- questions ----------------------------------------------------------------------------------
@@ -357,31 +555,67 @@ ANSWERS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", QUESTIONS, re.MULTILIN
 _CHAPTER = r"\b(?:chapters?|labs?)\s+\d+[a-d]?(?:(?:,| and| to)\s+\d+[a-d]?)*"
 
 
-@pytest.mark.parametrize("question", ANSWERS)
-def test_an_answer_leads_to_places_that_exist(question: str) -> None:
-    targets = re.findall(r"\]\(place:([^)]+)\)", ANSWERS[question])
-    assert targets, "the answer leads to no result"
-    assert [target for target in targets if not is_place(target)] == []
+def link_problems(question: str, answer: str) -> list[str]:
+    """What is wrong with the links of an answer to places."""
+    where = f"book/questions.md, {question!r}"
+    targets = re.findall(r"\]\(place:([^)]+)\)", answer)
+    if not targets:
+        remedy = "add [words](place:PAGE#heading), the section that measures it"
+        return [f"{where}: the answer leads to no result: {remedy}"]
+    problems = map(problem_with, targets)
+    return [f"{where}: {problem}" for problem in problems if problem]
 
 
-@pytest.mark.parametrize("question", ANSWERS)
-def test_numbers_in_an_answer_stand_on_a_page_it_leads_to(question: str) -> None:
-    answer = ANSWERS[question]
+def number_problems(question: str, answer: str) -> list[str]:
+    """The numbers of an answer that stand on no page to which it leads."""
     linked = set(re.findall(r"\]\((?:place:)?(\w+)(?:#|\.ipynb)", answer)) - {"sources"}
-    said = "\n".join(words_of(page) for page in linked)
+    said = "\n".join(words_of(page) for page in linked if not problem_with(page))
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", answer)
     prose = re.sub(_CHAPTER, "", prose)
     numbers = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", prose)
+    problems = []
     for number in (n.rstrip(",") for n in numbers):
         year = re.fullmatch(r"(?:19|20)\d\d", number)
         small = number in {"0", "1", "2", "3", "4"}
         found = re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", said)
-        assert year or small or found, f"{number} stands on no page that is linked"
+        if not (year or small or found):
+            pages = ", ".join(sorted(linked)) or "no page"
+            remedy = "link to the place that prints it, or leave it out"
+            problems.append(
+                f"book/questions.md, {question!r}: {number} does not stand on {pages}: {remedy}"
+            )
+    return problems
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_answer_leads_to_places_that_exist(question: str) -> None:
+    fail_on(link_problems(question, ANSWERS[question]))
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_numbers_in_an_answer_stand_on_a_page_it_leads_to(question: str) -> None:
+    fail_on(number_problems(question, ANSWERS[question]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("Yes.", "the answer leads to no result: add [words](place:PAGE#heading)"),
+        ("[So](place:05_masks#nowhere).", "book/05_masks.ipynb has no heading or cell #nowhere"),
+        ("[So](place:05_mask).", "there is no page book/05_mask; did you mean '05_masks'?"),
+        ("[So](place:05_masks#what-breaks), 98765 times.", "98765 does not stand on 05_masks"),
+    ],
+)
+def test_an_answer_that_lacks_something_is_told_what(answer: str, said: str) -> None:
+    (problem,) = link_problems("Why?", answer) + number_problems("Why?", answer)
+    assert problem.startswith(f"book/questions.md, 'Why?': {said}")
 
 
 def test_questions_are_asked_once() -> None:
     asked = re.findall(r"^### (.+)$", QUESTIONS, re.MULTILINE)
-    assert len(asked) == len(set(asked)) == len(ANSWERS) >= 40
+    twice = [question for question, count in Counter(asked).items() if count > 1]
+    fail_on(f"book/questions.md asks {question!r} twice: keep one of the two" for question in twice)
+    assert len(asked) == len(ANSWERS) >= 40
 
 
 # --- paths --------------------------------------------------------------------------------------
@@ -391,8 +625,9 @@ def test_every_chapter_says_what_it_needs_and_how_long_it_takes() -> None:
     pages = paths.read_pages(BOOK)
     assert set(pages) == {p.stem for p in [*BOOK.glob("[0-9]*.ipynb"), *BOOK.glob("lab*.ipynb")]}
     for page in list(pages.values())[1:]:
-        assert page.needs, f"{page.name} does not say which page it needs"
-        assert page.minutes % 5 == 0, f"{page.name}: {page.minutes} minutes"
+        top = f"book/{page.name}.ipynb, first cell"
+        assert page.needs, f'{top}: add "You need: [a page](PAGE.ipynb)." behind the minutes'
+        assert page.minutes % 5 == 0, f"{top}: {page.minutes} minutes; expected a multiple of 5"
 
 
 def test_a_page_without_minutes_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
+from omissions import fail_on
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,20 +25,30 @@ print(transformer_lib.__file__)
 """
 
 
+TEMPLATE = ROOT / "tools" / "notebooks" / "template.ipynb"
+
+
 def setup_cell(chapter: Path) -> str:
     cells = json.loads(chapter.read_text(encoding="utf-8"))["cells"]
     return "".join(next(cell for cell in cells if cell["cell_type"] == "code")["source"])
 
 
 def test_all_chapters_begin_with_the_same_cell() -> None:
-    assert len({setup_cell(chapter) for chapter in CHAPTERS}) == 1
+    remedy = "copy its first code cell from tools/notebooks/template.ipynb"
+    fail_on(
+        f"book/{chapter.name} starts on Colab in another way: {remedy}"
+        for chapter in CHAPTERS
+        if setup_cell(chapter) != setup_cell(TEMPLATE)
+    )
 
 
 def test_the_cell_installs_what_the_library_needs() -> None:
     (named,) = re.findall(r'^NEEDS = "(.+)"$', setup_cell(CHAPTERS[0]), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = project["dependencies"] + project["optional-dependencies"]["plots"]
-    assert named.split() == [Requirement(line).name for line in needed]
+    wanted = " ".join(Requirement(line).name for line in needed)
+    where = "the first code cell of all pages and of tools/notebooks/template.ipynb"
+    assert named == wanted, f'{where}: write NEEDS = "{wanted}", as pyproject.toml has it'
 
 
 def test_the_first_cell_fetches_library_data_and_results(tmp_path: Path) -> None:

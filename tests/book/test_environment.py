@@ -8,12 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 import yaml
+from omissions import differences, fail_on
 
 from tools import install
 
@@ -105,7 +106,11 @@ def unlisted(packages: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("path", SITE_CODE, ids=lambda path: path.stem)
 def test_the_sites_code_imports_only_what_is_listed(path: Path) -> None:
-    assert not unlisted(imported(path.read_text(encoding="utf-8")))
+    fail_on(
+        f"{path.relative_to(ROOT)} imports {name}: name the package that has it in {SITE}, and its "
+        "version in requirements.txt"
+        for name in sorted(unlisted(imported(path.read_text(encoding="utf-8"))))
+    )
 
 
 @pytest.mark.parametrize("module", sorted(OURS_WITHOUT_TORCH))
@@ -123,14 +128,48 @@ def test_everything_listed_is_used() -> None:
     used = {p for path in SITE_CODE for p in imported(path.read_text(encoding="utf-8"))}
     used |= {"jupyter_book"}  # which tools.site starts
     brought_by = packages_distributions()
-    assert set(said(read(SITE))) == {d.lower() for p in used for d in brought_by[p]}
+    needed = {d.lower() for p in used for d in brought_by.get(p, [])}
+    where = f"{SITE}: the site's code"
+    fail_on(
+        differences(
+            said(read(SITE)),
+            needed,
+            lacks=lambda name: f"{where} imports what {name} has: add a line with its name",
+            extra=lambda name: f"{where} imports nothing of {name}: take its line out",
+        )
+    )
 
 
 def test_sphinx_loads_no_extension_that_is_not_listed() -> None:
     sphinx = yaml.safe_load(read("_config.yml"))["sphinx"]
     assert not unlisted({name.partition(".")[0] for name in sphinx["extra_extensions"]})
     files = {path.stem for path in SITE_CODE if path.parent.name == "_ext"}
-    assert set(sphinx["local_extensions"]) == files
+    fail_on(extension_problems(files, sphinx["local_extensions"]))
+
+
+def extension_problems(files: set[str], listed: Iterable[str]) -> list[str]:
+    """Which extensions of the site are not loaded, and which are not there."""
+    where = "_config.yml, local_extensions"
+    return differences(
+        listed,
+        files,
+        lacks=lambda name: f'{where}: {name} is not there: add "{name}: book/_ext"',
+        extra=lambda name: f"{where}: there is no book/_ext/{name}.py: take its line out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        (["a"], '_config.yml, local_extensions: b is not there: add "b: book/_ext"'),
+        (
+            ["a", "b", "c"],
+            "_config.yml, local_extensions: there is no book/_ext/c.py: take its line out",
+        ),
+    ],
+)
+def test_an_extension_that_is_not_listed_is_told(listed: list[str], said: str) -> None:
+    assert extension_problems({"a", "b"}, listed) == [said]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,22 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from live_v8 import SCRIPTS, Engine, engine, settings
+from omissions import fail_on
 
 from tools.live_definitions import NUMERIC, PAGE, TARGET, figure_scripts, text
 from transformer_book import live
 from transformer_book.live.wording import number
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+import book_live  # noqa: E402
 
 PLANE = "attention-plane"
 LIMIT = 120_000  # bytes of source: engine and figures, without data that is generated
@@ -23,6 +31,53 @@ def v8() -> Iterator[Engine]:
 
 def test_the_definitions_are_up_to_date() -> None:
     assert TARGET.read_text(encoding="utf-8") == text(), "run: python -m tools.live_definitions"
+
+
+def figure_problems(name: str, page: str, root: Path) -> list[str]:
+    """Which of its files a live figure lacks: its twin, its test, its cell, its place to play."""
+    module = name.replace("-", "_")
+    twin, test = f"transformer_book/live/{module}.py", f"tests/book/test_live_{module}.py"
+    problems = [
+        f"{file} is not there, {what} of the live figure {name!r}: write it"
+        for file, what in ((twin, "the twin"), (test, "the test"))
+        if not (root / file).is_file()
+    ]
+    if f"{{live-figure}} {name}\n" not in (root / "book" / "play.md").read_text(encoding="utf-8"):
+        problems.append(f'book/play.md does not show {name!r}: add ":::{{live-figure}} {name}"')
+    cells = root / "book" / f"{page}.ipynb"
+    if not cells.is_file():
+        problems.append(f"{module}.js puts {name!r} on {page}, but there is no book/{page}.ipynb")
+    elif f'live.figure(\\"{name}\\"' not in cells.read_text(encoding="utf-8"):
+        problems.append(f'book/{page}.ipynb does not show {name!r}: add live.figure("{name}")')
+    return problems
+
+
+@pytest.mark.parametrize("name", sorted(live.FIGURES))
+def test_a_figure_has_all_its_files(name: str) -> None:
+    fail_on(figure_problems(name, live.FIGURES[name]["page"], ROOT))
+
+
+def test_what_a_figure_lacks_is_told(tmp_path: Path) -> None:
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "play.md").write_text(":::{live-figure} old\n:::\n")
+    (tmp_path / "book" / "01_a.ipynb").write_text("{}")
+    assert [problem.split()[0] for problem in figure_problems("new-one", "01_a", tmp_path)] == [
+        *("transformer_book/live/new_one.py", "tests/book/test_live_new_one.py"),
+        *("book/play.md", "book/01_a.ipynb"),
+    ]
+    assert "there is no book/02_b.ipynb" in figure_problems("old", "02_b", tmp_path)[-1]
+
+
+def test_a_figure_that_nobody_wrote_down_is_told_the_command(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"figures.json has no figure 'new': run `.venv/bin/python -m"
+    ):
+        book_live.framed('<svg data-live="new" data-settings=""></svg>', {})
+    (tmp_path / "01_a.ipynb").write_text('{"cells": []}')
+    with pytest.raises(
+        ValueError, match=r"01_a.ipynb shows no live figure .new.: add a cell `live.fig"
+    ):
+        book_live.stored_picture(tmp_path / "01_a.ipynb", "new")
 
 
 def test_engine_and_figures_stay_small() -> None:

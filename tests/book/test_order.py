@@ -137,7 +137,10 @@ def test_site_and_rulers_know_the_same_kinds() -> None:
 
 def test_the_further_pages_of_the_book_stand_behind_their_own_chapter() -> None:
     pages = site.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    sources = {page: next(ROOT.glob(f"{page}.*")) for page in pages}
+    found = {page: next(ROOT.glob(f"{page}.*"), None) for page in pages}
+    for page, source in found.items():
+        assert source, f"_toc.yml has a line for {page}, which is no page: write it, or take it out"
+    sources = {page: source for page, source in found.items() if source}
     kinds = {page: book_order.about(source).kind for page, source in sources.items()}
     assert list(book_order.problems(kinds)) == []
     further = [page for page in kinds if kinds[page] == "further"]

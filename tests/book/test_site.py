@@ -15,6 +15,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 from jinja2 import Template
+from omissions import differences, fail_on
 
 from tools import site
 from transformer_book.figures import pictures
@@ -384,7 +385,15 @@ def test_works_know_the_pages_that_cite_them() -> None:
     citing = book_references.citing_pages()
     assert "03_attention" in citing["vaswani2017attention"]
     keys = set(re.findall(r"@\w+\{(\w+),", (ROOT / "book/references.bib").read_text("utf-8")))
-    assert set(citing) <= keys
+    fail_on(
+        f"{book_references.problem_with_citation(key, keys)} (cited in {citing[key][0]})"
+        for key in sorted(set(citing) - keys)
+    )
+
+
+def test_a_work_that_the_bibliography_lacks_is_told() -> None:
+    told = book_references.problem_with_citation("nobody2030nothing", ["vaswani2017attention"])
+    assert told == "book/references.bib has no entry 'nobody2030nothing': add it"
 
 
 # --- what the finished site must be -------------------------------------------------------------
@@ -516,37 +525,120 @@ def modules_of(package: str) -> Iterator[str]:
             yield from modules_of(name)
 
 
+def documented_in(texts: dict[str, str]) -> dict[str, str]:
+    """For each module that an API page documents the page; entries of catalogues apart."""
+    found = {
+        module: page
+        for page, text in texts.items()
+        for module in re.findall(r"automodule:: ([\w.]+)\n", text)
+    }
+    for catalogue in CATALOGUES:  # whose pages may add what a catalogue is made with
+        found = {m: p for m, p in found.items() if not m.startswith(f"{catalogue}.")}
+    return found
+
+
+def api_problems(modules: set[str], texts: dict[str, str]) -> list[str]:
+    """Which modules have no section on an API page or no row in its index, and which are gone.
+
+    Args:
+        modules: those that readers should find.
+        texts: the API pages by name.
+    """
+    documented = documented_in(texts)
+    packages = {module.rpartition(".")[0] for module in modules}
+
+    def lacks(module: str) -> str:
+        name = module.rpartition(".")[2]
+        section = f"(module-{name})=, ## `{module}`, and in {{eval-rst}} .. automodule:: {module}"
+        return f"no page in book/api documents {module}: add to the one where it belongs {section}"
+
+    def extra(module: str) -> str:
+        where = f"book/api/{documented[module]}.md documents {module}"
+        return f"{where}, which is no module for readers: take its section out"
+
+    problems = differences(set(documented) - packages, modules, lacks=lacks, extra=extra)
+    for module in documented:
+        names = module.split(".")[1:]
+        if not any(f"[`{name}`](#module-{name})" in texts["index"] for name in names):
+            row = f"| [`{names[-1]}`](#module-{names[-1]}) | the first line of its docstring |"
+            problems.append(f"book/api/index.md has no row for {module}: add {row!r}")
+    return problems
+
+
 def test_every_module_of_the_library_is_documented() -> None:
     modules = {*modules_of("transformer_lib"), *modules_of("transformer_book")} - NOT_FOR_READERS
     pages = site.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    texts = {
-        Path(page).name: (ROOT / f"{page}.md").read_text(encoding="utf-8")
-        for page in pages
-        if page.startswith("book/api/")
-    }
-    documented = {
-        found: page
-        for page, text in texts.items()
-        for found in re.findall(r"automodule:: ([\w.]+)\n", text)
-    }
-    for catalogue in CATALOGUES:  # whose pages may add what a catalogue is made with
-        documented = {m: p for m, p in documented.items() if not m.startswith(f"{catalogue}.")}
-    packages = {module.rpartition(".")[0] for module in modules}
-    assert set(documented) - packages == modules
-    for module, page in documented.items():
-        rows = [f"[`{part}`](#module-{part})" for part in module.split(".")[1:]]
-        assert any(row in texts["index"] for row in rows), f"{module} of {page} is not listed"
+    written = {path.stem: path for path in (ROOT / "book" / "api").glob("*.md")}
+    listed = {Path(page).name for page in pages if page.startswith("book/api/")}
+    fail_on(toc_problems({f"api/{name}" for name in written}, {f"api/{name}" for name in listed}))
+    fail_on(api_problems(modules, {n: p.read_text(encoding="utf-8") for n, p in written.items()}))
+
+
+API = {
+    "index": "| [`a`](#module-a) | A. |\n| [`b`](#module-b) | B. |\n",
+    "parts": ".. automodule:: lib.a\n.. automodule:: lib.b\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "forgotten", "said"),
+    [
+        (
+            "parts",
+            ".. automodule:: lib.b\n",
+            "no page in book/api documents lib.b: add to the one where it belongs (module-b)=",
+        ),
+        ("index", "| [`b`](#module-b) | B. |\n", "book/api/index.md has no row for lib.b: add"),
+    ],
+)
+def test_a_module_that_the_api_lacks_is_told_what_to_write(
+    page: str, forgotten: str, said: str
+) -> None:
+    assert api_problems({"lib.a", "lib.b"}, API) == []
+    (problem,) = api_problems({"lib.a", "lib.b"}, {**API, page: API[page].replace(forgotten, "")})
+    assert problem.startswith(said)
+
+
+def test_a_section_of_a_module_that_is_gone_is_told() -> None:
+    (problem,) = api_problems({"lib.a"}, API)
+    assert problem.startswith("book/api/parts.md documents lib.b, which is no module for readers")
+
+
+def toc_problems(written: set[str], listed: set[str]) -> list[str]:
+    """Which pages the contents lack, and which of their lines lead to no page."""
+    return differences(
+        listed,
+        written,
+        lacks=lambda page: f'_toc.yml has no line for book/{page}: add "- file: book/{page}"',
+        extra=lambda page: f"_toc.yml has a line for book/{page}, which is no page: take it out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ({"01_a"}, '_toc.yml has no line for book/02_b: add "- file: book/02_b"'),
+        ({"01_a", "02_b", "3"}, "_toc.yml has a line for book/3, which is no page: take it out"),
+    ],
+)
+def test_a_page_that_the_contents_lack_is_told(listed: set[str], said: str) -> None:
+    assert toc_problems({"01_a", "02_b"}, listed) == [said]
 
 
 def test_every_planned_chapter_that_is_written_is_in_the_contents() -> None:
     front = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
-    block = re.search(r":::\{chapter-plan\}\n(.*?):::", front, re.DOTALL)
-    assert block
-    planned = {c.document for c in book_plan.parse_plan(block[1].splitlines())}
-    written = {path.stem for path in (ROOT / "book").glob("[0-9]*.ipynb")}  # chapters have numbers
-    assert written <= planned
+    blocks = re.findall(r":::\{chapter-plan\}\n(.*?):::", front, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    planned = {chapter.document for chapter in book_plan.parse_plan(lines)}
+    kinds = ("[0-9]*.ipynb", "lab*.ipynb")  # chapters and labs have numbers
+    written = {path.stem for kind in kinds for path in (ROOT / "book").glob(kind)}
+    problems = [
+        f'book/index.md has no line for {page}: add "NUMBER | {page} | TITLE | what it promises"'
+        for page in sorted(written - planned)
+    ]
     pages = site.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    assert written == {Path(page).name for page in pages} & planned
+    listed = {Path(page).name for page in pages} & (planned | written)
+    fail_on(problems + toc_problems(written, listed))
 
 
 # --- contrast -----------------------------------------------------------------------------------
@@ -617,5 +709,14 @@ def test_no_stamp_is_made_up_for_a_chapter_that_was_not_run(tmp_path: Path) -> N
     notebook, record = tmp_path / "x.ipynb", tmp_path / "verified.json"
     notebook.write_text(json.dumps({"cells": [], "metadata": {}}))
     record.write_text(json.dumps({"chapters": {"x.ipynb": {"compared": 0}}}))
-    with pytest.raises(KeyError, match="executed"):
+    with pytest.raises(ValueError, match=r"x\.ipynb was not executed: run `make note"):
+        book_stamp.stamp_of(notebook, record)
+
+
+def test_a_chapter_that_the_record_lacks_is_told_the_command(tmp_path: Path) -> None:
+    notebook, record = tmp_path / "x.ipynb", tmp_path / "verified.json"
+    notebook.write_text(json.dumps({"cells": [], "metadata": {"executed": {}}}))
+    record.write_text(json.dumps({"chapters": {}}))
+    said = r"book/verified\.json has no entry for x\.ipynb: run `make notebooks NB=book/x\.ipynb`"
+    with pytest.raises(ValueError, match=said):
         book_stamp.stamp_of(notebook, record)

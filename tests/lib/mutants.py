@@ -56,14 +56,19 @@ def _sources(exercise):
         for variable, value in vars(module).items():
             if value is exercise:
                 return module, _reference(_tree(module), variable), _definitions(_tree(module))
-    raise LookupError("an exercise must be a module's variable")
+    where = "a variable of a module in transformer_book/exercises, such as NEW = Exercise(...)"
+    raise LookupError(f"the exercise with {exercise.reference} must be {where}")
 
 
 def _reference(tree, variable):
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == variable:
-            return next(k.value for k in node.value.keywords if k.arg == "reference")
-    raise LookupError(variable)
+            for keyword in node.value.keywords:
+                if keyword.arg == "reference":
+                    return keyword.value
+            why = "the tests change the reference by machine, and find it by that name"
+            raise LookupError(f"write {variable} = Exercise(reference=..., ...): {why}")
+    raise LookupError(f"{variable} is not assigned at the margin of its module")
 
 
 def _definitions(tree):

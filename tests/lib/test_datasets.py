@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from omissions import differences, fail_on
 
 from tools import build_data
 from transformer_book import datasets
@@ -16,32 +17,90 @@ README = (build_data.FOLDER / "README.md").read_text(encoding="utf-8")
 FILES = [filename for filename, _ in build_data.BUILDERS.values()]
 
 
-def section(filename):
-    return README.split(f"\n## {filename}\n")[1].split("\n## ")[0]
+def section(filename, readme=README):
+    """What the README says of a file, below its heading."""
+    return f"\n{readme}".partition(f"\n## {filename}\n")[2].partition("\n## ")[0]
+
+
+def readme_problems(filename, data, readme):
+    """What the README does not say of a file."""
+    where, problems = "book/data/README.md", []
+    row = f"| `{filename}` | {len(data):,} | `{hashlib.sha256(data).hexdigest()}` |"
+    if row not in readme:
+        problems.append(f'{where} does not name {filename} with its bytes: its row is "{row}"')
+    words, below = section(filename, readme), f'{where}, below "## {filename}"'
+    for word in ("What", "Source", "Split", "Licence"):
+        if f"**{word}.**" not in words:
+            problems.append(f'{below}: add a paragraph "**{word}.** ..."')
+    _, is_there, licence = words.partition("**Licence.**")
+    if is_there and not re.search("MIT|CC BY|public domain", licence):
+        problems.append(f"{below}, Licence: expected MIT, CC BY or public domain")
+    return problems
+
+
+BUILD = "`.venv/bin/python -m tools.build_data`"
+
+
+def folder_problems(found, files):
+    """Which files nobody builds, and which are not there."""
+    return differences(
+        found,
+        files,
+        lacks=lambda name: f"book/data/{name} is not there: run {BUILD}",
+        extra=lambda name: (
+            f"book/data/{name} is made by nobody: give it a function in BUILDERS of "
+            "tools/build_data.py, and a row and a section in book/data/README.md"
+        ),
+    )
 
 
 # --- the files
 
 
 @pytest.mark.parametrize("filename", FILES)
-def test_the_readme_names_the_bytes(filename):
+def test_the_readme_names_the_bytes_and_says_what_they_are(filename):
     data = (build_data.FOLDER / filename).read_bytes()
-    row = f"| `{filename}` | {len(data):,} | `{hashlib.sha256(data).hexdigest()}` |"
-    assert row in README
-    assert b"\r" not in data
-    assert data.endswith(b"\n")
+    fail_on(readme_problems(filename, data, README))
+    assert b"\r" not in data, f"book/data/{filename} has line ends of Windows"
+    assert data.endswith(b"\n"), f"book/data/{filename} does not end with a line end"
 
 
-@pytest.mark.parametrize("filename", FILES)
-def test_the_readme_says_what_where_from_how_split_and_under_which_licence(filename):
-    for word in ("**What.**", "**Source.**", "**Split.**", "**Licence.**"):
-        assert word in section(filename)
-    assert re.search("MIT|CC BY|public domain", section(filename).split("**Licence.**")[1])
+GOOD = "| `a.csv` | 3 | `{}` |\n\n## a.csv\n**What.** **Source.** **Split.** **Licence.** MIT.\n"
+BELOW = 'book/data/README.md, below "## a.csv"'
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "said"),
+    [
+        ("| 3 |", "book/data/README.md does not name a.csv with its bytes: its row is"),
+        ("**Source.**", f'{BELOW}: add a paragraph "**Source.** ..."'),
+        ("MIT", f"{BELOW}, Licence: expected MIT, CC BY or public domain"),
+    ],
+)
+def test_what_the_readme_does_not_say_is_told(forgotten, said):
+    data = b"a,\n"
+    readme = GOOD.format(hashlib.sha256(data).hexdigest())
+    assert readme_problems("a.csv", data, readme) == []
+    (problem,) = readme_problems("a.csv", data, readme.replace(forgotten, ""))
+    assert problem.startswith(said)
+    assert len(readme_problems("b.csv", data, readme)) == 5  # neither a row nor a section
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (set(), "book/data/a.csv is not there: run `.venv/bin/python -m tools.build_data`"),
+        ({"a.csv", "b.csv"}, "book/data/b.csv is made by nobody: give it a function in BUILDERS"),
+    ],
+)
+def test_a_file_that_is_not_built_or_not_there_is_told(found, said):
+    (problem,) = folder_problems(found, {"a.csv"})
+    assert problem.startswith(said)
 
 
 def test_there_is_nothing_else_and_it_is_small():
     found = {path.name: path.stat().st_size for path in build_data.FOLDER.iterdir()}
-    assert set(found) == {*FILES, "README.md", ".gitattributes"}
+    fail_on(folder_problems(found, {*FILES, "README.md", ".gitattributes"}))
     assert sum(found.values()) < 4_000_000
 
 

@@ -1,19 +1,107 @@
 """exercises: right answers pass, every known mistake is diagnosed, and nothing else passes."""
 
+import ast
 import copy
 import dataclasses
+import importlib
+import json
 import math
+import pkgutil
 import re
+from pathlib import Path
 
+import mutants as mutants_of
 import pytest
 import torch
 from exercise_survivors import SURVIVORS
 from mutants import count_mutants, mutants
+from omissions import differences, fail_on
 from torch import nn
 
 from transformer_book import exercises
 from transformer_book.exercises import EXERCISES, check, hint, pick, summary
-from transformer_book.exercises.checking import judge
+from transformer_book.exercises.checking import Exercise, judge
+
+BOOK = Path(__file__).parents[2] / "book"
+REGISTER = "transformer_book/exercises/__init__.py, EXERCISES"
+
+
+# --- an exercise stands in its module, in the register and on a page
+
+
+def defined():
+    """Every exercise of a module, by where it stands, such as ``masks.SHIFT``."""
+    for info in pkgutil.iter_modules(exercises.__path__):
+        module = importlib.import_module(f"{exercises.__name__}.{info.name}")
+        for variable, value in vars(module).items():
+            if isinstance(value, Exercise):
+                yield f"{info.name}.{variable}", value
+
+
+def unregistered(found, register):
+    """Which exercises of the modules nobody can check."""
+    known = {id(exercise) for exercise in register.values()}
+    return [
+        f"{REGISTER}: {place} is not there: add '\"{place.lower()}\": {place},', "
+        f"and {place.partition('.')[0]} to the imports if they lack it"
+        for place, exercise in found
+        if id(exercise) not in known
+    ]
+
+
+def checked_on_pages():
+    """For each exercise that a notebook checks or picks the notebook."""
+    found = {}
+    for path in BOOK.glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        found |= dict.fromkeys(re.findall(r'\b(?:check|pick)\(\s*"(\w+\.\w+)"', code), path.name)
+    return found
+
+
+def page_problems(called, register):
+    """Which exercises stand on no page, and which pages check one that is not registered."""
+    return differences(
+        called,
+        register,
+        lacks=lambda name: (
+            f"no page of book/ checks {name}, which is in {REGISTER}: "
+            f'end the cell of the exercise with `check("{name}", ...)`, or take it out there'
+        ),
+        extra=lambda name: f"book/{called[name]} checks {name}, which is not in {REGISTER}: add it",
+    )
+
+
+def test_every_exercise_of_a_module_is_registered():
+    fail_on(unregistered(defined(), EXERCISES))
+
+
+def test_every_registered_exercise_stands_on_a_page():
+    fail_on(page_problems(checked_on_pages(), EXERCISES))
+
+
+def test_an_exercise_that_was_not_registered_is_told_where():
+    new, old = EXERCISES["masks.shift"], EXERCISES["heads.split"]
+    assert unregistered([("masks.SHIFT", new)], {"masks.shift": new}) == []
+    assert unregistered([("masks.SHIFT", new)], {"heads.split": old}) == [
+        "transformer_book/exercises/__init__.py, EXERCISES: masks.SHIFT is not there: "
+        "add '\"masks.shift\": masks.SHIFT,', and masks to the imports if they lack it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("called", "said"),
+    [
+        ({}, "no page of book/ checks masks.shift, which is in transformer_book/exercises/__in"),
+        (
+            {"masks.shift": "05_masks.ipynb", "masks.new": "05_masks.ipynb"},
+            "book/05_masks.ipynb checks masks.new, which is not in transformer_book/exercises/__in",
+        ),
+    ],
+)
+def test_an_exercise_that_a_page_lacks_or_has_alone_is_told(called, said):
+    (problem,) = page_problems(called, {"masks.shift": EXERCISES["masks.shift"]})
+    assert problem.startswith(said)
 
 
 def said(capsys, name, answer):
@@ -102,12 +190,55 @@ def test_an_answer_that_spoils_its_arguments_is_judged_by_what_it_returns_and_to
     assert "in place" in verdict.text
 
 
+def survivor_problems(name, accepted, survivors):
+    """Which answers made wrong by machine are accepted without a reason, and which no more."""
+    where = "tests/lib/exercise_survivors.py"
+    refuse = "give the exercise inputs that tell it from the right one, or, if it is no mistake"
+    return differences(
+        accepted,
+        survivors.get(name, ()),
+        lacks=lambda what: f"{where}: {name} refuses {what!r} now: take the line out",
+        extra=lambda what: (
+            f"{name} accepts {what!r} for correct: {refuse}, add it to {where} with the reason"
+        ),
+    )
+
+
+def test_what_survives_is_told_where_to_write_it():
+    survivors = {"a.b": ["other axis: 1"]}
+    assert survivor_problems("a.b", {"other axis: 1"}, survivors) == []
+    (now_refused,) = survivor_problems("a.b", set(), survivors)
+    assert now_refused.startswith("tests/lib/exercise_survivors.py: a.b refuses 'other axis: 1'")
+    (accepted,) = survivor_problems("a.c", {"off by one: 2"}, survivors)
+    assert accepted.startswith("a.c accepts 'off by one: 2' for correct: give the exercise inputs")
+    assert "add it to tests/lib/exercise_survivors.py with the reason" in accepted
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("NEW = Exercise(min, [()], {})", r"write NEW = Exercise\(reference=\.\.\."),
+        ("OTHER = 1", r"NEW is not assigned"),
+    ],
+)
+def test_a_reference_that_no_machine_can_find_is_told(source, said):
+    with pytest.raises(LookupError, match=said):
+        mutants_of._reference(ast.parse(source), "NEW")
+
+
+def test_no_survivor_is_kept_for_an_exercise_that_is_gone():
+    fail_on(
+        f"tests/lib/exercise_survivors.py: {name} is not in {REGISTER}: take its lines out"
+        for name in sorted(set(SURVIVORS) - set(EXERCISES))
+    )
+
+
 @pytest.mark.parametrize("name", EXERCISES)
 def test_mistakes_made_by_machine_are_refused(name):
     exercise = dataclasses.replace(EXERCISES[name], mistakes={})
     found = mutants(EXERCISES[name])
     accepted = {wrong.what for wrong in found if judge(exercise, wrong.answer).text == "correct."}
-    assert accepted == set(SURVIVORS.get(name, ()))
+    fail_on(survivor_problems(name, accepted, SURVIVORS))
 
 
 # counts, and what must not be taken for rounding
@@ -150,15 +281,20 @@ def test_a_count_is_compared_exactly_also_if_it_comes_as_a_float(name, change):
 
 def test_hardly_any_machine_made_mistake_survives():
     counts = {name: count_mutants(exercise) for name, exercise in EXERCISES.items()}
-    assert [name for name, count in counts.items() if not count] == []
+    fail_on(
+        f"{name}: nothing in its reference can be changed by machine: call a function of its own "
+        "module, or let it compute with an axis, a sum or a comparison (tests/lib/mutants.py)"
+        for name, count in counts.items()
+        if not count
+    )
     assert sum(map(len, SURVIVORS.values())) <= 0.05 * sum(counts.values())
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_two_or_three_hints_lead_from_a_nudge_to_the_call(capsys, name):
     hints = EXERCISES[name].hints
-    assert len(hints) in (2, 3)
-    assert len(set(hints)) == len(hints)
+    assert len(hints) in (2, 3), f"{name} has {len(hints)} hints: write hints=[...] with 2 or 3"
+    assert len(set(hints)) == len(hints), f"{name} has the same hint twice"
     assert re.search(r"`[^`]+`", hints[-1]), "the last one names what to write, in backquotes"
     for step in range(1, len(hints) + 1):
         hint(name, step)

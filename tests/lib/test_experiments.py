@@ -12,6 +12,7 @@ import subprocess
 
 import pytest
 import torch
+from omissions import differences, fail_on
 from safetensors.torch import load_file
 
 from experiments import (
@@ -849,18 +850,72 @@ def test_minimise_makes_the_steps_of_a_recipe():
     assert losses[:2] == pytest.approx([0, -25], abs=1e-3)
 
 
+SHARED = {"__init__", "cards", "common", "ensembles", "loops", "run_all"}  # no experiments
+
+
+def experiment_problems(modules, found):
+    """Which modules of the folder do not say what they are, and which are none."""
+    where = "tests/lib/test_experiments.py"
+    return differences(
+        found,
+        modules,
+        lacks=lambda name: (
+            f'experiments/{name}.py names no page: add CHAPTER = "PAGE", the one '
+            f"that reads its results; if it is no experiment, enter it in SHARED in {where}"
+        ),
+        extra=lambda name: f"experiments/{name}.py has a CHAPTER, but is in SHARED in {where}",
+    )
+
+
+def page_problems(name, chapter, book):
+    """What the page of an experiment, or its card, lacks."""
+    page = book / f"{chapter}.ipynb"
+    if not page.exists():
+        return [f"experiments/{name}.py: CHAPTER = {chapter!r}, but there is no book/{page.name}"]
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    code = "".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    problems = []
+    if not re.search(rf'((table|results)\(|"results", |load, \()"{name}"', code):
+        remedy = f'read them there with `table("{name}")`, or name another page in CHAPTER'
+        problems.append(f"book/{chapter}.ipynb does not read the results of {name}: {remedy}")
+    if not (book / "results" / name / "card.json").exists():
+        remedy = f"run `.venv/bin/python -m experiments.{name}`"
+        problems.append(f"book/results/{name}/card.json is not there: {remedy}")
+    return problems
+
+
 def test_every_experiment_names_the_page_that_shows_its_results():
     modules = {path.stem for path in (common.ROOT / "experiments").glob("*.py")}
-    shared = {"__init__", "cards", "common", "ensembles", "loops", "run_all"}
-    assert set(run_all.EXPERIMENTS) == modules - shared
-    assert set(run_all.EXPERIMENTS) >= run_all.ALONE
+    problems = experiment_problems(modules - SHARED, run_all.EXPERIMENTS)
+    problems += [
+        f"experiments/run_all.py: {name} of ALONE is no experiment: take it out"
+        for name in sorted(run_all.ALONE - set(run_all.EXPERIMENTS))
+    ]
     for name in run_all.EXPERIMENTS:
         chapter = importlib.import_module(f"experiments.{name}").CHAPTER
-        page = json.loads((common.ROOT / "book" / f"{chapter}.ipynb").read_text(encoding="utf-8"))
-        code = "".join("".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code")
-        reads = rf'((table|results)\(|"results", |load, \()"{name}"'
-        assert re.search(reads, code), f"{chapter} does not read the results of {name}"
-        assert (common.ROOT / "book" / "results" / name / "card.json").exists()
+        problems += page_problems(name, chapter, common.ROOT / "book")
+    fail_on(problems)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (["a"], "experiments/b.py names no page: add "),
+        (["a", "b", "loops"], "experiments/loops.py has a CHAPTER, but is in SHARED in tests"),
+    ],
+)
+def test_an_experiment_without_a_page_is_told_what_to_write(found, said):
+    (problem,) = experiment_problems({"a", "b"}, found)
+    assert problem.startswith(said)
+
+
+def test_an_experiment_whose_page_or_card_is_forgotten_is_told(tmp_path):
+    (missing,) = page_problems("new", "99_none", tmp_path)
+    assert missing == "experiments/new.py: CHAPTER = '99_none', but there is no book/99_none.ipynb"
+    (tmp_path / "01_a.ipynb").write_text(json.dumps({"cells": []}))
+    unread, no_card = page_problems("new", "01_a", tmp_path)
+    assert unread.startswith("book/01_a.ipynb does not read the results of new: read them")
+    assert no_card.startswith("book/results/new/card.json is not there: run `.venv/bin/python")
 
 
 def test_run_all_tells_who_failed(tmp_path, capsys, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omissions import fail_on
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -43,7 +44,8 @@ def names_for_type_checkers():
     for node in block:
         assert isinstance(node, ast.ImportFrom), ast.unparse(node)
         for alias in node.names:
-            assert alias.asname == alias.name, "without `as` a type checker takes it for private"
+            where = f"transformer_lib/__init__.py: write `import {alias.name} as {alias.name}`"
+            assert alias.asname == alias.name, f"{where}; a type checker takes it for private else"
             yield alias.name, node.module.removeprefix("transformer_lib.")
 
 
@@ -55,6 +57,8 @@ def in_a_new_process(code):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_of_the_package_is_that_of_its_module(name):
     module = importlib.import_module(f"transformer_lib.{NAMES[name]}")
+    said = f"transformer_lib/__init__.py, _MODULES: {NAMES[name]!r} does not define {name!r}"
+    assert hasattr(module, name), f"{said}: name the module that does, or take the line out"
     value = getattr(transformer_lib, name)
     assert value is getattr(module, name)
     if hasattr(value, "__module__"):
@@ -62,8 +66,49 @@ def test_a_name_of_the_package_is_that_of_its_module(name):
         assert value.__module__ == package or value.__module__.startswith(f"{package}.")
 
 
+def export_problems(typed, looked_up):
+    """Where the two lists of names of the package differ.
+
+    Args:
+        typed: for each name below ``if TYPE_CHECKING`` its module.
+        looked_up: for each name in ``_MODULES`` its module.
+    """
+    where = "transformer_lib/__init__.py"
+    problems = []
+    for name in sorted({*typed, *looked_up}):
+        one, other = typed.get(name), looked_up.get(name)
+        if one is None:
+            line = f"from transformer_lib.{other} import {name} as {name}"
+            problems.append(f'{where}: {name} is not below `if TYPE_CHECKING`: add "{line}"')
+        elif other is None:
+            problems.append(f'{where}: {name} is not in _MODULES: add \'"{name}": "{one}",\'')
+        elif one != other:
+            problems.append(f"{where}: {name} is in {one} by its import, in {other} by _MODULES")
+    return problems
+
+
 def test_type_checkers_read_the_same_names():
-    assert sorted(names_for_type_checkers()) == sorted(NAMES.items())
+    fail_on(export_problems(dict(names_for_type_checkers()), NAMES))
+
+
+@pytest.mark.parametrize(
+    ("typed", "looked_up", "said"),
+    [
+        (
+            {"A": "parts"},
+            {"A": "parts", "B": "parts"},
+            'B is not below `if TYPE_CHECKING`: add "from transformer_lib.parts import B as B"',
+        ),
+        (
+            {"A": "parts", "B": "parts"},
+            {"A": "parts"},
+            'B is not in _MODULES: add \'"B": "parts",\'',
+        ),
+        ({"A": "parts"}, {"A": "blocks"}, "A is in parts by its import, in blocks by _MODULES"),
+    ],
+)
+def test_a_name_that_is_exported_once_is_told_where_else(typed, looked_up, said):
+    assert export_problems(typed, looked_up) == [f"transformer_lib/__init__.py: {said}"]
 
 
 def test_a_star_imports_all_names():
@@ -194,4 +239,6 @@ def test_models_are_shipped():
 def test_a_shipped_model_has_the_current_names(path):
     with safe_open(path, "pt") as file:
         names = {name: torch.empty(0) for name in file.keys()}  # noqa: SIM118
-    assert list(with_current_names(names)) == list(names)
+    said = f"{path.relative_to(ROOT)} has old names of tensors"
+    remedy = "run `.venv/bin/python -m tools.rename_tensors`"
+    assert list(with_current_names(names)) == list(names), f"{said}: {remedy}"

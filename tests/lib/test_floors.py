@@ -4,6 +4,7 @@ import ast
 import pathlib
 
 import pytest
+from omissions import differences, fail_on
 
 import transformer_book
 import transformer_lib
@@ -91,15 +92,51 @@ def imported_modules(path):
             )
 
 
+def floor_problems(modules, floors):
+    """Which modules have no floor, and which floors have no module."""
+    where = "tests/lib/test_floors.py, FLOORS"
+    lowest = "the lowest that is not below any module that it imports"
+    return differences(
+        floors,
+        modules,
+        lacks=lambda name: f"{where}: {name} has no floor: add '\"{name}\": FLOOR', {lowest}",
+        extra=lambda name: f"{where}: transformer_lib has no module {name}: take its line out",
+    )
+
+
+def floor_of(module):
+    fail_on(floor_problems([module], {module} & set(FLOORS)))
+    return FLOORS[module]
+
+
 def test_every_file_has_a_floor():
-    assert set(FILES.values()) == set(FLOORS)
+    fail_on(floor_problems(FILES.values(), FLOORS))
+
+
+@pytest.mark.parametrize(
+    ("floors", "said"),
+    [
+        (["a"], "b has no floor: add '\"b\": FLOOR', the lowest"),
+        (["a", "b", "c"], "transformer_lib has no module c: take its line out"),
+    ],
+)
+def test_a_module_without_a_floor_is_told_where_to_give_it_one(floors, said):
+    (problem,) = floor_problems(["a", "b"], floors)
+    assert problem.startswith(f"tests/lib/test_floors.py, FLOORS: {said}")
+
+
+def test_an_import_of_a_module_without_a_floor_is_told():
+    with pytest.raises(pytest.fail.Exception, match="FLOORS: legs has no floor"):
+        floor_of("legs")
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_a_file_imports_only_downwards(path):
-    floor = FLOORS[FILES[path]]
+    floor = floor_of(FILES[path])
     for used in imported_modules(ROOT / path):
-        assert FLOORS[used] <= floor, f"{path} (floor {floor}) imports {used}"
+        said = f"transformer_lib/{path} (floor {floor}) imports {used} (floor {floor_of(used)})"
+        remedy = "import from its own floor or lower ones, or give it a higher one in FLOORS"
+        assert floor_of(used) <= floor, f"{said}: {remedy}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

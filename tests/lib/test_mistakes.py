@@ -2,12 +2,14 @@
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from unittest import mock
 
 import pytest
 import torch
+from omissions import fail_on
 from tiny_models import make, random_ids, tiny
 
 from transformer_book.mistakes import MISTAKES, mistake
@@ -42,7 +44,26 @@ ALSO_CAUGHT = {  # tests that are not the best ones to name, but must be able to
 def find_test(node):
     """The test function of a name like ``file::function``; pytest has ``tests/lib`` on the path."""
     file, _, function = node.partition("::")
-    return getattr(importlib.import_module(file.removesuffix(".py")), function)
+    said = f"a mistake is caught by {node}, but there is no"
+    remedy = "write it, or name another test in transformer_book/mistakes"
+    if importlib.util.find_spec(file.removesuffix(".py")) is None:
+        fail_on([f"{said} tests/lib/{file}: {remedy}"])
+    module = importlib.import_module(file.removesuffix(".py"))
+    if not hasattr(module, function):
+        fail_on([f"{said} {function} in tests/lib/{file}: {remedy}"])
+    return getattr(module, function)
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ("test_nothing.py::test_a", "there is no tests/lib/test_nothing.py: write it, or name"),
+        ("test_mistakes.py::test_a", "there is no test_a in tests/lib/test_mistakes.py: write it"),
+    ],
+)
+def test_a_mistake_whose_test_is_forgotten_is_told(node, said):
+    with pytest.raises(pytest.fail.Exception, match=said):
+        find_test(node)
 
 
 def fails(test):
@@ -84,7 +105,11 @@ def test_every_property_is_known_to_be_able_to_fail():
     named = {entry.caught_by for entry in MISTAKES.values()} | set(ALSO_CAUGHT)
     properties = importlib.import_module("test_properties")
     tests = {f"test_properties.py::{name}" for name in vars(properties) if name.startswith("test_")}
-    assert tests <= named
+    remedy = "name it as caught_by in transformer_book/mistakes, or in ALSO_CAUGHT of this file"
+    fail_on(
+        f"no mistake is known to make {node} fail: {remedy}, with the mistake that it catches"
+        for node in sorted(tests - named)
+    )
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -47,7 +47,9 @@ def test_preset_has_exactly_the_published_number_of_parameters(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_names_a_work_of_the_bibliography(name):
     works = Path(__file__).parents[2].joinpath("book", "references.bib").read_text("utf-8")
-    assert f"{{{PRESETS[name].source}," in works
+    source = PRESETS[name].source
+    said = f"book/references.bib has no entry {source!r}, the source of the preset {name!r}"
+    assert f"{{{source}," in works, f"{said}: add it, or name another work in presets.py"
 
 
 def test_a_preset_really_computes():

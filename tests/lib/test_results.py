@@ -8,6 +8,7 @@ from statistics import mean
 
 import pytest
 import torch
+from omissions import differences, fail_on
 
 from experiments import digits, memory, surfaces
 from experiments.common import ROOT, accuracy, card_text, modern_config, predictions
@@ -29,23 +30,74 @@ def read_csv(path):
         return list(csv.DictReader(file))
 
 
+WITHOUT_MODEL = {
+    *("recall", "memory", "words", "scores", "leakage", "heads"),
+    *("lengths", "activations", "warmup", "surfaces", "dropout", "decoders"),
+    *("ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"),
+    *("patches", "scaling", "hardware", "precision", "addition", "paragraphs"),
+    *("word_head", "input_scale", "mask_costs"),
+}
+MODELS = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
+
+
+def card_problems(cards):
+    """Which results have no card, which cards nobody knows, and whose model is missing or new."""
+    here = "tests/lib/test_results.py"
+    problems = differences(
+        cards,
+        WITHOUT_MODEL | MODELS,
+        lacks=lambda name: (
+            f"book/results/{name}/card.json is not there: run "
+            f"`.venv/bin/python -m experiments.{name}`, or take {name} out of {here}"
+        ),
+        extra=lambda name: (
+            f"book/results/{name} has a card that {here} does not know: add "
+            f"{name!r} to WITHOUT_MODEL, or to MODELS if it leaves a model"
+        ),
+    )
+    for name in sorted(set(cards) & (WITHOUT_MODEL | MODELS)):
+        if ("model" in cards[name]) != (name in MODELS):
+            known = "MODELS" if name in MODELS else "WITHOUT_MODEL"
+            has = "a" if "model" in cards[name] else "no"
+            said = f"book/results/{name}/card.json tells of {has} model"
+            problems.append(f"{said}, but {name} is in {known} of {here}")
+    return problems
+
+
 def test_every_experiment_has_its_card():
-    without = {"recall", "memory", "words", "scores", "leakage", "heads"}
-    without |= {"lengths", "activations", "warmup", "surfaces", "dropout", "decoders"}
-    without |= {"ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"}
-    without |= {"patches", "scaling", "hardware", "precision", "addition", "paragraphs"}
-    without |= {"word_head", "input_scale", "mask_costs"}
-    models = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
-    assert set(CARDS) - without == set(WITH_MODEL) == models
-    assert without <= set(CARDS)
+    fail_on(card_problems(CARDS))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"words": None}, "book/results/words/card.json is not there: run `.venv/bin/"),
+        ({"new": {}}, "book/results/new has a card that tests/lib/test_results.py does not know"),
+        ({"words": {"model": {}}}, "book/results/words/card.json tells of a model, but words"),
+        ({"digits": {}}, "book/results/digits/card.json tells of no model, but digits is in M"),
+    ],
+)
+def test_a_result_that_lacks_its_card_is_told_what_to_do(change, said):
+    whole = {name: {} for name in WITHOUT_MODEL} | {name: {"model": {}} for name in MODELS}
+    assert card_problems(whole) == []
+    cards = {name: card for name, card in {**whole, **change}.items() if card is not None}
+    (problem,) = card_problems(cards)
+    assert problem.startswith(said)
 
 
 @pytest.mark.parametrize("name", sorted(CARDS))
 def test_a_card_is_that_of_a_full_run_and_reads_like_its_json(name):
     card = CARDS[name]
-    assert (card["experiment"], card["tiny"]) == (name, False)
-    about = importlib.import_module(f"experiments.{name}").ABOUT
-    assert (RESULTS / name / "card.md").read_text(encoding="utf-8") == card_text(card, about)
+    again = f"run `.venv/bin/python -m experiments.{name}`"
+    is_full = (card["experiment"], card["tiny"]) == (name, False)
+    assert is_full, f"book/results/{name}/card.json is not that of a full run of {name}: {again}"
+    module = importlib.import_module(f"experiments.{name}")
+    assert hasattr(module, "ABOUT"), f"experiments/{name}.py: add ABOUT, the words of its card"
+    path = RESULTS / name / "card.md"
+    assert path.is_file(), f"book/results/{name}/card.md is not there: {again}"
+    said = f"book/results/{name}/card.md: write it anew from card.json and experiments/{name}.py"
+    is_current = path.read_text(encoding="utf-8") == card_text(card, module.ABOUT)
+    assert is_current, f"{said}, with card_text(card, ABOUT)"
 
 
 @pytest.mark.parametrize("name", WITH_MODEL)

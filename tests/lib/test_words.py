@@ -191,6 +191,14 @@ def with_families(cell):
         yield from ((word, None) for word in waiting)
 
 
+WHERE = "book/api/index.md, Our words"
+
+
+def told(row, unknown, whose):
+    """What to do about words in the tables that nobody has."""
+    return f"{WHERE}, row {row[0]!r}: {whose} has no {unknown}: write the name that it has now"
+
+
 def test_there_are_tables():
     assert len(ROWS) >= 60
     assert {len(row) for row in ROWS} == {4}
@@ -198,13 +206,15 @@ def test_there_are_tables():
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_our_words_are_ours(row):
-    assert words_in(row[0])
-    assert [w for w in words_in(row[0]) if name_of(w) not in {*our_words(), "True", "id"}] == []
+    assert words_in(row[0]), f"{WHERE}, row {row[0]!r}: the first cell has no word in backticks"
+    unknown = [w for w in words_in(row[0]) if name_of(w) not in {*our_words(), "True", "id"}]
+    assert not unknown, told(row, unknown, "transformer_lib")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_words_of_pytorch_are_its_own(row):
-    assert [w for w in words_in(row[2]) if name_of(w) not in words_of_pytorch()] == []
+    unknown = [w for w in words_in(row[2]) if name_of(w) not in words_of_pytorch()]
+    assert not unknown, told(row, unknown, "PyTorch")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
@@ -212,13 +222,17 @@ def test_words_of_hugging_face_are_its_own(row):
     for word, family in with_families(row[3]):
         known = words_of_hugging_face() if family is None else words_of_family(family)
         wanted = re.findall(r"[^=\"]+", word) if family else [name_of(word)]  # with its value
-        assert word in known or set(wanted) <= known, f"{word} ({family})"
+        whose = f"Hugging Face ({family or 'any family'})"
+        assert word in known or set(wanted) <= known, told(row, [word], whose)
 
 
 def test_a_wrong_word_is_noticed():
     assert name_of("norm_last=True") not in words_of_pytorch()
     assert "num_heads" not in words_of_family("L")
     assert "gain" not in our_words()
+    assert told(["`clip`"], ["gain"], "PyTorch").startswith(
+        "book/api/index.md, Our words, row '`clip`': PyTorch has no ['gain']"
+    )
     assert list(with_families("`a`, `b` (L), `c` (G, T); `d`")) == [
         ("a", "L"), ("b", "L"), ("c", "G"), ("c", "T"), ("d", None),
     ]  # fmt: skip
