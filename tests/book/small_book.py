@@ -10,8 +10,8 @@ import yaml
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tools.notebooks.budgets import FILE_NAME, Budgets, inspect_book, inspect_page
-from tools.notebooks.model import BOOK, find_notebooks
+from tools.notebooks.budgets import FILE_NAME, Budgets, inspect_page
+from tools.notebooks.model import BOOK, load
 from tools.notebooks.pages import measure_page
 
 # What people wrote into the file of budgets.
@@ -36,7 +36,7 @@ def page(*cells: NotebookNode, kind: str = "core") -> NotebookNode:
 class Book:
     """A small book in a folder of its own, with the real budgets.
 
-    Its pages are bare, so that each holds only what is measured; test_parts.py asks for parts.
+    Its pages are bare, so that each holds only what is measured; test_page_parts.py asks for parts.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +56,10 @@ class Book:
         sp.write(notebook, path)
         return path.resolve()
 
+    def cell_id(self, name: str, number: int) -> str:
+        """The id of a cell of a page, which findings name."""
+        return str(load(self.folder / f"{name}.ipynb").cells[number - 1].id)
+
     @property
     def budgets(self) -> Budgets:
         budgets = Budgets.beside(self.folder / FILE_NAME)
@@ -66,8 +70,3 @@ class Book:
         """What the check says of a page."""
         measured = measure_page(self.put(name, notebook))
         return [str(finding) for finding in inspect_page(measured, self.budgets)]
-
-    def sums(self) -> list[str]:
-        """What the check says of the whole."""
-        pages = [measure_page(path) for path in find_notebooks([self.folder])]
-        return [str(finding) for finding in inspect_book(pages, self.budgets)]

@@ -156,18 +156,18 @@ REFUSED: dict[str, list[tuple[str, sp.Damage, str]]] = {
         ("end", more("print(os.getpid())"), "uses `os`, which only Colab's cell defines"),
     ],
     "check_told_names": [
-        ("words", title("The words: words"), "visible code uses its `longest` (cell 5); name them"),
-        ("words", title("The words: longest"), "visible code uses its `words` (cell 5)"),
-        ("words", title("The words"), "its `longest` (cell 5), `words` (cell 5)"),
+        ("words", title("The words: words"), "code uses its `longest` (cell count); name them"),
+        ("words", title("The words: longest"), "visible code uses its `words` (cell count)"),
+        ("words", title("The words"), "its `longest` (cell count), `words` (cell count)"),
     ],
     "check_solutions": [
         ("end", more('solved_count("a")'), "uses `solved_count`, which only a solution defines (c"),
         ("end", more("f = lambda: solved_count(1)"), "uses `solved_count`, which only a solution"),
-        ("guess", more("f = lambda: solved_count(1)"), "which only a solution defines (cell 8)"),
+        ("guess", more("f = lambda: solved_count(1)"), "only a solution defines (cell solution)"),
         ("second", more('solved_count("a")'), "uses `solved_count`, which only a solution defines"),
-        ("solution", more("seed = 1"), "gives `seed` another value, which cell 10 uses; choose"),
-        ("solution", more("words = []"), "gives `words` another value, which cell 5 uses"),
-        ("solution", more("seed += 1"), "gives `seed` another value, which cell 10 uses"),
+        ("solution", more("seed = 1"), "gives `seed` another value, which cell end uses; choose"),
+        ("solution", more("words = []"), "gives `words` another value, which cell count uses"),
+        ("solution", more("seed += 1"), "gives `seed` another value, which cell end uses"),
         ("solution", more("def your_count(x): ..."), "gives `your_count` another value, which c"),
         ("solution", more("for seed in words: ..."), "gives `seed` another value"),
     ],
@@ -361,7 +361,10 @@ def test_the_command_dresses_pages_and_says_what_to_run(
     assert main(["dress", str(path)]) == 0
     said = capsys.readouterr().out
     assert "01_page.ipynb: 6 cells dressed" in said
-    assert "01_page.ipynb: cell 3 has a new title line; run the notebook" in said
+    assert (
+        "01_page.ipynb: cell imports (under “A page”) has a new title line; run the notebook"
+        in said
+    )
     assert load(path) == dressed()
     before = path.read_bytes()
     assert main(["dress", str(path)]) == 0
@@ -372,8 +375,9 @@ def test_the_command_dresses_pages_and_says_what_to_run(
 def test_the_command_check_sees_what_is_not_dressed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sp.write(undressed(), tmp_path / "01_page.ipynb")
+    path = tmp_path / "01_page.ipynb"
+    sp.write(undressed(), path)
     assert main(["check", str(tmp_path)]) == 1
-    assert f"cell 4: its metadata are not what its tag and title ask for; {DRESS}" in (
-        capsys.readouterr().err
-    )
+    command = f"run `.venv/bin/python -m tools.notebooks dress {path}`"
+    trouble = "its metadata are not what its tag and title ask for"
+    assert f"cell words (under “A page”): {trouble}; {command}" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_a_failing_run_names_the_cell_and_leaves_the_file(
     before = path.read_bytes()
     assert main(["run", str(path)]) == 1
     said = capsys.readouterr().err
-    assert "bad.ipynb: cell 4 failed" in said
+    assert f"bad.ipynb: cell {notebook.cells[3].id} (under “A good chapter”) failed" in said
     assert "ZeroDivisionError" in said
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["bad.ipynb"]
@@ -171,9 +171,8 @@ def test_guard_sees_tampering(
     name, damage = TAMPERED[kind]
     damage(sp.cell(notebook, name))
     found = findings(notebook, good, tmp_path)
-    assert_found(
-        found, sp.number(notebook, name), "changed since the cell was run; run `make notebooks`"
-    )
+    words = "changed since the cell was run; run `make notebooks NB="
+    assert_found(found, sp.number(notebook, name), words)
 
 
 def test_guard_sees_added_removed_and_reordered_cells(
@@ -546,7 +545,7 @@ REEXECUTED = {
 
 def run_compare(*paths: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tools.notebooks", "compare", *map(str, paths)],
+        [sys.executable, "-m", "tools.notebooks", "compare", "--table", *map(str, paths)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -576,10 +575,10 @@ def comparison(
 
 
 def lines_about(
-    comparison: subprocess.CompletedProcess[str], notebook: str, number: int
+    comparison: subprocess.CompletedProcess[str], notebook: str, name: str
 ) -> list[str]:
     return [
-        line for line in comparison.stderr.splitlines() if f"{notebook}: cell {number}:" in line
+        line for line in comparison.stderr.splitlines() if f"{notebook}: cell {name} (under" in line
     ]
 
 
@@ -587,7 +586,7 @@ def lines_about(
 def test_comparison_sees_damage(name: str, comparison: subprocess.CompletedProcess[str]) -> None:
     words = REEXECUTED[name][1]
     assert words is not None
-    said = lines_about(comparison, "02_damaged.ipynb", sp.number(sp.build(), name))
+    said = lines_about(comparison, "02_damaged.ipynb", name)
     assert len(said) == 1, comparison.stderr
     assert words in said[0]
 
@@ -599,15 +598,14 @@ def test_comparison_sees_damage(name: str, comparison: subprocess.CompletedProce
 def test_comparison_passes_what_is_sound(
     name: str, comparison: subprocess.CompletedProcess[str]
 ) -> None:
-    assert lines_about(comparison, "02_damaged.ipynb", sp.number(sp.build(), name)) == []
+    assert lines_about(comparison, "02_damaged.ipynb", name) == []
 
 
 def test_comparison_sees_the_fallen_ratio_and_the_unlisted_skip(
     comparison: subprocess.CompletedProcess[str],
 ) -> None:
     assert "02_damaged.ipynb: verified-cell ratio fell from 100.00% to" in comparison.stderr
-    number = sp.number(sp.build(), "skipped")
-    assert f"02_damaged.ipynb: skips cell {number}: no reason listed" in comparison.stderr
+    assert "02_damaged.ipynb: skips cell skipped: no reason listed" in comparison.stderr
 
 
 def test_comparison_fails_in_all_and_tells_the_chapters_apart(
@@ -774,6 +772,6 @@ def test_check_ends_with_an_error_status(
 ) -> None:
     sp.write(notebook, tmp_path / "a.ipynb")
     assert main(["check", str(tmp_path)]) == 1
-    assert (
-        "a.ipynb: is not recorded in verified.json; run `make notebooks`" in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert f"run `make notebooks NB={tmp_path / 'a.ipynb'}`" in said
+    assert "a.ipynb: is not recorded in verified.json; " in said

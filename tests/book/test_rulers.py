@@ -13,8 +13,11 @@ from small_book import Book, code, page, prose
 
 from tools.notebooks.rulers import PAGE_KINDS, count_words, rule
 
-CORE = {"words": 2400, "visible": 180, "longest": 22, "excess": 0, "verdicts": 0.1, "mentions": 0}
-FURTHER = {**CORE, "words": 2800, "visible": 240}
+CORE = {
+    "words": 2800, "visible": 180, "longest": 22, "your_file": 30, "excess": 0, "verdicts": 0.1,
+    "mentions": 0,
+}  # fmt: skip
+FURTHER = {**CORE, "visible": 240}
 LAB = {**FURTHER, "visible": 300}
 
 
@@ -34,11 +37,11 @@ def lines_of_code(lines: int) -> list[NotebookNode]:
 
 def full(limits: dict[str, float], kind: str) -> NotebookNode:
     """A page that has everything it may have."""
-    cells = lines_of_code(int(limits["visible"]) - 22)
+    cells = lines_of_code(int(limits["visible"]) - 22 - 30 - 11)
     folded = [code(20, "fold") for _ in range(int(limits["visible"]) // 20)]
     verdicts = [code(2, printed="equal: True\n"), *(code(1, printed="0.5\n") for _ in range(9))]
-    cells[-1] = code(len(cells[-1].source.split("\n\n")) - 11)
-    return page(prose(int(limits["words"])), *cells, code(22), *folded, *verdicts, kind=kind)
+    own = [code(22), code(30, "your-file")]
+    return page(prose(int(limits["words"])), *cells, *own, *folded, *verdicts, kind=kind)
 
 
 def lengthen(notebook: NotebookNode, lines: int, *tags: str) -> None:
@@ -51,6 +54,12 @@ def lengthen(notebook: NotebookNode, lines: int, *tags: str) -> None:
 def longer_cell(notebook: NotebookNode) -> None:
     """Add a line to the longest cell and take one from another."""
     lengthen(notebook, 22)
+    notebook.cells[1].source = notebook.cells[1].source.removesuffix("\n\na = 1")
+
+
+def longer_file_cell(notebook: NotebookNode) -> None:
+    """Add a line to the cell of the reader's file and take one from another."""
+    lengthen(notebook, 30, "your-file")
     notebook.cells[1].source = notebook.cells[1].source.removesuffix("\n\na = 1")
 
 
@@ -69,6 +78,7 @@ OVER: dict[str, tuple[sp.Damage, str]] = {
     "words": (say("", " word"), "01 words, at most "),
     "visible": (lambda notebook: lengthen(notebook, 1), "1 visible lines of code, at most "),
     "longest": (longer_cell, "a visible cell of 23 lines, at most 22 "),
+    "your_file": (longer_file_cell, "a “your file” cell of 31 lines, at most 30 "),
     "excess": (
         lambda notebook: lengthen(notebook, 20, "fold"),
         "1 more folded lines than visible ones, at most 0 ",
@@ -101,11 +111,13 @@ def test_one_more_is_found(ruler: str, kind: str, limits: dict[str, float], book
 
 
 def test_the_finding_names_page_cell_value_budget_and_remedy(book: Book) -> None:
-    (found,) = book.findings("05_page", page(prose(5), code(3), code(25)))
+    headed = new_markdown_cell("## The idea\n\nwords")
+    (found,) = book.findings("05_page", page(headed, code(3), code(25)))
     name, rest = found.split(":", 1)
     assert name.endswith("05_page.ipynb")
     assert rest == (
-        " cell 3: a visible cell of 25 lines, at most 22 on a core page; "
+        f" cell {book.cell_id('05_page', 3)} (under “The idea”): "
+        "a visible cell of 25 lines, at most 22 on a core page; "
         "break it up, or fold what is not the idea"
     )
 

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .budgets import FILE_NAME, rewrite, weigh
-from .compare import compare, table
+from .budgets import FILE_NAME, lower, rewrite, weigh
+from .compare import compare, summary, table
 from .execute import execute
 from .fold import dress
 from .guard import Finding, inspect, inspect_missing
 from .learner import FOLDER, write_learner_edition
-from .model import BOOK, NotebookError, find_notebooks, load, save, show
+from .model import BOOK, NotebookError, find_notebooks, load, place_of, save, show
 from .new import create
 from .owes import owed
 from .owes import table as owed_table
@@ -42,26 +42,35 @@ def run_command(paths: Sequence[Path], *, accept_fewer: bool = False) -> int:
             flush=True,
         )
         failures += _tell(inspect(path))
+        lower(path)
     return 1 if failures else 0
 
 
-def check_command(paths: Sequence[Path], *, whole_book: bool = False) -> int:
-    """Guard the stored notebooks without a kernel."""
-    found = sum(_tell(inspect(path)) for path in paths)
+def check_command(
+    paths: Sequence[Path], *, whole_book: bool = False, with_table: bool = False
+) -> int:
+    """Guard the stored notebooks without a kernel; what is wrong comes last."""
+    measured, above = weigh(paths, whole_book=whole_book, with_table=with_table)
+    if measured:
+        print(measured)
+    found = [finding for path in paths for finding in inspect(path)]
     if whole_book:
-        found += _tell(inspect_missing(BOOK))
-    measured, above = weigh(paths, whole_book=whole_book)
-    print(measured, flush=True)
-    found += _tell(above)
-    if not found:
+        found += inspect_missing(BOOK)
+    if not _tell([*found, *above]):
         print(f"{len(paths)} notebooks checked: every cell run, every output stored and sealed")
-    return 1 if found else 0
+    return 1 if found or above else 0
 
 
-def compare_command(paths: Sequence[Path]) -> int:
-    """Execute the notebooks again and compare with what they store."""
-    results, findings = compare(paths)
-    print(table(results))
+def compare_command(
+    paths: Sequence[Path],
+    *,
+    whole_book: bool = False,
+    with_table: bool = False,
+    at_most: float | None = None,
+) -> int:
+    """Execute the notebooks again and compare with what they store; what is wrong comes last."""
+    results, findings = compare(paths, seconds="nbval" if whole_book else None, at_most=at_most)
+    print(table(results) if with_table else summary(results))
     _tell(findings)
     return 1 if findings else 0
 
@@ -77,8 +86,7 @@ def budgets_command(paths: Sequence[Path], *, accept_more: bool) -> int:
 
 def kind_command(pages: Sequence[str], kind: str) -> int:
     """Write into notebooks what kind of page they are."""
-    names = [BOOK / f"{page}.ipynb" if "." not in page else Path(page) for page in pages]
-    for path in find_notebooks(names):
+    for path in find_notebooks(pages):
         set_kind(path, kind)
         print(f"{show(path)}: {kind}")
     return 0
@@ -94,7 +102,8 @@ def dress_command(paths: Sequence[Path]) -> int:
             print(f"{show(path)}: {len(changes)} cells dressed")
         for change in changes:
             if change.new_source:
-                print(f"{show(path)}: cell {change.number} has a new title line; run the notebook")
+                where = place_of(notebook, change.number)
+                print(f"{show(path)}: {where} has a new title line; run the notebook")
     return 0
 
 
@@ -114,6 +123,7 @@ def stamp_command(paths: Sequence[Path], address: str, folder: Path) -> int:
 
 def _tell(findings: Iterable[Finding]) -> int:
     """Print findings, one line each; returns how many."""
+    sys.stdout.flush()  # what was printed before shall stand before
     count = 0
     for finding in findings:
         count += 1
@@ -135,6 +145,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     check = commands.add_parser("check", help="guard the stored notebooks, without a kernel")
     compared = commands.add_parser("compare", help="execute again and compare (nbval)")
+    compared.add_argument(
+        "--at-most", metavar="SECONDS", type=float, help="skip the cells that are left then"
+    )
     stamped = commands.add_parser("stamp", help="write copies that know their repository")
     stamped.add_argument("address", metavar="URL", help="https://github.com/OWNER/NAME")
     stamped.add_argument("--out", metavar="DIR", type=Path, required=True, help="where to write")
@@ -155,8 +168,13 @@ def build_parser() -> argparse.ArgumentParser:
     dressed = commands.add_parser("dress", help="derive what folds cells from their tags, titles")
     for command in (run, check, compared, stamped, budgets, dressed):
         command.add_argument(
-            "paths", nargs="*", metavar="PATH", help="notebooks or folders (default: the book)"
+            "paths",
+            nargs="*",
+            metavar="PAGE",
+            help="pages by number or name, notebooks or folders (default: the book)",
         )
+    for command in (check, compared):
+        command.add_argument("--table", action="store_true", help="also print a line a page")
     return parser
 
 
@@ -180,12 +198,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "run":
             return run_command(paths, accept_fewer=options.accept_fewer)
         if options.command == "check":
-            return check_command(paths, whole_book=not options.paths)
+            return check_command(paths, whole_book=not options.paths, with_table=options.table)
         if options.command == "budgets":
             chosen = paths if options.paths else ()
             return budgets_command(chosen, accept_more=options.accept_more)
         if options.command == "compare":
-            return compare_command(paths)
+            return compare_command(
+                paths,
+                whole_book=not options.paths,
+                with_table=options.table,
+                at_most=options.at_most,
+            )
         return stamp_command(paths, options.address, options.out)
     except NotebookError as error:
         print(error, file=sys.stderr)

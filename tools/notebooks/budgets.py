@@ -2,9 +2,11 @@
 
 `budgets.yml` beside the notebooks has two halves. People write the first: the budgets, each with
 its reason. `python -m tools.notebooks budgets` writes the second, below the key `today`: for each
-page above a budget its value, the parts that it lacks, the numbers of its text that nothing bears
-out, and the sums over the whole book. `check` fails if a value is above its budget and above the
-list, and if the list is higher than what is measured, so that what was won cannot be lost again.
+page above a budget its value, the parts that it lacks, and the numbers of its text that nothing
+bears out. `check` fails if a page is above its budget and above the list. A page that has become
+better never fails: the next run of the tool, or of the notebook, lowers its entry. Each page is
+judged alone, so that two changes which are right apart are right together; the sums over the book
+are printed and enforce nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from .guard import Finding
-from .model import NotebookError, find_notebooks, show, write_atomically
+from .model import NotebookError, find_notebooks, load, show, write_atomically
 from .numbers import Said
 from .pages import (
     LEGEND,
@@ -32,7 +34,7 @@ from .pages import (
     table,
 )
 from .parts import PARTS
-from .rulers import PAGE_KINDS
+from .rulers import PAGE_KINDS, page_kind
 
 FILE_NAME = "budgets.yml"
 REWRITE = "`python -m tools.notebooks budgets`"
@@ -49,9 +51,7 @@ class Budgets:
     path: Path
     written: str  # what people wrote, kept as it is
     kinds: dict[str, Values]
-    sums: Values
     documents: frozenset[str]
-    listed_sums: Values = field(default_factory=dict)
     listed_pages: dict[str, Values] = field(default_factory=dict)
     listed_lacks: dict[str, list[str]] = field(default_factory=dict)
     listed_numbers: dict[str, list[str]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Budgets:
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise NotebookError(
                 f"{show(path)}: expected `budgets` with {', '.join(PAGE_RULERS)} for each of "
-                f"{', '.join(PAGE_KINDS[:-1])}, `sums`, `documents`, and `today` as {REWRITE} "
+                f"{', '.join(PAGE_KINDS[:-1])}, `documents`, and `today` as {REWRITE} "
                 f"writes it ({type(error).__name__}: {error})"
             ) from None
 
@@ -87,9 +87,7 @@ class Budgets:
             path,
             text.partition(_TODAY)[0].rstrip() + "\n",
             kinds,
-            _numeric(content["sums"]),
             frozenset(content["documents"]),
-            _numeric(today.get("sums") or {}),
             pages,
             lacks,
             numbers,
@@ -98,7 +96,6 @@ class Budgets:
     def save(self) -> None:
         """Write the second half anew behind the first."""
         today = {
-            "sums": {name: _plain(value) for name, value in self.listed_sums.items()},
             "pages": {
                 page: {ruler: _plain(value) for ruler, value in values.items()}
                 for page, values in sorted(self.listed_pages.items())
@@ -115,6 +112,12 @@ class Budgets:
             width=100,
         )
         write_atomically(self.path, f"{self.written}\n{half}")
+
+    def forget_all_but(self, pages: set[str]) -> None:
+        """Drop the entries of pages that are gone."""
+        for listed in (self.listed_pages, self.listed_lacks, self.listed_numbers):
+            for gone in listed.keys() - pages:
+                del listed[gone]
 
     def limits(self, page: Page) -> Values:
         """The budgets of a page; pages that stand apart have none."""
@@ -147,9 +150,7 @@ def _compare(
     """What is wrong with one value, and how to mend it."""
     form, remedy = told
     said, most = form.format(_plain(value)), f"{_plain(limit):,}"
-    if listed is not None and value < listed:
-        return f"{said}, but {_plain(listed):,} in {FILE_NAME}", f"lower the list: run {REWRITE}"
-    if value <= limit or value == listed:
+    if value <= max(limit, listed or 0.0):
         return None
     if listed is None:
         return f"{said}, at most {most} {whose}", remedy
@@ -158,7 +159,7 @@ def _compare(
 
 
 def inspect_page(page: Page, budgets: Budgets) -> Iterator[Finding]:
-    """Where a page is above its budgets, or below its entries in the list."""
+    """Where a page is above its budgets and above its entries in the list."""
     if page.kind is None:
         remedy = (
             f"run `python -m tools.notebooks kind {page.name} KIND`, of {', '.join(PAGE_KINDS)}"
@@ -166,31 +167,25 @@ def inspect_page(page: Page, budgets: Budgets) -> Iterator[Finding]:
         yield Finding(page.path, None, "says no kind", remedy)
     limits, listed = budgets.limits(page), budgets.listed_pages.get(page.name, {})
     for ruler, limit in limits.items():
-        cell = page.rulers.longest_cell if ruler == "longest" else None
+        cell = page.cell_of(ruler)
         told, value = PAGE_RULERS[ruler], page.values[ruler]
         if trouble := _compare(told, value, limit, listed.get(ruler), f"on a {page.kind} page"):
             yield Finding(page.path, cell, *trouble)
-    for ruler in listed.keys() - limits.keys() if page.kind else ():
-        yield Finding(page.path, None, f"{FILE_NAME} lists its {ruler}", f"run {REWRITE}")
     yield from _inspect_parts(page, budgets)
     yield from _inspect_numbers(page, budgets)
 
 
 def _inspect_parts(page: Page, budgets: Budgets) -> Iterator[Finding]:
-    """Parts that a page lacks without being listed, and listed ones that it now has."""
+    """Parts that a page lacks without being listed."""
     listed = budgets.listed_lacks.get(page.name, [])
     for name in page.lacks:
         if name not in listed:
             trouble = f"lacks a part that every {page.kind} page has: {name}"
             yield Finding(page.path, None, trouble, PARTS[name].remedy)
-    for name in listed:
-        if name not in page.lacks:
-            trouble = f"{FILE_NAME} says that it lacks {name!r}, which is there or not asked for"
-            yield Finding(page.path, None, trouble, f"run {REWRITE}")
 
 
 def _inspect_numbers(page: Page, budgets: Budgets) -> Iterator[Finding]:
-    """Numbers of the text that are neither borne out nor listed, and listed ones that now are."""
+    """Numbers of the text that are neither borne out nor listed."""
     left = Counter(budgets.listed_numbers.get(page.name, []))
     for said in budgets.loose(page):
         if left[said.text]:
@@ -203,10 +198,6 @@ def _inspect_numbers(page: Page, budgets: Budgets) -> Iterator[Finding]:
             f"(in: {_around(said)!r})",
             "print it, cite where it comes from, or say it without the number",
         )
-    for text, times in sorted((+left).items()):
-        listed = f"{text!r}" if times == 1 else f"{text!r} ({times} times)"
-        trouble = f"{FILE_NAME} lists the number {listed}, which is borne out now, or gone"
-        yield Finding(page.path, None, trouble, f"run {REWRITE}")
 
 
 def _around(said: Said, reach: int = 40) -> str:
@@ -215,38 +206,29 @@ def _around(said: Said, reach: int = 40) -> str:
     return said.sentence[max(0, place - reach) : place + len(said.text) + reach].strip()
 
 
-def inspect_book(pages: Sequence[Page], budgets: Budgets) -> Iterator[Finding]:
-    """What is wrong with the sums, and what the list says of pages that are not there."""
-    for name, value in book_sums(pages, budgets).items():
-        limit, listed = budgets.sums.get(name, 0.0), budgets.listed_sums.get(name)
-        if trouble := _compare(SUM_RULERS[name], value, limit, listed, "together"):
-            yield Finding(budgets.path, None, *trouble)
-    there = {page.name for page in pages}
-    entries = {*budgets.listed_pages, *budgets.listed_lacks, *budgets.listed_numbers}
-    for name in sorted(entries - there):
-        yield Finding(budgets.path, None, f"lists {name}, which is no page", f"run {REWRITE}")
-
-
 def book_sums(pages: Sequence[Page], budgets: Budgets) -> Values:
     """The sums over the book that a file of budgets belongs to."""
     helpers = budgets.path.parent.parent / "transformer_book"
     return measure_sums(pages, budgets.documents, helpers)
 
 
-def weigh(paths: Sequence[Path], *, whole_book: bool = False) -> tuple[str, list[Finding]]:
+def weigh(
+    paths: Sequence[Path], *, whole_book: bool = False, with_table: bool = False
+) -> tuple[str, list[Finding]]:
     """Measure notebooks and compare them with the budgets in their folders.
 
     Args:
         paths: the notebooks; those that cannot be read are left to the guard.
-        whole_book: they are all there are, so that the sums can be compared, too.
+        whole_book: they are all there are, so that the sums over the book can be told, too.
+        with_table: tell what was measured on each page.
 
     Returns:
-        What was measured, as a table, and all that is wrong.
+        What was measured, in words, and all that is wrong.
     """
     pages = list(_measured(paths))
     found: list[Finding] = []
     limits: dict[str, Values] = {}
-    totals = ""
+    told: list[str] = []
     for folder in sorted({path.parent for path in paths}):
         budgets = Budgets.beside(folder / FILE_NAME)
         there = [page for page in pages if page.path.parent == folder]
@@ -257,9 +239,10 @@ def weigh(paths: Sequence[Path], *, whole_book: bool = False) -> tuple[str, list
         limits = budgets.kinds
         found += [finding for page in there for finding in inspect_page(page, budgets)]
         if whole_book:
-            found += inspect_book(there, budgets)
-            totals = f"\n{totals_of(there, budgets)}"
-    return f"{table(pages, limits)}\n{LEGEND}{totals}", found
+            told.append(totals_of(there, budgets))
+    if with_table:
+        told.insert(0, f"{table(pages, limits)}\n{LEGEND}")
+    return "\n".join(told), found
 
 
 def _measured(paths: Sequence[Path]) -> Iterator[Page]:
@@ -271,11 +254,7 @@ def _measured(paths: Sequence[Path]) -> Iterator[Page]:
 def totals_of(pages: Sequence[Page], budgets: Budgets) -> str:
     """The sums over the book and what the numbers in its text rest on, in words."""
     sums = book_sums(pages, budgets)
-    lines = [
-        SUM_RULERS[name][0].format(_plain(value))
-        + f" (at most {_plain(budgets.sums.get(name, budgets.listed_sums.get(name, 0.0))):,})"
-        for name, value in sums.items()
-    ]
+    lines = [SUM_RULERS[name].format(_plain(value)) for name, value in sums.items()]
     counted = [page for page in pages if page.name not in budgets.documents]
     said = sum(page.numbers.said for page in counted)
     cited = sum(page.numbers.cited for page in counted)
@@ -295,7 +274,7 @@ def rewrite(folder: Path, chosen: Sequence[Path] = (), *, accept_more: bool) -> 
 
     Args:
         folder: where the notebooks and their budgets are.
-        chosen: change the entries of these pages only; without any, of all pages, and the sums.
+        chosen: change the entries of these pages only; without any, of all pages.
         accept_more: also list what rose or is new.
 
     Returns:
@@ -308,16 +287,21 @@ def rewrite(folder: Path, chosen: Sequence[Path] = (), *, accept_more: bool) -> 
     budgets = Budgets.beside(folder / FILE_NAME)
     if budgets is None:
         raise NotebookError(f"{show(folder / FILE_NAME)}: expected the budgets of the book there")
-    pages = [measure_page(path) for path in find_notebooks([folder])]
+    there = find_notebooks([folder])
     refused: list[str] = []
-    for page in (page for page in pages if not chosen or page.path in chosen):
+    for page in (measure_page(path) for path in chosen or there):
         if page.kind is None:
             raise NotebookError(f"{show(page.path)}: says no kind, expected one of {PAGE_KINDS}")
         refused += _rewrite_page(page, budgets, accept_more)
-    if not chosen:
-        refused += _rewrite_sums(pages, budgets, accept_more)
+    budgets.forget_all_but({path.stem for path in there})
     budgets.save()
     return refused
+
+
+def lower(notebook: Path) -> None:
+    """Lower the entries of one page, where its folder has budgets and it says its kind."""
+    if (notebook.parent / FILE_NAME).exists() and page_kind(load(notebook)):
+        rewrite(notebook.parent, [notebook], accept_more=False)
 
 
 def _rewrite_page(page: Page, budgets: Budgets, accept_more: bool) -> list[str]:
@@ -340,18 +324,6 @@ def _rewrite_page(page: Page, budgets: Budgets, accept_more: bool) -> list[str]:
             refused.append(f"{page.name}: {said.text!r} stands in no output")
     budgets.listed_numbers[page.name] = numbers
     return refused
-
-
-def _rewrite_sums(pages: Sequence[Page], budgets: Budgets, accept_more: bool) -> list[str]:
-    """Lower the listed sums, and forget pages that are gone."""
-    there = {page.name for page in pages}
-    budgets.listed_pages = {n: v for n, v in budgets.listed_pages.items() if n in there}
-    budgets.listed_lacks = {n: v for n, v in budgets.listed_lacks.items() if n in there}
-    budgets.listed_numbers = {n: v for n, v in budgets.listed_numbers.items() if n in there}
-    sums = book_sums(pages, budgets)
-    limits = {name: budgets.sums.get(name, 0.0) for name in SUM_RULERS}
-    budgets.listed_sums, rose = _lowered(sums, limits, budgets.listed_sums, accept_more)
-    return [SUM_RULERS[name][0].format(_plain(sums[name])) for name in rose]
 
 
 def _lowered(

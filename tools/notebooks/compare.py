@@ -44,8 +44,15 @@ class Result:
         return sum(float(cell["seconds"]) for cell in self.cells)
 
 
-def compare(paths: Sequence[Path]) -> tuple[list[Result], list[Finding]]:
+def compare(
+    paths: Sequence[Path], *, seconds: str | None = None, at_most: float | None = None
+) -> tuple[list[Result], list[Finding]]:
     """Run nbval and our plugin over the notebooks.
+
+    Args:
+        paths: the notebooks.
+        seconds: a name under which to write down what each takes, for `tools.seconds`.
+        at_most: after so many seconds skip the cells that are left, for `tools.quick`.
 
     Returns:
         What was compared in each notebook, and what was wrong.
@@ -53,7 +60,10 @@ def compare(paths: Sequence[Path]) -> tuple[list[Result], list[Finding]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "cells.json"
         status = subprocess.run(
-            pytest_command(paths, report), cwd=ROOT, env=_environment(len(paths)), check=False
+            [*pytest_command(paths, report), *_measures(seconds, at_most)],
+            cwd=ROOT,
+            env=_environment(len(paths)),
+            check=False,
         ).returncode
         cells = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
     results = [_result(path, cells) for path in paths]
@@ -81,6 +91,12 @@ def pytest_command(paths: Sequence[Path], report: Path) -> list[str]:
         *([f"--numprocesses={workers}", "--dist=loadfile"] if workers > 1 else []),
         *map(str, paths),
     ]
+
+
+def _measures(seconds: str | None, at_most: float | None) -> list[str]:
+    """The options that write down times, and that keep to one."""
+    noted = ["-p", "tools.seconds", f"--seconds={seconds}"] if seconds else []
+    return noted + (["-p", "tools.quick", f"--quick-seconds={at_most}"] if at_most else [])
 
 
 def common_folder(paths: Sequence[Path]) -> str:
@@ -112,10 +128,14 @@ def _result(path: Path, cells: Sequence[dict[str, Any]]) -> Result:
     own = [cell for cell in cells if Path(cell["notebook"]) == path]
     coverage = measure(notebook)
     reasons = tuple(
-        f"cell {number}: {record.skips.get((path.name, cell_id)) or 'no reason listed'}"
-        for number, cell_id in coverage.skipped
+        f"cell {cell_id}: {record.skips.get((path.name, cell_id)) or 'no reason listed'}"
+        for _, cell_id in coverage.skipped
     )
     return Result(path, coverage, tuple(sorted(own, key=lambda cell: int(cell["cell"]))), reasons)
+
+
+_RAISED = "the traceback stands above: mend what the cell calls"
+_MEANT = "the details stand above; if the new output is right, run `make notebooks`"
 
 
 def _judge(result: Result) -> Iterator[Finding]:
@@ -123,7 +143,8 @@ def _judge(result: Result) -> Iterator[Finding]:
     for cell in result.cells:
         if cell["outcome"] == "failed":
             trouble = cell.get("trouble", "failed")
-            yield Finding(result.notebook, int(cell["cell"]), trouble, "see above for the details")
+            remedy = _RAISED if "exception" in trouble else _MEANT
+            yield Finding(result.notebook, int(cell["cell"]), trouble, remedy)
     expected = {number for number, _ in code_cells(load(result.notebook))}
     for number in sorted(expected - {int(cell["cell"]) for cell in result.cells}):
         yield Finding(result.notebook, number, "was not executed", "see above for the reason")
@@ -135,7 +156,22 @@ def _judge(result: Result) -> Iterator[Finding]:
             yield Finding(result.notebook, None, f"skips {reason}", "list it or compare it")
 
 
-# --- the table --------------------------------------------------------------------------------
+# --- what is printed --------------------------------------------------------------------------
+
+
+def summary(results: Sequence[Result]) -> str:
+    """What was compared in all, in one line, then the reasons of skipped cells."""
+    with_output = sum(result.coverage.with_output for result in results)
+    verified = sum(result.compared_with_output for result in results)
+    figures = sum(result.count("figures") for result in results)
+    seconds = sum(result.seconds for result in results)
+    pages = "1 notebook" if len(results) == 1 else f"{len(results)} notebooks"
+    said = (
+        f"{pages}: {verified:,} of {with_output:,} cells with output compared, "
+        f"{figures} figures, {seconds:,.0f} s"
+    )
+    return "\n".join([said, *_skips(results)])
+
 
 _HEADINGS = ("chapter", "code", "output", "compared", "skipped", "figures", "s", "bytes", "ratio")
 
@@ -153,8 +189,11 @@ def table(results: Sequence[Result]) -> str:
         )
         for row in [_HEADINGS, *rows]
     ]
-    skips = [f"skipped: {show(r.notebook)} {reason}" for r in results for reason in r.reasons]
-    return "\n".join([*lines, *skips])
+    return "\n".join([*lines, *_skips(results)])
+
+
+def _skips(results: Sequence[Result]) -> list[str]:
+    return [f"skipped: {show(r.notebook)} {reason}" for r in results for reason in r.reasons]
 
 
 def _row(name: str, results: Sequence[Result]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from .model import (
     has_error,
     load,
     normalise,
+    place_of,
     save,
     show,
     tags,
@@ -119,7 +120,8 @@ def _run_cells(notebook: NotebookNode, path: Path) -> None:
     for number, cell in code_cells(notebook):
         if MUST_RAISE in tags(cell) and not has_error(cell.outputs):
             raise NotebookError(
-                f"{show(path)}: cell {number} is tagged `{MUST_RAISE}` but raised nothing; "
+                f"{show(path)}: {place_of(notebook, number)} is tagged `{MUST_RAISE}` but raised "
+                "nothing; "
                 "the stored notebook is unchanged"
             )
 
@@ -132,7 +134,7 @@ def _failure(notebook: NotebookNode) -> str:
         for number, cell in code_cells(notebook)
         if has_error(cell.outputs) and MUST_RAISE not in tags(cell)
     ]
-    where = [f"cell {number}" for number in failed or started[-1:]] or ["the kernel"]
+    where = [place_of(notebook, number) for number in failed or started[-1:]] or ["the kernel"]
     return f"{where[0]} failed; the stored notebook is unchanged"
 
 

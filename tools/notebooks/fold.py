@@ -25,6 +25,7 @@ from .names import Names, names_of
 
 DRESS = "run `python -m tools.notebooks dress` on it"
 GUESS = ("Write down your guess, then look", "Hide the output")
+YOUR_FILE = "your-file"  # beside these: a cell that belongs to the file which the reader writes
 OLD_TAGS = ("hide-input", "hide-cell", "hide-output")  # myst-nb's: derived, never written by hand
 
 _SOURCE = {"source_hidden": True}
@@ -67,6 +68,11 @@ class Part:
     cell: NotebookNode
     kind: str
     names: Names
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"cell {self.cell.get('id', self.number)}"
 
     @property
     def told(self) -> set[str]:
@@ -271,7 +277,7 @@ def check_told_names(notebook: NotebookNode) -> Iterator[CellTrouble]:
             open_to_see = _provider(part, name, parts, {*VISIBLE, "set-up"})
             folded = _provider(part, name, parts, {"fold"})
             if folded and not open_to_see and name not in folded.told:
-                untold.setdefault(folded.number, []).append(f"`{name}` (cell {part.number})")
+                untold.setdefault(folded.number, []).append(f"`{name}` ({part.label})")
     for number, names in untold.items():
         yield number, f"visible code uses its {', '.join(names)}", "name them in its title line"
 
@@ -296,11 +302,11 @@ def check_solutions(notebook: NotebookNode) -> Iterator[CellTrouble]:
             if _provider(part, name, parts, {*KINDS, ""} - {"solution"}):
                 continue
             if solution := _provider(part, name, parts, {"solution"}):
-                trouble = f"uses `{name}`, which only a solution defines (cell {solution.number})"
+                trouble = f"uses `{name}`, which only a solution defines ({solution.label})"
                 yield part.number, trouble, "define it in a cell that is no solution"
         if part.kind == "solution":
             for name, user in _overwritten(part, parts):
-                trouble = f"gives `{name}` another value, which cell {user.number} uses"
+                trouble = f"gives `{name}` another value, which {user.label} uses"
                 yield part.number, trouble, "choose another name in the solution"
 
 

@@ -28,6 +28,7 @@ from .model import (
     load,
     nbval_markers,
     normalise,
+    place_of,
     show,
     skip_markers,
     tags,
@@ -40,7 +41,7 @@ RERUN = "run `make notebooks`"
 
 ALLOWED_TAGS = frozenset(
     (
-        *(*fold.KINDS, *fold.OLD_TAGS),
+        *(*fold.KINDS, *fold.OLD_TAGS, fold.YOUR_FILE),
         *(MUST_RAISE, "allow-stderr", "nbval-skip", "nbval-ignore-output"),
     )
 )
@@ -60,8 +61,27 @@ class Finding:
     remedy: str
 
     def __str__(self) -> str:
-        where = "" if self.cell is None else f" cell {self.cell}:"
-        return f"{show(self.notebook)}:{where} {self.trouble}; {self.remedy}"
+        return f"{show(self.notebook)}:{self._where} {self.trouble}; {self._remedy}"
+
+    @property
+    def _where(self) -> str:
+        """Which cell, so that an editor can find it: numbers are shown by none."""
+        if self.cell is None:
+            return ""
+        try:
+            return f" {place_of(load(self.notebook), self.cell)}:"
+        except NotebookError:  # what is wrong is that it cannot be read
+            return f" cell {self.cell}:"
+
+    @property
+    def _remedy(self) -> str:
+        """The remedy, with commands that can be typed as they are."""
+        path = show(self.notebook)
+        remedy = self.remedy.replace("`make notebooks`", f"`make notebooks NB={path}`")
+        return _ON_IT.sub(rf"`.venv/bin/\1 {path}`", remedy)
+
+
+_ON_IT = re.compile(r"`(python -m tools\.notebooks [^`]+)` on it")
 
 
 # --- checks of one code cell ------------------------------------------------------------------

@@ -43,18 +43,34 @@ class NotebookError(Exception):
 
 
 def find_notebooks(paths: Sequence[str | Path]) -> list[Path]:
-    """The notebooks that the paths name, sorted; without paths, every chapter of the book."""
+    """The notebooks that the paths name, sorted; without paths, every chapter of the book.
+
+    A page of the book may be called by its name (``04_scaling``) or its number (``04``, ``lab1``).
+    """
     found: set[Path] = set()
     for path in [Path(p) for p in paths] or [BOOK]:
         if path.is_dir():
             found.update(path.glob("*.ipynb"))
         elif path.suffix == ".ipynb" and path.is_file():
             found.add(path)
+        elif page := page_called(str(path)):
+            found.add(page)
         else:
-            raise NotebookError(f"{path}: expected an existing .ipynb file or a folder of them")
+            raise NotebookError(
+                f"{path}: expected an existing .ipynb file, a folder of them, or the name or "
+                "number of a page, such as 04_scaling, 04 or lab1"
+            )
     if not found:
         raise NotebookError(f"{', '.join(map(str, paths)) or show(BOOK)}: no notebook found there")
     return sorted(path.resolve() for path in found)
+
+
+def page_called(name: str) -> Path | None:
+    """The page of the book with this name or number; None if there is none."""
+    if not re.fullmatch(r"\w+", name):
+        return None
+    named, numbered = BOOK / f"{name}.ipynb", sorted(BOOK.glob(f"{name}_*.ipynb"))
+    return named if named.is_file() else next(iter(numbered), None)
 
 
 def show(path: Path) -> str:
@@ -113,6 +129,21 @@ def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
     for number, cell in enumerate(notebook.cells, start=1):
         if cell.cell_type == "code":
             yield number, cell
+
+
+def place_of(notebook: NotebookNode, number: int) -> str:
+    """A cell as an editor shows it: its id, and the heading that it stands under."""
+    cell = notebook.cells[number - 1]
+    above = "\n".join(c.source for c in notebook.cells[:number] if c.cell_type == "markdown")
+    if cell.cell_type == "markdown" and not cell.source.startswith("#"):
+        above = above.removesuffix(cell.source)  # its headings stand below its beginning
+    headings = _HEADING.findall(_FENCE.sub("", above))
+    under = f" (under “{headings[-1]}”)" if headings else ""
+    return f"cell {cell.get('id', number)}{under}"
+
+
+_FENCE = re.compile(r"^([`~]{3,}).*?^\1[`~]*[ \t]*$", re.M | re.S)
+_HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
 
 
 def tags(cell: NotebookNode) -> list[str]:

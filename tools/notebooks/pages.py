@@ -20,17 +20,15 @@ PAGE_RULERS = {
     "words": ("{:,} words", "shorten the text, or make two pages of it"),
     "visible": ("{:,} visible lines of code", "show only what a learner would type"),
     "longest": ("a visible cell of {:,} lines", "break it up, or fold what is not the idea"),
+    "your_file": ("a “your file” cell of {:,} lines", "keep to what the page built"),
     "excess": ("{:,} more folded lines than visible ones", "hiding is not shortening: cut them"),
     "verdicts": ("a share of {:.4g} of outputs that say only True or False", "print numbers"),
     "mentions": ("{:,} mentions of the five documents", "test the claim without a culprit"),
 }
 SUM_RULERS = {
-    "core_words": ("{:,} words on all core pages", "shorten the core pages"),
-    "book_words": ("{:,} words in the book", "shorten what you can"),
-    "code_lines": (
-        "{:,} lines of code in all, visible, folded and in transformer_book",
-        "moving code elsewhere is not shortening: cut as many lines as came",
-    ),
+    "core_words": "{:,} words on all core pages",
+    "book_words": "{:,} words in the book",
+    "code_lines": "{:,} lines of code in all, visible, folded and in transformer_book",
 }
 
 
@@ -55,6 +53,11 @@ class Page:
         """What the rulers with a budget show."""
         return {ruler: getattr(self.rulers, ruler) for ruler in PAGE_RULERS}
 
+    def cell_of(self, ruler: str) -> int | None:
+        """The number of the cell that a ruler speaks of; None if it speaks of the page."""
+        cells = {"longest": self.rulers.longest_cell, "your_file": self.rulers.your_file_cell}
+        return cells.get(ruler)
+
 
 def measure_page(path: Path) -> Page:
     """Measure a stored notebook."""
@@ -65,7 +68,7 @@ def measure_page(path: Path) -> Page:
 
 
 def measure_sums(pages: Sequence[Page], documents: Iterable[str], helpers: Path) -> Values:
-    """The sums over the whole book.
+    """The sums over the whole book: printed, and enforced nowhere.
 
     Args:
         pages: all of them.

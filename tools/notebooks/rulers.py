@@ -18,8 +18,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from .fold import VISIBLE, kind_of, title_lines
-from .model import NotebookError, as_node, code_cells, load, save, show
+from .fold import VISIBLE, YOUR_FILE, kind_of, title_lines
+from .model import NotebookError, as_node, code_cells, load, save, show, tags
 
 PAGE_KINDS = ("core", "further", "lab", "apart")
 
@@ -187,6 +187,8 @@ class Rulers:
     visible: int
     longest: int
     longest_cell: int | None
+    your_file: int
+    your_file_cell: int | None
     folded: int
     set_up: int
     solutions: int
@@ -211,7 +213,9 @@ def rule(notebook: NotebookNode, page: str) -> Rulers:
     """
     cells = [(kind_of(cell), count_lines(cell.source), n) for n, cell in code_cells(notebook)]
     visible = [(lines, number) for kind, lines, number in cells if kind in VISIBLE]
-    longest, longest_cell = max(visible, default=(0, None))
+    for_file = {number for number, cell in code_cells(notebook) if YOUR_FILE in tags(cell)}
+    longest, longest_cell = max((c for c in visible if c[1] not in for_file), default=(0, None))
+    your_file, your_file_cell = max((c for c in visible if c[1] in for_file), default=(0, None))
     apart: Counter[str] = Counter()
     for kind, lines, _ in cells:
         apart[kind] += lines
@@ -220,6 +224,8 @@ def rule(notebook: NotebookNode, page: str) -> Rulers:
         visible=sum(lines for lines, _ in visible),
         longest=longest,
         longest_cell=longest_cell,
+        your_file=your_file,
+        your_file_cell=your_file_cell,
         folded=apart["fold"],
         set_up=apart["set-up"],
         solutions=apart["solution"],
