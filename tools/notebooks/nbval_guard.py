@@ -7,7 +7,8 @@ nbval runs each cell and compares most of its outputs. After it, this plugin fai
 - stores other pictures than those it draws now (see `svg` for the tolerance),
 - stores its outputs in another order, or another traceback (nbval looks at neither).
 
-It also starts a kernel again that died at its start (see `patiently`).
+It also starts a kernel again that died at its start (see `patiently`), and forks kernels where that
+can be done (see `forked`).
 
 `--guard-report FILE` writes one JSON record for each cell; it works under xdist too.
 """
@@ -22,11 +23,12 @@ from typing import Any
 
 import nbval.plugin
 import pytest
+from jupyter_client.provisioning import local_provisioner
 from nbformat import NotebookNode
 from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, NbCellError
 
-from . import svg
+from . import forked, svg
 from .execute import patiently
 from .model import ANSI_COLOUR, MUST_RAISE, SVG, has_error, is_compared, shorten_traceback, tags
 
@@ -42,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin the report, and let nbval start its kernels patiently."""
     config.stash[REPORT] = {}
     nbval.plugin.RunningKernel = patient_kernel
+    if forked.can_fork():
+        vars(local_provisioner)["launch_kernel"] = forked.launch
+
+
+def pytest_unconfigure() -> None:
+    """End the process that kernels were forked from."""
+    forked.close()
 
 
 def patient_kernel(*args: Any, **kwargs: Any) -> RunningKernel:
