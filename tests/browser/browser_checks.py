@@ -50,7 +50,8 @@ THIN_OUT = """() => {
 }"""
 
 # Contrast depends on how a text looks, and hundreds of texts look alike: in tag, colour, size,
-# weight, decoration, and in every background behind them. One of each look is measured for all.
+# weight, decoration, and in every background behind them. One of each look is measured for all. A
+# link must stand out from the text around it: one of each look in each look of a block.
 LOOKS = """() => {
   const clear = "rgba(0, 0, 0, 0),none,1,none,normal,static";
   const known = new Map();
@@ -64,17 +65,34 @@ LOOKS = """() => {
     }
     return known.get(element);
   };
-  const looks = new Map();
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const element = texts.currentNode.parentElement;
-    if (!texts.currentNode.data.trim() || !element.checkVisibility()) continue;
+  const look = (element) => {
     const style = getComputedStyle(element);
-    const look = [element.tagName, style.color, style.fontSize, style.fontWeight, style.textShadow,
-                  style.textDecorationLine, behind(element)].join("|");
-    if (!looks.has(look)) looks.set(look, element);
+    return [element.tagName, style.color, style.fontSize, style.fontWeight, style.textShadow,
+            style.textDecorationLine, behind(element)].join("|");
+  };
+  const texts = new Map();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue;
+    const kind = look(element);
+    if (!texts.has(kind)) texts.set(kind, element);
   }
-  return [...looks.values()];
+  const links = new Map();
+  const blockOf = (element) => {
+    while (element.parentElement && getComputedStyle(element).display.startsWith("inline"))
+      element = element.parentElement;
+    return element;
+  };
+  for (const link of document.querySelectorAll("a[href], [role=link]")) {
+    const block = blockOf(link), style = getComputedStyle(link);
+    const alone = block.textContent.trim() === link.textContent.trim();
+    const inside = [...link.children].map((child) => look(child)).join();
+    const kind = [look(link), look(link.parentElement), look(block), inside, alone, style.border,
+                  style.outline, style.fontStyle, style.fontFamily, style.display].join("|");
+    if (link.checkVisibility() && !links.has(kind)) links.set(kind, link);
+  }
+  return [...new Set([...texts.values(), ...links.values()])];
 }"""
 
 RAW_MARKUP = {
@@ -294,35 +312,38 @@ def copy_buttons(page: Page) -> list[str]:
     return [f"code without a copy button: {text!r}" for text in lacking]
 
 
-def accessibility(page: Page, rule: str = "", contrast: bool = True) -> list[str]:
+def accessibility(page: Page, rules: str = "all but colours", colours: bool = True) -> list[str]:
     """Run axe-core and report what it calls serious or critical.
+
+    Rules whose violations axe calls minor or moderate are not run: nothing of them is reported.
 
     Args:
         page: the page.
-        rule: the only rule to run, beside contrast; all of them unless said otherwise.
-        contrast: whether to measure the contrast of each look, which is slow.
+        rules: which rules to run on the whole page, a key of `RULES`.
+        colours: whether to measure the contrast of each look of texts and of links, which is slow.
     """
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE.read_text(encoding="utf-8"))
         page.evaluate(THIN_OUT)
     violations: list[dict[str, object]] = page.evaluate(
-        """async ([rule, contrast]) => {
+        """async ([leftOut, colours, ofColours]) => {
           const resultTypes = ["violations"];
-          const others = rule ? {runOnly: [rule]} : {rules: {"color-contrast": {enabled: false}}};
-          const found = [await axe.run(document, {resultTypes, ...others})];
-          if (contrast) {
-            const include = (LOOKS)();
-            found.push(await axe.run({include}, {resultTypes, runOnly: ["color-contrast"]}));
+          const grave = axe._audit.rules.filter(({ id, enabled, impact }) =>
+            enabled && ["serious", "critical"].includes(impact) && !leftOut?.includes(id));
+          const runOnly = grave.map((rule) => rule.id), found = [];
+          if (leftOut) found.push(await axe.run(document, {resultTypes, runOnly}));
+          if (colours) {
+            const include = (LOOKS)();  // in one run: axe maps the whole page in each
+            found.push(await axe.run({include}, {resultTypes, runOnly: ofColours}));
           }
           return found.flatMap((result) => result.violations)
-            .filter((rule) => ["serious", "critical"].includes(rule.impact))
             .map((rule) => ({
               id: rule.id, help: rule.help, count: rule.nodes.length,
               nodes: rule.nodes.slice(0, 3).map(
                 (node) => `${node.target.join(" ")} ${node.any[0]?.message ?? ""}`),
             }));
         }""".replace("LOOKS", LOOKS),
-        [rule, contrast],
+        [RULES[rules], colours, OF_COLOURS],
     )
     return [
         f"{rule['id']} ({rule['help']}), {rule['count']} places: {rule['nodes']}"
@@ -330,14 +351,23 @@ def accessibility(page: Page, rule: str = "", contrast: bool = True) -> list[str
     ]
 
 
+OF_COLOURS = ["color-contrast", "link-in-text-block"]
+# Which rules are left out when the whole page is looked at; None: it is not looked at.
+RULES: dict[str, list[str] | None] = {
+    "none": None,
+    "all but colours": OF_COLOURS,
+    "all of the layout": [*OF_COLOURS, "css-orientation-lock"],  # style sheets stay as they were
+}
+
+
 def accessible_colours(page: Page) -> list[str]:
     """Run the rules of axe-core that a change of colours can break."""
-    return accessibility(page, rule="link-in-text-block")
+    return accessibility(page, rules="none")
 
 
 def accessible_layout(page: Page) -> list[str]:
-    """Run the rules of axe-core that a change of layout can break: all but the slow contrast."""
-    return accessibility(page, contrast=False)
+    """Run the rules of axe-core that a change of layout can break: all but those of colours."""
+    return accessibility(page, rules="all of the layout", colours=False)
 
 
 def weight(page: Page) -> list[str]:
@@ -414,15 +444,11 @@ def visit(
     Returns:
         For each check's name, the problems it found.
     """
-    page = context.new_page()
-    page.set_default_timeout(TIMEOUT_MS)
     traffic = Traffic(origin)
-    traffic.watch(page)
-    page.emulate_media(color_scheme="light", reduced_motion="reduce")
-    page.set_viewport_size(DESKTOP)
-    page.goto(url, wait_until="load")
-    settle(page)
+    page = _open(context, traffic, url)
     problems = _run(ON_A_DESKTOP, page, only)
+    if problems.get("nothing jumps"):
+        problems["nothing jumps"] = _jumps_again(context, origin, url)
     page.emulate_media(color_scheme="dark", reduced_motion="reduce")
     settle_again(page)
     problems |= _run(IN_THE_DARK, page, only)
@@ -433,6 +459,30 @@ def visit(
     found = dict(zip(ALL_ALONG, (outside, traffic.failed, traffic.console), strict=True))
     page.close()
     return problems | {name: found[name] for name in ALL_ALONG if name in only}
+
+
+def _open(context: BrowserContext, traffic: Traffic, url: str) -> Page:
+    """Open a page on a desktop in the light, watched from the start."""
+    page = context.new_page()
+    page.set_default_timeout(TIMEOUT_MS)
+    traffic.watch(page)
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(DESKTOP)
+    page.goto(url, wait_until="load")
+    settle(page)
+    return page
+
+
+def _jumps_again(context: BrowserContext, origin: str, url: str) -> list[str]:
+    """Look a second time, as a new reader: what the page does, it does again.
+
+    On a busy machine the first paint may come before a font that is there already is decoded.
+    """
+    assert context.browser is not None
+    anew = context.browser.new_context()
+    found = jumps(_open(anew, Traffic(origin), url))
+    anew.close()
+    return found
 
 
 def _run(checks: dict[str, Check], page: Page, only: Collection[str]) -> dict[str, list[str]]:

@@ -118,7 +118,24 @@ BROKEN = {
         "<style>[data-theme=dark] .dim {color: #222}</style><p class='dim'>dim</p>",
         "axe dark",
     ),
+    "a link like the text around it": (
+        "<style>a {color: #333; text-decoration: none} p a:first-child {text-decoration: underline}"
+        "</style><p><a href='#1'>Seen</a> is one, and <a href='#2'>this</a> cannot be told from the"
+        " words around it.</p>",
+        "axe light",
+    ),
+    "a link like the text around it, in the dark": (
+        "<style>a {color: #06c; text-decoration: none} [data-theme=dark] a {color: #ccc}</style>"
+        "<p>In the dark <a href='#1'>this link</a> cannot be told from the words around it.</p>",
+        "axe dark",
+    ),
     "button without a name": ("<button></button>", "axe phone"),
+    "link without a name": ("<a href='#1'></a>", "axe light"),
+    "a list of other things": ("<ul><p>no item</p></ul>", "axe light"),
+    "a page that may not be turned": (
+        "<style>@media (orientation: portrait) {html {transform: rotate(90deg)}}</style>",
+        "axe light",
+    ),
 }
 
 Inspect = Callable[..., dict[str, list[str]]]
