@@ -11,11 +11,16 @@ INSTALL := $(BIN)/python -m tools.install
 # https://download.pytorch.org/whl/cpu, since the default build for Linux brings gigabytes of CUDA along.
 TORCH_INDEX ?=
 
+# Measure what a step takes, for `make seconds`; pytest's steps measure themselves.
+TIMED := $(BIN)/python -m tools.seconds run
+# Each process takes a half and helps the other in the end, so that few files are set up twice.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -p tools.seconds
+
 .DEFAULT_GOAL := help
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help book pdf cover serve lab test test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+.PHONY: help book pdf cover serve lab test quick seconds test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,42 +46,42 @@ lab: $(READY)  ## open the notebooks in JupyterLab, with the environment of the 
 test: test-alone test-lib nbval test-browser  ## run every check: what CI runs
 	@$(BIN)/python -m tools.verdict
 
+quick: $(READY)  ## check a page (NB=04), a file (FILE=...) in 30 s, or all that changed since the last merge
+	@$(BIN)/python -m tools.quick $(if $(NB),--page $(NB)) $(if $(FILE),--file $(FILE)) $(if $(BASE),--base $(BASE))
+
+seconds: $(READY)  ## print where the CPU and wall seconds of the last run went
+	@$(BIN)/python -m tools.seconds
+
 test-alone: $(READY)  ## the checks that keep one core busy, two at a time
 	$(MAKE) --jobs=2 --assume-old=$(READY) SIDE_BY_SIDE=yes test-site lint check-notebooks
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-
-# Coverage makes a test twice as slow, so tests that reach hardly a line which others do not run without it.
-UNTRACED := $(patsubst %,tests/lib/test_%.py,bench counting experiments given_model lean losses models no_state \
-	properties recurrent routes text_stream tokenizers tracing) \
-	$(filter-out tests/book/test_live%,$(wildcard tests/book/test_*.py))
+	$(TIMED) mypy $(BIN)/mypy
+	$(BIN)/python -m tools.sizes
 
 test-lib: $(READY)  ## tests of the library and of the book's machinery, with shapes enforced
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 transformer_lib transformer_book tests/lib tests/book \
-		$(UNTRACED:%=--ignore=%) \
+	OMP_NUM_THREADS=1 $(PYTEST) --seconds test-lib transformer_lib transformer_book tests/lib tests/book \
 		--cov=transformer_lib --cov=transformer_book --cov-report=term-missing:skip-covered --cov-fail-under=97
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(UNTRACED)
 
 check-notebooks: $(READY)  ## guard: every cell run, every output stored, every figure described
-	$(BIN)/python -m tools.notebooks check
+	$(TIMED) check-notebooks $(BIN)/python -m tools.notebooks check
 
 nbval: $(READY)  ## execute every notebook and compare with the stored outputs
 	$(BIN)/python -m tools.notebooks compare
 
-notebooks: $(READY)  ## execute the notebooks and store their outputs (NB=book/03_attention.ipynb for one)
+notebooks: $(READY)  ## execute the notebooks and store their outputs (NB=03 for one)
 	$(BIN)/python -m tools.notebooks run $(NB)
 
 learner: $(READY)  ## write the notebooks without solutions and outputs into _build/learner, to hand out
 	$(BIN)/python -m tools.notebooks learner
 
 test-site: $(READY)  ## build the book from nothing; any warning fails
-	$(BIN)/python -m tools.site build
+	$(TIMED) test-site $(BIN)/python -m tools.site build
 
 test-browser: $(READY)  ## open every built page in a real browser (after test-site)
-	$(BIN)/python -m pytest tests/browser -n 2 -rs
+	$(PYTEST) --seconds test-browser tests/browser -rs
 
 binder-check: $(READY)  ## run the notebooks with only what Binder installs (downloads a lot)
 	$(BIN)/python -m tools.fresh_env $(NB)

@@ -5,14 +5,17 @@ import os
 import pytest
 import torch
 from jaxtyping import config, install_import_hook
+from untraced import Tracing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports transformers
 
-# As in static typing, an int may stand where a float is asked for.
-install_import_hook(
-    ["transformer_lib", "transformer_book"],
-    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
-)
+# As in static typing, an int may stand where a float is asked for. Without the checks, as the quick
+# check and the tests on a GPU run, imports take a fifth of the time.
+if not os.environ.get("JAXTYPING_DISABLE"):
+    install_import_hook(
+        ["transformer_lib", "transformer_book"],
+        "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
+    )
 
 
 @pytest.fixture
@@ -30,3 +33,8 @@ def fresh_compiler(unchecked_shapes):
     PyTorch gives up on a function that it has compiled in too many ways, for other tests too.
     """
     torch.compiler.reset()
+
+
+def pytest_configure(config):
+    """Trace no test that reaches nothing new."""
+    config.pluginmanager.register(Tracing(), "tracing")

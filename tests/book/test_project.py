@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import untraced
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -140,18 +141,32 @@ def test_make_test_runs_every_check() -> None:
         re.MULTILINE,
     )
     assert recipe.split() == ["test-alone", "test-lib", "nbval", "test-browser"]
-    assert "\n\t@$(BIN)/python -m tools.verdict\n\ntest-alone:" in read("Makefile")  # the last line
+    assert (
+        "test-browser  ## run every check: what CI runs\n\t@$(BIN)/python -m tools.verdict\n\n"
+        in (read("Makefile"))
+    )  # the last line
     assert set(alone.split()) == {"lint", "check-notebooks", "test-site"}
 
 
-def test_every_test_of_the_library_runs_once() -> None:
-    """Some run with coverage, the others without; the same list says which."""
+def test_every_test_of_the_library_runs_once_and_is_measured() -> None:
     (recipe,) = re.findall(r"^test-lib: .*\n((?:\t.*\n)+)", read("Makefile"), re.MULTILINE)
-    traced, untraced = re.split(r"\n(?=\tOMP)", recipe.strip("\n"))
-    assert "transformer_lib transformer_book tests/lib tests/book" in traced
-    assert "$(UNTRACED:%=--ignore=%)" in traced
-    assert "--cov-fail-under=97" in traced
-    assert untraced.endswith("pytest -n 2 $(UNTRACED)")
+    assert recipe.count("$(PYTEST)") == 1
+    assert "--seconds test-lib transformer_lib transformer_book tests/lib tests/book " in recipe
+    assert "--cov=transformer_lib --cov=transformer_book" in recipe
+    assert recipe.endswith("--cov-fail-under=97\n")
+    assert not {"--ignore", "--deselect", "-k", "-m"} & set(recipe.split())
+
+
+def test_what_runs_untraced_is_there() -> None:
+    for entry in untraced.LISTED:
+        file, _, name = entry.partition("::")
+        text = (untraced.FOLDER / file).read_text(encoding="utf-8")
+        assert all(f" {part}(" in text or f" {part}:" in text for part in name.split("::") if part)
+    assert untraced.is_untraced("tests/lib/test_routes.py::test_x[1]")
+    assert untraced.is_untraced("tests/book/test_site.py::test_x")
+    assert not untraced.is_untraced("tests/book/test_live.py::test_x")
+    assert not untraced.is_untraced("tests/lib/test_parts.py::test_x")
+    assert not untraced.is_untraced("transformer_lib/masks.py::transformer_lib.masks")
 
 
 def test_every_chapter_can_be_stamped_for_the_deployment(tmp_path: Path) -> None:

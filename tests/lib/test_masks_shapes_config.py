@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from transformer_lib.attention import AttentionHead, attention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.masks import causal_mask, padding_mask
 from transformer_lib.tracing import influence
+
+# The quick check, and tests on a GPU, run without the checks of shapes; `make test` with them.
+checked = pytest.mark.skipif("JAXTYPING_DISABLE" in os.environ, reason="shapes are not checked")
 
 
 @pytest.mark.parametrize(("t", "s"), [(1, 1), (4, 4), (1, 6), (3, 5)])
@@ -58,6 +62,7 @@ def test_describe_names_each_dimension():
         checks.describe(torch.zeros(2, 3, 4), "B T")
 
 
+@checked
 def test_wrong_shapes_are_caught_by_the_annotations_in_the_test_run():
     with pytest.raises(TypeCheckError):
         attention(torch.ones(2, 4), torch.ones(3, 5), torch.ones(3, 4))
@@ -121,6 +126,7 @@ def test_influence_tells_mixing_from_working_alone():
     assert (influence(lambda y: y + y.mean(dim=(1, 2), keepdim=True), x) > 0.01).all()
 
 
+@checked
 def test_influence_wants_one_sequence():
     with pytest.raises(TypeCheckError):
         influence(torch.tanh, torch.zeros(2, 3, 4))

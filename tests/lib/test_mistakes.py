@@ -1,5 +1,6 @@
 """Every wrong Transformer of the catalogue is caught by the test that it names."""
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -9,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 from omissions import fail_on
 from tiny_models import make, random_ids, tiny
 
@@ -66,10 +68,20 @@ def test_a_mistake_whose_test_is_forgotten_is_told(node, said):
         find_test(node)
 
 
+def without_shrinking(test):
+    """Let hypothesis stop at the first counterexample; that there is one is all that is asked."""
+    own = "_hypothesis_internal_use_settings"
+    if not hasattr(test, own):
+        return contextlib.nullcontext()
+    phases = [phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)]
+    return mock.patch.object(test, own, settings(getattr(test, own), phases=phases))
+
+
 def fails(test):
     """Whether a test notices by an assertion; mistakes are silent, so no crash gives them away."""
     try:
-        test()
+        with without_shrinking(test):
+            test()
     except AssertionError:
         return True
     except BaseExceptionGroup as failures:  # hypothesis may report several examples at once
