@@ -1,4 +1,4 @@
-"""Small and documented: limits on lines, and an example that runs for every public name."""
+"""Typed and documented: an example that runs for every public name, and sizes that are told."""
 
 import ast
 import doctest
@@ -15,71 +15,34 @@ import pytest
 
 import transformer_book
 import transformer_lib
+from tools.sizes import Size, code_lines, functions, report
 
 ROOT = pathlib.Path(transformer_lib.__file__).parents[1]
 LIBRARY = sorted(pathlib.Path(transformer_lib.__file__).parent.rglob("*.py"))
 BOOK = sorted(pathlib.Path(transformer_book.__file__).parent.rglob("*.py"))
-MAX_FILE_LINES = 400  # of a file of transformer_lib, all lines counted
-MAX_CODE_LINES = 40  # of a function of transformer_lib; docstring, comments and blanks not counted
 LINES_WITH_ANY = 20  # of transformer_lib must be fewer: object, a Protocol, a Callable say more
-MAX_FUNCTION_LINES = 60  # of a function of transformer_book, all lines counted
 MAX_EXAMPLE_WIDTH = 71  # characters that an API page shows of a method's example, at 1280 px
-NOT_CODE = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}  # fmt: skip
-
-
-def docstring_lines(tree):
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if ast.get_docstring(node) is not None:
-                yield from range(first.lineno, first.end_lineno + 1)
-
-
-def code_lines(source):
-    """The numbers of the lines that hold code."""
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NOT_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return lines - set(docstring_lines(ast.parse(source)))
-
-
-def test_code_lines_are_counted_without_words():
-    source = '"""Words."""\n\nx = 1  # why\n\ndef f():\n    """More."""\n    return (\n        x)\n'
-    assert code_lines(source) == {3, 5, 7, 8}
-
-
-def functions(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, range(node.lineno, node.end_lineno + 1)
 
 
 def short_path(path):
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=short_path)
-def test_a_file_of_the_library_is_read_in_one_sitting(path):
-    n_lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert n_lines <= MAX_FILE_LINES, f"{n_lines} lines; at most {MAX_FILE_LINES}: split it"
+def test_code_lines_are_counted_without_words():
+    source = '"""Words."""\n\nx = 1  # why\n\ndef f():\n    """More."""\n    return (\n        x)\n'
+    assert code_lines(source) == {3, 5, 7, 8}
+    assert list(functions(source)) == [Size(3, "f")]
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=short_path)
-def test_a_function_of_the_library_fits_on_one_screen(path):
-    code = code_lines(path.read_text(encoding="utf-8"))
-    for name, lines in functions(path):
-        n_lines = len(code.intersection(lines))
-        assert n_lines <= MAX_CODE_LINES, f"{name} has {n_lines} lines of code"
-
-
-@pytest.mark.parametrize("path", BOOK, ids=short_path)
-def test_no_function_of_the_book_is_long(path):
-    for name, lines in functions(path):  # a docstring counts
-        assert len(lines) <= MAX_FUNCTION_LINES, f"{name} has {len(lines)} lines"
+def test_long_files_and_functions_are_told(tmp_path):
+    package = tmp_path / "small"
+    package.mkdir()
+    (package / "long.py").write_text("x = 1\n" * 401)
+    (package / "deep.py").write_text("def f():\n" + "    x = 1\n" * 40)
+    (package / "short.py").write_text("def g():\n" + "    x = 1\n" * 39)
+    whole, *lines = report(package).splitlines()
+    assert whole.startswith("small: 3 files, 482 lines; longest small/long.py (401), small/deep.py")
+    assert lines == ["  401 lines: small/long.py", "  41 lines of code: small/deep.py: f"]
 
 
 def test_types_say_something():
