@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
+from string import ascii_lowercase
 
 from transformer_book.figures.pictures import MUTED, Picture
 
@@ -68,7 +69,7 @@ class Page:
     @property
     def chapter(self) -> str:
         """The number of its chapter, such as 5."""
-        return self.number.rstrip("bcd")
+        return self.number.rstrip(ascii_lowercase)
 
     @property
     def is_core(self) -> bool:

@@ -78,12 +78,12 @@ def outline(page: str) -> Outline:
 def short_name(page: str) -> str:
     """Name a page in a few words: ``chapter 5b``, ``lab 2``, or its title.
 
-    >>> short_name("05b_masks_in_practice")
-    'chapter 5b'
+    >>> short_name("05b_masks_in_practice"), short_name("05e_more")
+    ('chapter 5b', 'chapter 5e')
     >>> short_name("lab2_families")
     'lab 2'
     """
-    match = re.match(r"(?:(lab)|0?)(\d+[a-d]?)_", page)
+    match = re.match(r"(?:(lab)|0?)(\d+[a-z]?)_", page)
     if match is None:
         return outline(page).title
     return f"{match[1] or 'chapter'} {match[2]}"
