@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import json
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from omissions import fail_on
 
+from tools.notebooks.model import code_cells, load
 from transformer_book.paths import Page, path_to, sessions, total_minutes
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
@@ -189,3 +191,22 @@ def test_every_stored_figure_is_offered_with_its_description() -> None:
         assert len(drawings) == count
         assert all(drawing.title and drawing.summary for drawing in drawings)
         assert len({drawing.file for drawing in drawings}) == count
+
+
+# --- the paths ----------------------------------------------------------------------------------
+
+
+def test_the_paths_add_up_the_minutes_of_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison of `paths` finds this, too, but not in the quick check of another page."""
+    monkeypatch.chdir(BOOK)
+    names: dict[str, object] = {}
+    for _, cell in code_cells(load(BOOK / "paths.ipynb")):
+        if not cell.outputs:
+            continue
+        *body, last = ast.parse(cell.source).body
+        assert isinstance(last, ast.Expr)
+        exec(compile(ast.Module(body, []), cell.id, "exec"), names)
+        shown = eval(compile(ast.Expression(last.value), cell.id, "eval"), names)
+        said = shown._repr_mimebundle_()["text/plain"]
+        remedy = "other minutes, titles or needs than the pages: run `make notebooks NB=paths`"
+        assert said == cell.outputs[0].data["text/plain"], f"book/paths.ipynb has {remedy}"

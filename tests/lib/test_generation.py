@@ -940,7 +940,7 @@ def test_an_option_of_sampling_that_is_lost_is_told_where(monkeypatch):
     assert option_problems("min_p", 0.1, monkeypatch) == [
         "'min_p' of Sampling is lost: hand it on in transformer_lib/cli_text.py: write_on"
     ]
-    told = option_problems("top_a", 0.1, monkeypatch)
+    told = option_problems("top_z", 0.1, monkeypatch)
     assert [problem.partition("transformer_lib/")[2].split(":")[0] for problem in told] == [
         *("generation.py", "generation.py", "cli_options.py", "cli_text.py")
     ]

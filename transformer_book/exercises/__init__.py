@@ -5,6 +5,7 @@ An answer that is wrong is compared with each mistake; if it makes the same numb
 told which one it is. :func:`hint` helps step by step.
 """
 
+import difflib
 from collections import Counter
 from collections.abc import Mapping
 
@@ -342,5 +343,9 @@ def _tell(name: str, verdict: Verdict) -> None:
 
 def _exercise(name: str) -> Exercise:
     if name not in EXERCISES:
-        raise ValueError(f"name={name!r} is not an exercise; expected one of {sorted(EXERCISES)}")
+        near = difflib.get_close_matches(name, EXERCISES, n=5) or sorted(EXERCISES)[:5]
+        raise ValueError(
+            f"name={name!r} is not an exercise; expected a name such as {', '.join(near)} "
+            "(all of them are in EXERCISES, transformer_book/exercises/__init__.py)"
+        )
     return EXERCISES[name]
