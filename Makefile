@@ -61,9 +61,13 @@ lint: $(READY)  ## ruff and mypy --strict
 	$(TIMED) mypy $(BIN)/mypy
 	$(BIN)/python -m tools.sizes
 
+# In two runs, with coverage and without (tests/untraced.py says which tests, and why).
+TESTED := transformer_lib transformer_book tests/lib tests/book
+
 test-lib: $(READY)  ## tests of the library and of the book's machinery, with shapes enforced
-	OMP_NUM_THREADS=1 $(PYTEST) --seconds test-lib transformer_lib transformer_book tests/lib tests/book \
+	OMP_NUM_THREADS=1 $(PYTEST) --seconds traced --tracing yes $(TESTED) \
 		--cov=transformer_lib --cov=transformer_book --cov-report=term-missing:skip-covered --cov-fail-under=97
+	OMP_NUM_THREADS=1 $(PYTEST) --seconds untraced --tracing no $(TESTED)
 
 check-notebooks: $(READY)  ## guard: every cell run, every output stored, every figure described
 	$(TIMED) check-notebooks $(BIN)/python -m tools.notebooks check

@@ -5,7 +5,11 @@ import os
 import pytest
 import torch
 from jaxtyping import config, install_import_hook
-from untraced import Tracing
+from untraced import (  # noqa: F401
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+)
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports transformers
 
@@ -33,8 +37,3 @@ def fresh_compiler(unchecked_shapes):
     PyTorch gives up on a function that it has compiled in too many ways, for other tests too.
     """
     torch.compiler.reset()
-
-
-def pytest_configure(config):
-    """Trace no test that reaches nothing new."""
-    config.pluginmanager.register(Tracing(), "tracing")

@@ -1,14 +1,14 @@
-"""Which tests run without coverage, and the hook that sees to it.
+"""Which tests run without coverage, and the option that picks them.
 
 Coverage makes a test about twice as slow, and one that compiles even slower. What `untraced.txt`
-lists reaches hardly a line that no other test reaches, so it runs untraced, in the same run as the
-others. `make test-lib` prints the lines that are missing then.
+lists reaches hardly a line that no other test reaches, so `make test-lib` runs it in a second run
+without coverage. (To pause coverage within one run was tried: the tests were as slow as traced.)
+The first run prints the lines that are missing.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ import pytest
 FOLDER = Path(__file__).parent
 _LINES = (FOLDER / "untraced.txt").read_text(encoding="utf-8").splitlines()
 LISTED = frozenset(line for line in _LINES if line and not line.startswith("#"))
-CHILDREN = "COVERAGE_PROCESS_CONFIG"  # by which coverage traces the processes that a test starts
 
 
 def is_untraced(node: str) -> bool:
@@ -34,34 +33,36 @@ def is_untraced(node: str) -> bool:
     return of_the_tools or file in LISTED or name in LISTED
 
 
-class Tracing:
-    """Stops coverage before an untraced test and starts it again before a traced one."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that picks the traced tests, or the others."""
+    parser.addoption(
+        "--tracing", choices=("yes", "no"), help="run only the tests that are traced, or are not"
+    )
 
-    def __init__(self) -> None:
-        self.paused_with: str | None = None
-        self.is_paused = False
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Trace a test, its set-up and its teardown, or do not."""
-        self._pause(item.config, is_untraced(item.nodeid))
-        return (yield)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what the other run has as a whole."""
+    wanted: str | None = config.getoption("--tracing")
+    if not wanted or collection_path.suffix != ".py":
+        return None
+    node = f"tests/{collection_path.parent.name}/{collection_path.name}"
+    is_whole = FOLDER in collection_path.parents and is_untraced(node)
+    has_some = any(entry.startswith(f"{node.removeprefix('tests/')}::") for entry in LISTED)
+    return True if (is_whole if wanted == "yes" else not (is_whole or has_some)) else None
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Leave coverage as it began: its own plugin is going to stop it."""
-        self._pause(session.config, False)
 
-    def _pause(self, config: pytest.Config, pause: bool) -> None:
-        plugin = config.pluginmanager.getplugin("_cov")
-        coverage = plugin.cov_controller if plugin else None
-        if coverage is None or pause == self.is_paused:
-            return
-        self.is_paused = pause
-        if pause:
-            coverage.pause()
-            self.paused_with = os.environ.pop(CHILDREN, None)
-        else:
-            coverage.resume()
-            if self.paused_with is not None:
-                os.environ[CHILDREN] = self.paused_with
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the other run has."""
+    wanted: str | None = config.getoption("--tracing")
+    if wanted:
+        kept, left = split(items, untraced=wanted == "no")
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def split(
+    items: Sequence[pytest.Item], *, untraced: bool
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests of one run, and those of the other."""
+    kept = [item for item in items if is_untraced(item.nodeid) == untraced]
+    return kept, [item for item in items if is_untraced(item.nodeid) != untraced]

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from datetime import date
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -149,12 +151,20 @@ def test_make_test_runs_every_check() -> None:
 
 
 def test_every_test_of_the_library_runs_once_and_is_measured() -> None:
+    """In two runs over the same files, with coverage and without; an option says which has it."""
     (recipe,) = re.findall(r"^test-lib: .*\n((?:\t.*\n)+)", read("Makefile"), re.MULTILINE)
-    assert recipe.count("$(PYTEST)") == 1
-    assert "--seconds test-lib transformer_lib transformer_book tests/lib tests/book " in recipe
-    assert "--cov=transformer_lib --cov=transformer_book" in recipe
-    assert recipe.endswith("--cov-fail-under=97\n")
+    traced, untraced_run = re.split(r"\n(?=\tOMP)", recipe.strip("\n"))
+    assert "TESTED := transformer_lib transformer_book tests/lib tests/book\n" in read("Makefile")
+    assert "--seconds traced --tracing yes $(TESTED) " in traced
+    assert "--cov=transformer_lib --cov=transformer_book" in traced
+    assert traced.endswith("--cov-fail-under=97")
+    assert untraced_run.endswith("$(PYTEST) --seconds untraced --tracing no $(TESTED)")
     assert not {"--ignore", "--deselect", "-k", "-m"} & set(recipe.split())
+    nodes = ["tests/lib/test_routes.py::test_x", "tests/lib/test_parts.py::test_x"]
+    items = [cast("pytest.Item", SimpleNamespace(nodeid=node)) for node in nodes]
+    first, second = untraced.split(items, untraced=True)
+    assert [first, second] == [items[:1], items[1:]]
+    assert untraced.split(items, untraced=False) == (second, first)
 
 
 def test_what_runs_untraced_is_there() -> None:

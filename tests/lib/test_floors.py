@@ -143,3 +143,24 @@ def test_a_file_imports_only_downwards(path):
 def test_the_library_knows_nothing_of_the_book(path):
     text = (ROOT / path).read_text(encoding="utf-8")
     assert pathlib.Path(transformer_book.__file__).parent.name not in text
+
+
+def relative_imports(source):
+    """The lines of imports that begin with a dot, whose floor the tests above do not see."""
+    nodes = ast.walk(ast.parse(source))
+    return [node.lineno for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
+
+
+def test_imports_name_their_package():
+    assert relative_imports("import a\nfrom . import b\nfrom .c import d\nfrom e import f\n") == [
+        2,
+        3,
+    ]
+    packages = [ROOT, pathlib.Path(transformer_book.__file__).parent]
+    found = [
+        f"{path}:{line}: write `from transformer_lib.x import y`, not `from .x import y`"
+        for package in packages
+        for path in package.rglob("*.py")
+        for line in relative_imports(path.read_text(encoding="utf-8"))
+    ]
+    fail_on(found)
