@@ -46,6 +46,13 @@ FONTS_INSIDE = (
     "katex/fonts/KaTeX_Main-Regular.woff2",
     "katex/fonts/KaTeX_Math-Italic.woff2",
 )
+# Even so a browser that is busy decodes them only when it lays out the first formula, and then
+# again what it has painted. Asked for by name they are ready before there is a body.
+_FORMULA = 'class="katex"'
+_FORMULAS_READY = """<script>
+  document.fonts.load("1em KaTeX_Main");
+  document.fonts.load("italic 1em KaTeX_Math");
+</script>"""
 # From a folder on the reader's disk, browsers refuse to load ahead; there, fonts may come late.
 _ASK_AHEAD = """<script>
   (() => {
@@ -117,6 +124,8 @@ class Lightener:
             _ASK_AHEAD.replace("FONTS", json.dumps(fonts)).replace("STATIC", static),
             f'<link rel="stylesheet" type="text/css" href="{static}/{sheet}" />',
         ]
+        if _FORMULA in html:
+            lines.append(_FORMULAS_READY)
         lines.append(f'<script defer src="{static}/{script}"></script>')
         return "\n".join([*lines, ""])
 
