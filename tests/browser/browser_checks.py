@@ -95,6 +95,12 @@ LOOKS = """() => {
   return [...new Set([...texts.values(), ...links.values()])];
 }"""
 
+# The rules of colours look at these alone.
+ONLY_LOOKS = """() => axe.configure({rules: [
+  {id: "color-contrast", selector: "[data-look]"},
+  {id: "link-in-text-block", selector: "a[href][data-look], [role=link][data-look]"},
+]})"""
+
 RAW_MARKUP = {
     "display math": re.compile(r"\$\$"),
     "inline math": re.compile(r"\$(?!\s)[^$\n]{1,80}(?<!\s)\$(?!\d)"),
@@ -325,6 +331,7 @@ def accessibility(page: Page, rules: str = "all but colours", colours: bool = Tr
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE.read_text(encoding="utf-8"))
         page.evaluate(THIN_OUT)
+        page.evaluate(ONLY_LOOKS)
     violations: list[dict[str, object]] = page.evaluate(
         """async ([leftOut, colours, ofColours]) => {
           const resultTypes = ["violations"];
@@ -332,13 +339,14 @@ def accessibility(page: Page, rules: str = "all but colours", colours: bool = Tr
           const grave = axe._audit.rules.filter(({ id, enabled, impact, tags }) =>
             enabled && ["serious", "critical"].includes(impact) && !leftOut?.includes(id)
             && !tags.some((tag) => experiments.includes(tag)));
-          const runOnly = grave.map((rule) => rule.id), found = [];
-          if (leftOut) found.push(await axe.run(document, {resultTypes, runOnly}));
+          const runOnly = leftOut ? grave.map((rule) => rule.id) : [];
           if (colours) {
-            const include = (LOOKS)();  // in one run: axe maps the whole page in each
-            found.push(await axe.run({include}, {resultTypes, runOnly: ofColours}));
+            for (const old of document.querySelectorAll("[data-look]")) delete old.dataset.look;
+            for (const look of (LOOKS)()) look.dataset.look = "";
+            runOnly.push(...ofColours);
           }
-          return found.flatMap((result) => result.violations)
+          const found = await axe.run(document, {resultTypes, runOnly});  // maps the whole page
+          return found.violations
             .map((rule) => ({
               id: rule.id, help: rule.help, count: rule.nodes.length,
               nodes: rule.nodes.slice(0, 3).map(

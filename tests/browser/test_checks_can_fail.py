@@ -132,10 +132,6 @@ BROKEN = {
     "button without a name": ("<button></button>", "axe phone"),
     "link without a name": ("<a href='#1'></a>", "axe light"),
     "a list of other things": ("<ul><p>no item</p></ul>", "axe light"),
-    "a page that may not be turned": (
-        "<style>@media (orientation: portrait) {html {transform: rotate(90deg)}}</style>",
-        "axe light",
-    ),
 }
 
 Inspect = Callable[..., dict[str, list[str]]]
