@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -p tools.seconds
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help book pdf cover serve lab test quick seconds test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser binder-check env clean
+.PHONY: help book pdf cover serve lab test quick seconds test-alone lint test-lib check-notebooks nbval notebooks learner test-site test-browser test-cuda binder-check env clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,12 @@ test-site: $(READY)  ## build the book from nothing; any warning fails
 
 test-browser: $(READY)  ## open every built page in a real browser (after test-site)
 	$(PYTEST) --seconds test-browser tests/browser -rs
+
+# With the PyTorch of $(PYTHON): the environment's own has no CUDA. The checks of shapes stay out, since
+# they would be compiled too.
+test-cuda:  ## the tests that need a GPU, with your own PyTorch (PYTHON=...); fails without a GPU
+	@$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"PyTorch {torch.__version__} of {sys.executable} sees no GPU; name another Python: make test-cuda PYTHON=...")'
+	JAXTYPING_DISABLE=1 $(PYTHON) -m pytest tests/lib/test_cuda.py tests/lib/test_cuda_families.py -q
 
 binder-check: $(READY)  ## run the notebooks with only what Binder installs (downloads a lot)
 	$(BIN)/python -m tools.fresh_env $(NB)

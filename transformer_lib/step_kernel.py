@@ -6,7 +6,9 @@ in use or not. The kernel here does it in one, and reads only the places that ar
 number is on the device, so that a recorded step can count it up.
 """
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -32,7 +34,14 @@ WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves ne
 
 if triton is not None:
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    def _compiled(function: Callable[..., None]) -> Any:
+        """Compile a function as it is written, also where an import hook has wrapped it in checks.
+
+        Inside such a wrapper Triton would not find the names of this file.
+        """
+        return triton.jit(inspect.unwrap(function))
+
+    @_compiled
     def _append_and_attend(  # type: ignore[no-untyped-def]
         q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, filled_ptr, bias_ptr, out_ptr, scale,
         q_row, q_head, k_row, k_head, v_row, v_head, cache_row, cache_head, cache_place,

@@ -1,9 +1,10 @@
 """On a GPU: the same answers as on the CPU, by every path, eager and compiled.
 
-Skipped without a GPU. With one: ``pytest tests/lib/test_cuda.py -s`` also prints the errors.
+Skipped without a GPU. With one: ``make test-cuda``.
 """
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -41,7 +42,11 @@ from transformer_lib.static_cache import StaticCache, StaticLayerCache
 from transformer_lib.step_kernel import append_and_attend
 from transformer_lib.training import train
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here"),
+    # PyTorch's compiler warns of its own doings there, in each version of others.
+    pytest.mark.filterwarnings("default"),
+]
 
 WHOLE = ["transformer-base", "transformer-big", "bert-base", "gpt2", "gpt2-medium", "t5-small",
          "vit-b-16"]  # fmt: skip
@@ -250,6 +255,16 @@ def test_scores_that_are_not_numbers_are_noticed_in_the_end(compiled, n_new):
         generate(decoder, prompt, max_new_tokens=n_new)
 
 
+@contextmanager
+def nobody_waits():
+    """Let every operation that waits for the GPU fail, for a while."""
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_no_token_makes_the_gpu_wait(compiled, options):
@@ -259,12 +274,9 @@ def test_no_token_makes_the_gpu_wait(compiled, options):
     options = {"max_new_tokens": 20} | options
     tokens = stream(decoder, torch.tensor([[3, 5, 7]]).cuda(), **options)
     next(tokens), next(tokens), next(tokens)  # the prompt, and what has to be recorded
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nobody_waits():
         for _ in range(8):
             next(tokens)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_static_cache_that_is_full_says_so_on_the_gpu():
@@ -345,11 +357,8 @@ def test_padding_stays_on_a_gpu_in_small_batches_and_nobody_waits():
     x, mask = torch.randn(8, 200, 64, device="cuda"), padding_mask(torch.arange(1, 9) * 25, 200)
     mask = mask.cuda()
     for dtype in (torch.float32, torch.bfloat16):
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with nobody_waits():
             found = stack.to(dtype)(x.to(dtype), mask)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         assert (found != 0).any(dim=-1).all()
 
 

@@ -10,7 +10,11 @@ from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.config import RopeScaling
 from transformer_lib.generation import generate
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here"),
+    # PyTorch's compiler warns of its own doings there, in each version of others.
+    pytest.mark.filterwarnings("default"),
+]
 
 ROPE = {"position": "rope", "norm": "rms", "norm_position": "pre", "n_kv_heads": 2, "n_layers": 4}
 SCALED = {
