@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from jaxtyping import config, install_import_hook
+from jaxtyping import config
 from untraced import (  # noqa: F401
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -13,13 +13,11 @@ from untraced import (  # noqa: F401
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports transformers
 
-# As in static typing, an int may stand where a float is asked for. Without the checks, as the quick
-# check and the tests on a GPU run, imports take a fifth of the time.
+# Without the checks, as the quick check and the tests on a GPU run, imports take a fifth of the time.
 if not os.environ.get("JAXTYPING_DISABLE"):
-    install_import_hook(
-        ["transformer_lib", "transformer_book"],
-        "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
-    )
+    from shape_checks import check_shapes_of
+
+    check_shapes_of("transformer_lib", "transformer_book")
 
 
 @pytest.fixture
