@@ -59,14 +59,15 @@ ARTICLES = {
 
 
 def write_site(folder: Path, **changes: str) -> Path:
-    """Write a site of three pages, with some articles changed."""
+    """Write a site of three pages, with some articles changed; the front page has no menu."""
     for document, article in (ARTICLES | changes).items():
         file = folder / f"{document}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
         depth = "../" * document.count("/")
+        menu = "" if document == TOC["root"] else MENU
         file.write_text(
             f'<html><head><link rel="stylesheet" href="{depth}_static/book.css?v=1"></head><body>'
-            f'{MENU}<article class="bd-article">{article}</article></body></html>',
+            f'{menu}<article class="bd-article">{article}</article></body></html>',
             encoding="utf-8",
         )
     (folder / "_sources/book").mkdir(parents=True, exist_ok=True)
@@ -215,20 +216,30 @@ def test_the_site_links_to_the_pdf_only_when_it_is_printed(tmp_path: Path) -> No
     front = BeautifulSoup(once["book/index"], "html.parser")
     assert [a.get_text() for a in front.select("article a.action")] == ["PDF (1,207 pages, 31 MB)"]
     for document in documents:
-        links = BeautifulSoup(once[document], "html.parser").select(".dropdown-menu li a")
+        links = BeautifulSoup(once[document], "html.parser").select(f"a[href$='{NAME}']")
         assert [a["href"] for a in links] == ["../" * document.count("/") + NAME]
+        in_menu = [a for a in links if a.find_parent("ul", class_="dropdown-menu")]
+        assert len(in_menu) == (document != documents[0])
     offer(site, documents, 1207, 31_400_000)  # printed again: nothing is doubled
     assert once == {d: (site / f"{d}.html").read_text(encoding="utf-8") for d in documents}
 
 
-@pytest.mark.parametrize(("old", "message"), [(MENU, "download menu"), (OPEN, "front page")])
-def test_a_page_without_a_place_for_the_link_is_noticed(
-    tmp_path: Path, old: str, message: str
+@pytest.mark.parametrize(
+    ("document", "old", "message"),
+    [
+        ("book/index", OPEN, "book/index: the front page has no"),
+        ("book/api/two", MENU, "book/api/two: the page has no download menu"),
+    ],
+)
+def test_a_page_without_a_place_for_the_link_is_noticed_and_nothing_is_written(
+    tmp_path: Path, document: str, old: str, message: str
 ) -> None:
-    front = write_site(tmp_path) / "book/index.html"
-    front.write_text(front.read_text(encoding="utf-8").replace(old, ""), encoding="utf-8")
+    site = write_site(tmp_path)
+    damaged = site / f"{document}.html"
+    damaged.write_text(damaged.read_text(encoding="utf-8").replace(old, ""), encoding="utf-8")
     with pytest.raises(PdfError, match=message):
-        offer(tmp_path, ["book/index"], 1, 1)
+        offer(site, [entry.document for entry in reading_order(TOC)], 1, 1)
+    assert not any(NAME in file.read_text(encoding="utf-8") for file in site.rglob("*.html"))
 
 
 def test_the_front_page_has_a_place_for_the_link() -> None:

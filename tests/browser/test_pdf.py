@@ -1,22 +1,29 @@
-"""Two chapters printed by the browser: outline, page numbers, links, and nothing cut."""
+"""`make pdf` on three built pages: outline, page numbers, links, nothing cut; readers find it."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 import yaml
 from built_site import ROOT, SITE
-from playwright.sync_api import Browser
+from local_site import serve
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from pypdf import PdfReader
 
 from tools.pdf.__main__ import read_about
 from tools.pdf.contents import PdfError, reading_order
 from tools.pdf.join import Book, join
-from tools.pdf.printing import Printed, print_book
+from tools.pdf.offer import NAME, linked
+from tools.pdf.printing import Printed, page_numbers, print_book
 
 PRINTED = ("book/index", "book/03_attention", "book/03c_scores")
 COLUMN = "<div class='math'><span class='katex-display' style='width: {}em'>{}</span></div>"
@@ -26,18 +33,60 @@ TALL = (
 )
 
 
-@pytest.fixture(scope="session")
-def book() -> Book:
+def contents() -> dict[str, Any]:
+    """The order of the pages, if they are built."""
     if not (SITE / "index.html").is_file():
         pytest.fail("there is no built book in _build/html: run `make book` first", pytrace=False)
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    entries = [entry for entry in reading_order(toc) if entry.document in PRINTED]
+    toc: dict[str, Any] = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return toc
+
+
+@pytest.fixture(scope="session")
+def book() -> Book:
+    entries = [entry for entry in reading_order(contents()) if entry.document in PRINTED]
     return join(SITE, entries, read_about(), SITE.as_uri())
 
 
 @pytest.fixture(scope="session")
-def printed(browser: Browser, book: Book, tmp_path_factory: pytest.TempPathFactory) -> Printed:
-    return print_book(browser, book, tmp_path_factory.mktemp("pdf") / "book.html")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what `make pdf` needs, with the built site, and contents of three pages."""
+    toc = contents()
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("Makefile", "_config.yml", "CITATION.cff"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "tools", folder / "tools")
+    for part in toc["parts"]:
+        part["chapters"] = [page for page in part["chapters"] if page["file"] in PRINTED]
+    (folder / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
+    site = folder / "_build" / "html"
+    shutil.copytree(SITE, site, ignore=shutil.ignore_patterns(NAME), copy_function=os.symlink)
+    for document in PRINTED:  # what is written to may be no link into the real site
+        (site / f"{document}.html").unlink()
+        shutil.copy(SITE / f"{document}.html", site / f"{document}.html")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(browser: Browser, project: Path) -> Path:
+    """The site after `make pdf`, which neither builds it nor installs anything here."""
+    assert browser  # without one, these tests are skipped
+    done = subprocess.run(
+        ["make", "pdf", "--assume-old=book", "INSTALL=true", f"BIN={Path(sys.executable).parent}"],
+        cwd=project,
+        env={name: text for name, text in os.environ.items() if not name.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The book is printed: " in done.stdout
+    return project / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def printed(site: Path) -> Printed:
+    data = (site / NAME).read_bytes()
+    return Printed(data, *page_numbers(data), scaled={})
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +106,32 @@ def one_page(book: Book, addition: str) -> Book:
     first = book.sheets[0]
     html = re.sub(r'<a href="#index--[^"]*"', "<a", first.html) + addition
     return book._replace(sheets=[first._replace(html=html)])
+
+
+def test_readers_find_it_on_the_front_page_and_in_the_menu_of_a_chapter(
+    context: BrowserContext, site: Path, printed: Printed
+) -> None:
+    def fetched(page: Page, link: Locator) -> bytes:
+        expect(link).to_be_visible()
+        return page.request.get(urljoin(page.url, link.get_attribute("href") or "")).body()
+
+    page = context.new_page()
+    with serve(site) as origin:
+        page.goto(f"{origin}/book/index.html")
+        button = page.get_by_role("link", name=f"PDF ({printed.pages} pages, ")
+        assert fetched(page, button) == printed.data
+        page.goto(f"{origin}/book/03c_scores.html")
+        line = page.get_by_role("link", name="whole book, .pdf")
+        expect(line).to_be_hidden()
+        page.get_by_label("Download this page").click()
+        assert fetched(page, line) == printed.data
+
+
+def test_every_page_of_the_book_has_a_place_for_the_link() -> None:
+    documents = [entry.document for entry in reading_order(contents())]
+    pages = linked(SITE, documents, "")  # a page without one is refused
+    assert len(pages) > len(PRINTED)
+    assert all(NAME in html for html in pages.values())
 
 
 def test_the_outline_has_parts_chapters_and_sections(reader: PdfReader) -> None:

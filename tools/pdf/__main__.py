@@ -19,7 +19,7 @@ from tools.site import BUILD, HTML, ROOT
 
 from .contents import PdfError, reading_order
 from .join import About, Book, join
-from .offer import NAME, megabytes, offer
+from .offer import NAME, linked, megabytes, offer
 
 try:
     from .printing import chromium, print_book
@@ -33,13 +33,15 @@ def make_pdf() -> None:
     if not HTML.is_dir():
         raise PdfError("There is no built site yet: run `make book` first.")
     entries = reading_order(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
+    documents = [entry.document for entry in entries]
     print(f"Joining {len(entries)} pages of the site ...", flush=True)
     book = join(HTML, entries, read_about(), "../html")
+    linked(HTML, documents, "")  # a page without a place for it is told before the long wait
     print("Printing them; this takes minutes ...", flush=True)
     with chromium() as browser:
         printed = print_book(browser, book, BUILD / "pdf" / "book.html")
     (HTML / NAME).write_bytes(printed.data)
-    offer(HTML, [entry.document for entry in entries], printed.pages, len(printed.data))
+    offer(HTML, documents, printed.pages, len(printed.data))
     smaller = ", ".join(f"{count} × {kind}" for kind, count in printed.scaled.items() if count)
     print(
         f"The book is printed: {printed.pages:,} pages, {megabytes(len(printed.data))}, "

@@ -1,7 +1,8 @@
 """The link to the PDF, on the site: only where there is one, so that no link is ever broken.
 
-The front page has a place for it, an empty pair of comments. Each page's download menu gets one
-more line. Both are written again whenever the book is printed.
+The front page has a place for it among its buttons, an empty pair of comments, and no download
+menu. In the download menu of every other page it is one more line. Both are written again whenever
+the book is printed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def megabytes(size: int) -> str:
 
 
 def offer(site: Path, documents: list[str], pages: int, size: int) -> None:
-    """Link to the PDF from the front page and from the download menu of every page.
+    """Link to the PDF from the front page and from the download menu of every other page.
 
     Args:
         site: the folder of the built site, in which the PDF is.
@@ -39,16 +40,33 @@ def offer(site: Path, documents: list[str], pages: int, size: int) -> None:
         size: its size in bytes.
 
     Raises:
+        PdfError: if a page has no place for the link; then none is written.
+    """
+    for file, html in linked(site, documents, f"{pages:,} pages, {megabytes(size)}").items():
+        file.write_text(html, encoding="utf-8")
+
+
+def linked(site: Path, documents: list[str], size: str) -> dict[Path, str]:
+    """Return what the pages of a site are with their links to the PDF; nothing is written.
+
+    Args:
+        site: the folder of the built site.
+        documents: the pages of the book; the first one is the front page.
+        size: the size of the PDF, in words.
+
+    Raises:
         PdfError: if a page has no place for the link.
     """
-    for number, document in enumerate(documents):
+    found = {}
+    for document in documents:
         file = site / f"{document}.html"
         html = file.read_text(encoding="utf-8")
         address = posixpath.relpath(NAME, posixpath.dirname(document) or ".")
-        html = _in_menu(html, address, document)
-        if number == 0:
-            html = _on_front_page(html, address, f"{pages:,} pages, {megabytes(size)}", document)
-        file.write_text(html, encoding="utf-8")
+        if document == documents[0]:
+            found[file] = _on_front_page(html, address, size, document)
+        else:
+            found[file] = _in_menu(html, address, document)
+    return found
 
 
 def _in_menu(html: str, address: str, document: str) -> str:
