@@ -29,6 +29,17 @@ def differences(
     return missing + [extra(name) for name in sorted(there - asked_for)]
 
 
+def told(problems: Callable[[set[str], set[str]], list[str]]) -> list[str]:
+    """Return what a check says of a name that its list lacks, and of one that it has too much.
+
+    Args:
+        problems: the check; it is given the names that should be there, and those in the list.
+    """
+    (lacks,) = problems({"a", "b"}, {"a"})
+    (extra,) = problems({"a", "b"}, {"a", "b", "c"})
+    return [lacks, extra]
+
+
 def place_in(name: str, order: Sequence[str]) -> str:
     """Say between which two of its neighbours a name belongs.
 

@@ -125,31 +125,27 @@ def cell(notebook: NotebookNode, name: str) -> NotebookNode:
     return next(c for c in notebook.cells if c.id == f"22-{name}")
 
 
-def replace(name: str, old: str, new: str) -> tuple[str, str, str]:
-    return name, old, new
-
-
-DAMAGES = {
-    "no minutes": ("head", replace("top", "*20 minutes to read", "*Takes a while")),
-    "no needs": ("head", replace("top", "You need:", "It helps to know:")),
-    "no number": ("head", replace("top", "# 22 · ", "# ")),
-    "words between": ("head", replace("top", "\n\n*20", "\n\nA book.\n\n*20")),
-    "a heading too early": ("first screen", replace("top", "TODO: a", "## First\n\nTODO: a")),
-    "no bugs": ("what breaks", replace("breaks-text", "## What breaks", "## What is nice")),
-    "no citation": ("in real models", replace("models", "(cite:", "(see:")),
-    "no exercise": ("exercises", replace("ex1-text", "### Exercise 1", "### Puzzle")),
-    "no difficulty": ("exercises", replace("ex1-text", "*Easy · 5 minutes.*", "")),
-    "no lines": ("summary", replace("end", "- TODO", "TODO")),
-    "another summary": ("summary", replace("end", "## In one minute", "## Done")),
-    "no link": ("next", replace("end", "](index.md)", "]")),
-    "in a fence": ("summary", replace("end", "## In one minute", "```text\n## In one minute\n```")),
+DAMAGES = {  # the part that is gone then; a cell, and what is replaced in it
+    "no minutes": ("head", "top", "*20 minutes to read", "*Takes a while"),
+    "no needs": ("head", "top", "You need:", "It helps to know:"),
+    "no number": ("head", "top", "# 22 · ", "# "),
+    "words between": ("head", "top", "\n\n*20", "\n\nA book.\n\n*20"),
+    "a heading too early": ("first screen", "top", "TODO: a", "## First\n\nTODO: a"),
+    "no bugs": ("what breaks", "breaks-text", "## What breaks", "## What is nice"),
+    "no citation": ("in real models", "models", "(cite:", "(see:"),
+    "no exercise": ("exercises", "ex1-text", "### Exercise 1", "### Puzzle"),
+    "no difficulty": ("exercises", "ex1-text", "*Easy · 5 minutes.*", ""),
+    "no lines": ("summary", "end", "- TODO", "TODO"),
+    "another summary": ("summary", "end", "## In one minute", "## Done"),
+    "no link": ("next", "end", "](index.md)", "]"),
+    "in a fence": ("summary", "end", "## In one minute", "```text\n## In one minute\n```"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_part_that_is_gone_is_noticed(damage: str, whole: NotebookNode) -> None:
     assert missing_parts(whole) == ()
-    part, (name, old, new) = DAMAGES[damage]
+    part, name, old, new = DAMAGES[damage]
     victim = cell(whole, name)
     assert old in victim.source
     victim.source = victim.source.replace(old, new)
@@ -166,7 +162,7 @@ def test_a_cell_that_is_gone_is_noticed(name: str, part: str, whole: NotebookNod
 
 
 def test_every_part_is_damaged_above() -> None:
-    assert {part for part, _ in DAMAGES.values()} == PARTS.keys()
+    assert {part for part, *_ in DAMAGES.values()} == PARTS.keys()
 
 
 def test_an_exercise_cannot_use_the_solution_of_another(whole: NotebookNode) -> None:

@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 import torch
-from omissions import differences, fail_on
+from omissions import differences, fail_on, told
 from safetensors.torch import load_file
 
 from experiments import (
@@ -897,16 +897,10 @@ def test_every_experiment_names_the_page_that_shows_its_results():
     fail_on(problems)
 
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (["a"], "experiments/b.py names no page: add "),
-        (["a", "b", "loops"], "experiments/loops.py has a CHAPTER, but is in SHARED in tests"),
-    ],
-)
-def test_an_experiment_without_a_page_is_told_what_to_write(found, said):
-    (problem,) = experiment_problems({"a", "b"}, found)
-    assert problem.startswith(said)
+def test_an_experiment_without_a_page_is_told_what_to_write():
+    without_a_page, shared = told(experiment_problems)
+    assert without_a_page.startswith("experiments/b.py names no page: add ")
+    assert shared.startswith("experiments/c.py has a CHAPTER, but is in SHARED in tests")
 
 
 def test_an_experiment_whose_page_or_card_is_forgotten_is_told(tmp_path):
