@@ -141,3 +141,12 @@ def test_what_is_installed_is_what_is_read(wheel: Path) -> None:
         *names
     }
     assert wheel.stat().st_size < 10 * 2**20
+
+
+def test_what_the_readme_installs_in_addition_is_there(wheel: Path) -> None:
+    """Of an extra that the package lacks, pip only warns."""
+    (extra,) = re.findall(r'`pip install "\.(\[\w+\])"`', README)
+    command = [*PIP, "install", "--dry-run", "--no-index", f"{wheel}{extra}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "does not provide the extra" not in done.stderr
+    assert "Requirement already satisfied: regex>=" in done.stdout

@@ -6,7 +6,10 @@ import doctest
 import json
 import pkgutil
 import re
+import signal
+import subprocess
 import sys
+import urllib.request
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -502,6 +505,30 @@ def test_serving_needs_a_built_site(
     monkeypatch.setattr(site, "HTML", tmp_path)
     assert site.main(["serve", "--port", "0"]) == 1
     assert "no built site" in capsys.readouterr().err
+
+
+SERVE = """
+import signal, sys
+from pathlib import Path
+from tools import site
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+site.HTML = Path(sys.argv[1])
+sys.exit(site.main(["serve", "--port", "0"]))
+"""
+
+
+def test_the_built_site_is_served_until_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("the book", encoding="utf-8")
+    command = [sys.executable, "-u", "-c", SERVE, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        (address,) = re.findall(r"http://\S+", process.stdout.readline())
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert answer.read() == b"the book"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=10) == ("\nStopped.\n", None)
+    assert process.returncode == 0
 
 
 # --- the book's own pages -----------------------------------------------------------------------
