@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from transformer_lib.checks import check_whole
 from transformer_lib.data import IGNORE, Batch, Ids
@@ -24,6 +25,7 @@ def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
         rows.
 
     Raises:
+        TypeError: if an id has a fraction.
         ValueError: if a sequence does not fit into a row, or has no next token.
 
     Example:
@@ -40,25 +42,36 @@ def pack(sequences: Sequence[Ids], length: int, pad_id: int = 0) -> Batch:
     """
     check_whole("length", length)
     check_whole("len(sequences)", len(sequences))
-    ids = torch.full((len(sequences), length), pad_id)
+    texts = [_as_tokens(sequence, length) for sequence in sequences]
+    filled: list[int] = []  # how much of each row
+    places: list[tuple[int, slice]] = []  # of each sequence
+    for tokens in texts:
+        n = len(tokens) - 1
+        row = next((row for row, used in enumerate(filled) if used + n <= length), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        places.append((row, slice(filled[row], filled[row] + n)))
+        filled[row] += n
+    # Only now is it known how many rows there are: the mask of one takes T * T bytes.
+    ids = torch.full((len(filled), length), pad_id)
     targets = torch.full_like(ids, IGNORE)
     positions, owners = torch.zeros_like(ids), torch.zeros_like(ids)
-    filled = [0] * len(sequences)  # how much of each row; there cannot be more rows
-    for owner, sequence in enumerate(sequences, start=1):
-        tokens = torch.as_tensor(sequence, dtype=torch.long)
-        n = len(tokens) - 1
-        if not 1 <= n <= length:
-            raise ValueError(
-                f"a sequence has {n + 1} tokens; {length=} has room for 2 to {length + 1}"
-            )
-        row = next(row for row, used in enumerate(filled) if used + n <= length)
-        place = (row, slice(filled[row], filled[row] + n))
+    for owner, (tokens, place) in enumerate(zip(texts, places, strict=True), start=1):
         ids[place], targets[place] = tokens[:-1], tokens[1:]
-        positions[place], owners[place] = torch.arange(n), owner
-        filled[row] += n
-    batch = {"ids": ids, "targets": targets, "positions": positions}
-    queries, keys = owners[:, None, :, None], owners[:, None, None, :]
+        positions[place], owners[place] = torch.arange(len(tokens) - 1), owner
+    mask = owners[:, None, :, None] == owners[:, None, None, :]
     # Padding sees nothing: by that a stack knows it, and leaves it out.
-    batch["mask"] = (queries == keys) & (queries > 0)
-    n_rows = sum(used > 0 for used in filled)
-    return {name: tensor[:n_rows] for name, tensor in batch.items()}
+    mask &= (owners > 0)[:, None, :, None]
+    return {"ids": ids, "targets": targets, "positions": positions, "mask": mask}
+
+
+def _as_tokens(sequence: Ids, length: int) -> Tensor:
+    """Take a sequence as a tensor; it must have a next token, and fit into a row."""
+    tokens = torch.as_tensor(sequence)
+    if not 2 <= len(tokens) <= length + 1:
+        raise ValueError(
+            f"a sequence has {len(tokens)} tokens; {length=} has room for 2 to {length + 1}"
+        )
+    if tokens.is_floating_point():
+        raise TypeError("sequences has numbers with a fraction; expected token ids")
+    return tokens.long()

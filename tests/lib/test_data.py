@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_book import tasks
 from transformer_book.datasets import image_batch
@@ -575,3 +576,42 @@ def test_the_checksum_of_a_text_is_that_of_all_its_bytes():
 def test_what_is_no_text_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+# --- packing holds no more than it returns
+
+
+class LargeTensors(TorchDispatchMode):
+    """Adds up the bytes of every tensor of more than 100 kB that is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self._known = 0, set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **options or {})
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage.nbytes() > 100_000 and storage.data_ptr() not in self._known:
+                    self._known.add(storage.data_ptr())
+                    self.made += storage.nbytes()
+        return result
+
+
+def test_packed_tensors_hold_the_memory_of_their_rows_and_no_more():
+    """There were as many masks as sequences, and the result was a view of them all."""
+    with LargeTensors() as seen:
+        batch = pack([list(range(17))] * 300, 512)
+    assert len(batch["ids"]) == 10
+    assert batch["mask"].shape == (10, 1, 512, 512)
+    for name, tensor in batch.items():
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size(), name
+    assert seen.made < 1.5 * batch["mask"].numel(), "on the way, too"
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("sequence", [[1.5, 2.0], torch.tensor([1.5, 2.0])])
+def test_ids_with_a_fraction_are_not_packed(sequence):
+    with pytest.raises(TypeError, match=r"^sequences has numbers with a fraction; expected token"):
+        pack([[1, 2], sequence], 4)
