@@ -98,15 +98,11 @@ class Objective(nn.Module):
             body, layer = parts
             x = body(**inputs)
             x = x if layer.scale == 1 else x * layer.scale
-            _check_targets(x, targets)
             return linear_cross_entropy(x, layer.projection.weight, targets, smoothing)
         output = self.model(**inputs)
         logits = output if isinstance(output, Tensor) else output.logits
         _check_targets(logits, targets)
-        rows, classes = logits.flatten(end_dim=-2).float(), targets.flatten()
-        return F.cross_entropy(
-            rows, classes, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
-        )
+        return _plain_cross_entropy(logits.flatten(end_dim=-2), targets.flatten(), smoothing)
 
 
 class WithExtraLosses(nn.Module):
@@ -165,17 +161,22 @@ def linear_cross_entropy(
     """Sum the cross-entropy of linear logits without keeping them for the backward pass.
 
     Equal to ``F.cross_entropy(F.linear(x, weight), targets, reduction="sum")``. The logits
-    are made a part at a time; each part is turned into its own gradient at once and let go.
+    are made a part at a time; each part is turned into its own gradient at once and let go. Only
+    under the transforms of ``torch.func`` they are kept, as everybody else does.
 
     Args:
-        x: what the output layer reads, ``(..., D)``.
+        x: what the output layer reads, ``(..., D)``. Where nothing is asked, it may be anything.
         weight: a row for each class, ``(V, D)``.
         targets: the right class of each vector, ``(...)``, or ``IGNORE``.
         label_smoothing: how much of the target's probability is spread over all classes.
 
     Returns:
         The summed loss, in float32 at least. It can be differentiated once; a second derivative is
-        refused with a RuntimeError.
+        refused with a RuntimeError (``torch.func`` gives it).
+
+    Raises:
+        ValueError: if there is not one target for each vector, or ``label_smoothing`` is not a
+            probability.
 
     Example:
         >>> x, weight = torch.zeros(5, 2), torch.ones(4, 2)
@@ -183,8 +184,15 @@ def linear_cross_entropy(
         >>> f"{loss:.4f}"  # 5 * log(4)
         '6.9315'
     """
+    check_probability("label_smoothing", label_smoothing)
+    _check_targets(x, targets)
     rows, classes = x.flatten(end_dim=-2), targets.flatten()
     rows = rows.to(autocast_dtype(x.device) or x.dtype)  # no layer asks on our behalf
+    # What is not counted may be anything, also NaN, which times 0 would still be NaN.
+    rows = torch.where((classes != IGNORE)[:, None], rows, 0)
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        # torch.func differentiates only what it sees, and as often as it is asked to.
+        return _plain_cross_entropy(rows @ weight.to(rows.dtype).mT, classes, label_smoothing)
     if not torch.is_grad_enabled():
         return _in_parts(rows, weight, classes, label_smoothing, (False, False))[0]
     apply: Callable[[Tensor, Tensor, Tensor, float], Tensor] = _LinearCrossEntropy.apply
@@ -256,10 +264,22 @@ def _check_targets(x: Tensor, targets: Tensor) -> None:
         raise ValueError(f"targets has shape {tuple(targets.shape)}; wanted {tuple(x.shape[:-1])}")
 
 
+def _plain_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """PyTorch's own, summed; in float32 at least."""
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(
+        logits.to(precise), targets, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
+    )
+
+
 def _in_parts(
     x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, wanted: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The summed loss and those of its gradients, for x and for the weight, that are wanted."""
+    """The summed loss and those of its gradients, for x and for the weight, that are wanted.
+
+    Rows that are not counted must be zeros. The gradient that they get is not their own: it goes to
+    the zeros, and no further.
+    """
     for_x, for_weight = wanted
     matrix = weight.to(x.dtype)
     n_parts = max(1, math.ceil(len(x) * len(weight) / LOGITS_AT_ONCE))
@@ -271,11 +291,10 @@ def _in_parts(
         logits = part @ matrix.mT  # (rows, V)
         loss, grad = _loss_and_gradient(logits, part_targets, smoothing)
         total = total + loss
-        counted = (part_targets != IGNORE)[:, None]
         if for_x:
-            grads_x.append((grad @ matrix) * counted)
+            grads_x.append(grad @ matrix)
         if grad_weight is not None:
-            grad_weight = grad_weight + _sum_over_tokens(grad, part * counted)
+            grad_weight = grad_weight + _sum_over_tokens(grad, part)
     return total, torch.cat(grads_x) if for_x else None, grad_weight
 
 
@@ -316,4 +335,4 @@ def _loss_and_gradient(
     else:
         grad = logs.exp_()
     grad = grad.to(logits.dtype).scatter_(1, place, grad_at_target.to(logits.dtype))
-    return (losses * counted).sum(), grad
+    return torch.where(counted, losses, 0).sum(), grad

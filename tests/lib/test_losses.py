@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_lib import losses
 from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE
+from transformer_lib.data import IGNORE, TextWindows
 from transformer_lib.losses import Objective, linear_cross_entropy
 from transformer_lib.models import (
     CausalLM,
@@ -17,6 +17,8 @@ from transformer_lib.models import (
     SequenceClassifier,
     VisionTransformer,
 )
+from transformer_lib.recipes import Recipe
+from transformer_lib.training import train
 
 CONFIG = TransformerConfig(
     vocab_size=11, max_len=8, d_model=8, n_heads=2, n_layers=1, dropout=0.0, logit_scale=0.5
@@ -285,3 +287,122 @@ def test_compiled_with_a_frozen_side_it_is_the_same(frozen):
         strict=True,
     ):
         torch.testing.assert_close(ours, plain)
+
+
+# --- what is not counted ---
+
+
+@pytest.mark.usefixtures("_parts")
+@pytest.mark.parametrize("rubbish", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_what_stands_at_an_ignored_row_has_no_influence(rubbish, smoothing):
+    """Zero times NaN is NaN: such rows must be left out, not multiplied."""
+    torch.manual_seed(0)
+    clean, weight = torch.randn(6, 8), torch.randn(13, 8, requires_grad=True)
+    targets = torch.tensor([3, IGNORE, 0, 12, IGNORE, 5])
+    ignored = targets == IGNORE
+    x = clean.masked_fill(ignored[:, None], rubbish).requires_grad_()
+    loss = linear_cross_entropy(x, weight, targets, smoothing)
+    wanted = reference(clean.requires_grad_(), weight, targets, smoothing)
+    torch.testing.assert_close(loss, wanted)
+    with torch.no_grad():
+        torch.testing.assert_close(linear_cross_entropy(x, weight, targets, smoothing), wanted)
+    ours = torch.autograd.grad(loss, (x, weight))
+    theirs = torch.autograd.grad(wanted, (clean, weight))
+    torch.testing.assert_close(ours, theirs)
+    assert not ours[0][ignored].any()
+
+
+def test_a_model_whose_padding_is_nan_has_the_loss_of_the_rest():
+    torch.manual_seed(0)
+    model = CausalLM(CONFIG)
+    batch = {"ids": IDS, "targets": TARGETS}
+    wanted = Objective(model)(batch)[0]
+    spoil = (TARGETS == IGNORE)[..., None]
+    model.decoder.register_forward_hook(lambda *given: given[-1].masked_fill(spoil, float("nan")))
+    torch.testing.assert_close(Objective(model)(batch)[0], wanted)
+
+
+@pytest.mark.parametrize("kind", [CausalLM, MaskedLM, Seq2SeqLM])
+def test_a_model_in_float64_gets_a_loss_in_float64(kind):
+    torch.manual_seed(0)
+    model, batch = kind(CONFIG).double(), language_model_batches()[kind]
+    total, _ = Objective(model)(batch)
+    inputs = {name: tensor for name, tensor in batch.items() if name != "targets"}
+    logits = model(**inputs).flatten(end_dim=-2)
+    wanted = F.cross_entropy(logits, TARGETS.flatten(), reduction="sum")
+    assert total.dtype == torch.float64
+    torch.testing.assert_close(total, wanted, rtol=1e-14, atol=0)
+
+
+def test_a_row_of_training_in_float64_has_all_its_digits():
+    """What is logged is the sum of the parts: it must not be rounded on the way."""
+    torch.manual_seed(0)
+    model = CausalLM(CONFIG).double()
+    batches = TextWindows(torch.arange(50) % 11, length=4, batch_size=2)
+    with torch.no_grad():
+        total, count = Objective(model)(next(batches))
+    batches = TextWindows(torch.arange(50) % 11, length=4, batch_size=2)
+    recipe = Recipe(steps=1, learning_rate=0.0, log_every=1)
+    (row,) = train(model, batches, recipe, device="cpu", progress=False)
+    assert row["loss"] == pytest.approx((total / count).item(), rel=1e-13)
+
+
+# --- torch.func ---
+
+
+def by_name(model):
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def loss_of(model):
+    """The loss as a function of the weights, as ``torch.func`` wants it."""
+    objective = Objective(model)
+
+    def compute(weights, ids, targets):
+        named = {f"model.{name}": weight for name, weight in weights.items()}
+        total, _ = torch.func.functional_call(objective, named, ({"ids": ids, "targets": targets},))
+        return total
+
+    return compute
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_torch_func_gives_the_gradients_of_an_objective():
+    torch.manual_seed(0)
+    model = CausalLM(CONFIG)
+    found = torch.func.grad(loss_of(model))(by_name(model), IDS, TARGETS)
+    Objective(model)({"ids": IDS, "targets": TARGETS})[0].backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, msg=name)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_torch_func_gives_the_gradient_of_every_example():
+    """A gradient for each row, as differential privacy and influence functions want them."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 5, 8), torch.randn(13, 8)
+    targets = torch.randint(13, (3, 5))
+    targets[0, 2:] = IGNORE
+    gradients = torch.func.grad(linear_cross_entropy, argnums=(0, 1))
+    found = torch.func.vmap(gradients, in_dims=(0, None, 0))(x, weight, targets)
+    for i in range(3):
+        one, table = x[i].clone().requires_grad_(), weight.clone().requires_grad_()
+        wanted = torch.autograd.grad(reference(one, table, targets[i], 0.0), (one, table))
+        torch.testing.assert_close((found[0][i], found[1][i]), wanted)
+    together = torch.func.grad(
+        lambda x: torch.func.vmap(linear_cross_entropy, (0, None, 0))(x, weight, targets).sum()
+    )
+    torch.testing.assert_close(together(x), found[0])
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_torch_func_gives_second_derivatives_that_are_right():
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 3).double(), torch.randn(4, 3).double()
+    targets = torch.tensor([1, 3])
+    twice = lambda loss: torch.func.jacrev(torch.func.grad(loss))  # noqa: E731
+    ours = twice(linear_cross_entropy)(x, weight, targets)
+    theirs = twice(reference)(x, weight, targets, 0.0)
+    torch.testing.assert_close(ours, theirs)
+    assert ours.any()
