@@ -1,5 +1,6 @@
 """The feed-forward network, and a mixture of several."""
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -85,7 +86,9 @@ class MixtureOfExperts(nn.Module):
         balance_loss: of the latest forward pass: 1 if all experts were used evenly, up to
             ``n_experts / active_experts`` if the same ones always were (Switch Transformer's loss).
             ``Recipe.balance`` adds that of each block to the training loss, with a small weight
-            such as 0.01. It knows of no mask: padding is counted like any other token.
+            such as 0.01. It knows of no mask: padding is counted like any other token. It can be
+            differentiated as long as somebody holds what the pass has led to, such as the output;
+            after that it is a plain number, and nothing of the pass is left in memory.
 
     Raises:
         ValueError: if the configuration has no experts.
@@ -98,8 +101,6 @@ class MixtureOfExperts(nn.Module):
         >>> experts(torch.zeros(2, 5, 8)).shape
         torch.Size([2, 5, 8])
     """
-
-    balance_loss: Tensor
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -118,17 +119,39 @@ class MixtureOfExperts(nn.Module):
         weights, chosen = probabilities.topk(self.active_experts, dim=-1)  # (N, k)
         if self.active_experts > 1:
             weights = weights / weights.sum(dim=-1, keepdim=True)
-        self.balance_loss = _balance_loss(probabilities, chosen)
+        balance_loss = _balance_loss(probabilities, chosen)
         output = torch.zeros_like(tokens)
         for i, expert in enumerate(self.experts):
             rows, slots = (chosen == i).nonzero(as_tuple=True)
             said = weights[rows, slots, None] * expert(tokens[rows])
             output = output.index_add(0, rows, said.to(output.dtype))
-        return output.view_as(x)
+        output = output.view_as(x)
+        self._remember(balance_loss, output)
+        return output
+
+    @property
+    def balance_loss(self) -> Tensor:
+        """How unevenly the experts were used in the latest forward pass; the class says more."""
+        with_graph = None if self._with_graph is None else self._with_graph()
+        return self._balance if with_graph is None else with_graph
+
+    @balance_loss.setter
+    def balance_loss(self, loss: Tensor) -> None:
+        self._balance: Tensor = loss
+        self._with_graph: weakref.ref[Tensor] | None = None
+
+    def _remember(self, loss: Tensor, output: Tensor) -> None:
+        """Keep the loss, but its graph only as long as that of the output lives."""
+        node = None if torch.compiler.is_compiling() else output.grad_fn
+        if node is None:
+            self.balance_loss = loss
+            return
+        node.metadata["balance_loss"] = loss  # who holds the output's graph holds the loss too
+        self._balance, self._with_graph = loss.detach(), weakref.ref(loss)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the model starts without the graph that the last loss hangs on.
-        return self.__dict__ | {"balance_loss": self.balance_loss.detach()}
+        return self.__dict__ | {"_balance": self._balance.detach(), "_with_graph": None}
 
 
 def make_feed_forward(config: TransformerConfig) -> FeedForward | MixtureOfExperts:

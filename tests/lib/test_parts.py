@@ -1,8 +1,10 @@
 """The parts, each against an independent way to compute the same thing."""
 
 import copy
+import gc
 import math
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -40,6 +42,23 @@ from transformer_lib.positions import (
     sinusoidal,
     t5_bucket,
 )
+
+
+class Mark:
+    """Something that only the graph holds."""
+
+
+class Marked(torch.autograd.Function):
+    """Does nothing, and holds a mark as long as the graph that it is in lives."""
+
+    @staticmethod
+    def forward(ctx, x, mark):
+        ctx.mark = mark
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope, None
 
 
 def draw(*shape, seed=0, dtype=torch.float64):
@@ -239,7 +258,8 @@ class TestExperts:
 
     def test_router_learns_from_the_task_and_from_the_balance(self):
         moe = self.experts()
-        moe(draw(2, 3, 8)).sum().backward(retain_graph=True)
+        task = moe(draw(2, 3, 8)).sum()
+        task.backward(retain_graph=True)
         from_task = moe.router.weight.grad.clone()
         moe.balance_loss.backward()
         assert from_task.abs().max() > 0
@@ -252,6 +272,30 @@ class TestExperts:
         (output.sum() + moe.balance_loss).backward()  # the original keeps its graph
         assert_close(twin(x), output)
         assert not pickle.loads(pickle.dumps(moe)).balance_loss.requires_grad
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_a_pass_that_is_thrown_away_leaves_no_graph_in_memory(self, training):
+        moe, mark = self.experts().train(training), Mark()
+        below = weakref.ref(mark)
+        output = moe(Marked.apply(draw(2, 3, 8).requires_grad_(), mark))
+        del mark
+        value = float(moe.balance_loss.detach())
+        assert below() is not None
+        assert moe.balance_loss.requires_grad, "as long as somebody holds the output"
+        del output
+        gc.collect()
+        assert below() is None
+        assert float(moe.balance_loss) == value
+        assert not moe.balance_loss.requires_grad
+
+    def test_the_loss_of_a_model_holds_the_balance_of_its_experts(self):
+        model = CausalLM(small_config(n_experts=3, active_experts=1))
+        total = model(torch.tensor([[1, 2, 3]])).square().sum()
+        balances = [block.feed_forward.balance_loss for block in model.decoder.stack.blocks]
+        assert all(balance.requires_grad for balance in balances)
+        (0 * total + sum(balances)).backward()
+        for block in model.decoder.stack.blocks:
+            assert block.feed_forward.router.weight.grad.abs().max() > 0
 
     def test_configuration_decides(self):
         assert isinstance(make_feed_forward(small_config()), FeedForward)
