@@ -5,12 +5,13 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
 
 from transformer_lib.blocks import Stack, next_positions
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.checks import check_choice, check_whole
 from transformer_lib.config import TransformerConfig
-from transformer_lib.embeddings import PatchEmbedding
+from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
 from transformer_lib.feedforward import ACTIVATIONS
 from transformer_lib.initialisation import initialise
@@ -40,6 +41,7 @@ class CausalLM(nn.Module):
         self.config, self.parts = config, parts
         self.decoder = Decoder(config, parts=parts)
         self.output = OutputLayer(config, self.decoder.embedding.tokens)
+        self.register_load_state_dict_post_hook(_tie_again)
 
     def forward(
         self,
@@ -88,6 +90,7 @@ class Seq2SeqLM(nn.Module):
         self.config, self.parts = config, parts
         self.body = EncoderDecoder(config, parts=parts)
         self.output = OutputLayer(config, self.body.decoder.embedding.tokens)
+        self.register_load_state_dict_post_hook(_tie_again)
 
     def forward(
         self,
@@ -137,6 +140,7 @@ class MaskedLM(nn.Module):
         self.norm = parts.norm(config)
         initialise(self.transform, config)
         self.output = OutputLayer(config, self.encoder.embedding.tokens, bias=True)
+        self.register_load_state_dict_post_hook(_tie_again)
 
     def forward(
         self,
@@ -362,3 +366,26 @@ def mean_over_tokens(
         raise ValueError(f"mask has shape {tuple(mask.shape)}; expected {wanted}")
     real = mask[:, 0, 0, :, None]  # (B, T, 1)
     return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
+def _tie_again(model: CausalLM | Seq2SeqLM | MaskedLM, loaded: _IncompatibleKeys) -> None:
+    """Make one table again of two that were cut apart, once a state dict has filled them alike.
+
+    ``to_empty`` and ``load_state_dict(assign=True)`` give each name a tensor of its own. Whoever
+    has untied or replaced one on purpose loads two that differ, and keeps them.
+    """
+    parts = [(path, part) for path, part in model.named_modules() if isinstance(part, Embedding)]
+    layer = getattr(model.output, "projection", None)
+    if not (model.config.tie_embeddings and parts and isinstance(layer, nn.Linear)):
+        return
+    path, embedding = parts[0]
+    ours, shared = layer.weight, embedding.tokens.weight
+    if ours is shared or "weight" not in layer._parameters or ours.shape != shared.shape:
+        return
+
+    def is_missing(name: str) -> bool:  # it may begin with the name of a wrapper
+        return any(each.endswith(name) for each in loaded.missing_keys)
+
+    stored_once = is_missing("output.projection.weight") and not is_missing(f"{path}.tokens.weight")
+    if stored_once or (ours.device == shared.device and torch.equal(ours, shared)):
+        layer.weight = shared

@@ -1,5 +1,7 @@
 """Models and heads: tying, pooling, presets, and what each of them may see."""
 
+import copy
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
 from transformer_lib.cache import KeyValueCache
+from transformer_lib.embeddings import Embedding
 from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
 from transformer_lib.masks import padding_mask, prefix_mask
 from transformer_lib.models import (
@@ -22,6 +25,7 @@ from transformer_lib.models import (
     mean_over_tokens,
 )
 from transformer_lib.presets import PRESETS, build_preset
+from transformer_lib.saving import without_copies
 from transformer_lib.tracing import influence
 
 IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
@@ -77,6 +81,41 @@ class TestTying:
         table = model.decoder.embedding.tokens.weight
         model(IDS).square().sum().backward()
         assert (table.grad[[0, 7, 8, 10]].abs().sum(dim=1) > 0).all()  # never in the input
+
+    @pytest.mark.parametrize("kind", [CausalLM, Seq2SeqLM, MaskedLM])
+    @pytest.mark.parametrize("how", ["whole", "without copies", "assigned"])
+    def test_a_model_that_was_given_memory_later_is_tied_again_when_it_is_loaded(self, kind, how):
+        """``to_empty`` makes new tensors one by one; trained on, two tables would drift apart."""
+        original = randomise(kind(small_config())).eval()
+        with torch.device("meta"):
+            model = kind(small_config())
+        state = original.state_dict()
+        if how == "without copies":
+            state = without_copies(original, state)
+        if how == "assigned":
+            state = {name: tensor.clone() for name, tensor in state.items()}
+            model.load_state_dict(state, assign=True)
+        else:
+            model.to_empty(device="cpu").load_state_dict(state, strict=how == "whole")
+        tables = [part.tokens.weight for part in model.modules() if isinstance(part, Embedding)]
+        assert all(table is model.output.projection.weight for table in tables)
+        assert n_parameters(model) == n_parameters(original)
+        inputs = (IDS, IDS) if kind is Seq2SeqLM else (IDS,)
+        assert_close(model.eval()(*inputs), original(*inputs), rtol=0, atol=0)
+        copied = copy.deepcopy(model)  # and pickled
+        pickle.loads(pickle.dumps(copied)).load_state_dict(state, strict=how == "whole")
+
+    def test_a_model_that_was_untied_on_purpose_stays_so(self):
+        model = CausalLM(small_config())
+        model.output.projection.weight = torch.nn.Parameter(torch.ones(11, 8))
+        state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(state)
+        assert model.output.projection.weight is not model.decoder.embedding.tokens.weight
+        assert (model.output.projection.weight == 1).all()
+        model.load_state_dict({"decoder.stack.norm.weight": torch.ones(8)}, strict=False)
+        assert (model.output.projection.weight == 1).all()
+        model.output = torch.nn.Identity()  # there is nothing left to tie
+        model.load_state_dict(model.state_dict())
 
     def test_logits_are_scaled_products_with_the_table(self):
         layer = OutputLayer(small_config(logit_scale=0.5), torch.nn.Embedding(11, 8))
