@@ -42,7 +42,8 @@ class Learner:
 
     Raises:
         TypeError: if an objective or an optimizer is given instead of what builds it.
-        ValueError: if the optimizer has parameters that are not the model's.
+        ValueError: if weights to be trained are in float16 or bfloat16, and the recipe does not say
+            so; if the optimizer has parameters that are not the model's.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -67,6 +68,8 @@ class Learner:
     ) -> None:
         _check_builds("objective", objective)
         _check_builds("optimizer", optimizer)
+        if not recipe.half_weights:
+            _check_precise(model)
         self.recipe, self.device = recipe, device
         self.rank, self.world = rank_and_world()
         sharded = self.world > 1 and recipe.strategy == "fsdp"  # for good, so only a copy is
@@ -108,7 +111,7 @@ class Learner:
                 self.count_is_checked = True
             # DDP and FSDP give the mean over processes; what is wanted is the sum.
             self.scaler.scale(loss * self.world / count).backward()
-            total += loss.detach()
+            total = total + loss.detach()  # of float64, if the loss is
         return total
 
     def clip(self) -> Tensor:
@@ -254,6 +257,17 @@ def _check_builds(name: str, build: object) -> None:
     if isinstance(build, nn.Module | Optimizer):
         kind = type(build).__name__
         raise TypeError(f"{name} has type {kind}; expected a function that makes one for a model")
+
+
+def _check_precise(model: nn.Module) -> None:
+    """Where the next number is 1/256 of a weight away, most steps would leave it as it is."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype.itemsize < 4:
+            raise ValueError(
+                f"model has {name} in {parameter.dtype}, which rounds small steps away; expected "
+                "float32: call model.float(), and set precision='bfloat16' in the recipe to be as "
+                "fast; or set half_weights=True to train it as it is"
+            )
 
 
 def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:

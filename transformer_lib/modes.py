@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 from transformer_lib.blocks import Stack
@@ -61,3 +62,23 @@ def activations_recomputed(model: nn.Module) -> Iterator[None]:
     finally:
         for stack, setting in before:
             stack.checkpoint_activations = setting
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Let random numbers go on afterwards as if none had been drawn, and nothing been seeded.
+
+    Args:
+        device: where is computed. What all devices of its kind draw from is kept, and the CPU's.
+
+    Example:
+        >>> before = torch.get_rng_state()
+        >>> with random_state_kept(torch.device("cpu")):
+        ...     generator = torch.manual_seed(0)
+        >>> torch.equal(torch.get_rng_state(), before)
+        True
+    """
+    on_cpu = device.type == "cpu"  # whose state is always kept
+    devices = range(0 if on_cpu else torch.get_device_module(device).device_count())
+    with torch.random.fork_rng(devices, device_type="cuda" if on_cpu else device.type):
+        yield

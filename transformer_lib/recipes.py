@@ -32,6 +32,9 @@ class Recipe:
             ``"bfloat16"`` the residual stream is rounded too, at every block: half the bytes to
             move, and a larger error. In ``"float16"``, where a long sum could overflow, it stays in
             float32.
+        half_weights: whether weights that are themselves in float16 or bfloat16 are trained as they
+            are; if not, they are refused. A step that is small beside its weight is rounded away
+            there: at a rate of 2e-5, most weights never change.
         compile: whether ``torch.compile`` translates the forward and backward pass.
         checkpoint_activations: whether blocks forget their activations and compute them again in
             the backward pass: a third more work, far less memory.
@@ -71,6 +74,7 @@ class Recipe:
     label_smoothing: float = 0.0
     balance: float = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    half_weights: bool = False
     compile: bool = False
     checkpoint_activations: bool = False
     log_every: int = 10
@@ -117,6 +121,7 @@ class RecipeChoices(TypedDict, total=False):
     label_smoothing: float
     balance: float
     precision: Literal["float32", "bfloat16", "float16"]
+    half_weights: bool
     compile: bool
     checkpoint_activations: bool
     log_every: int

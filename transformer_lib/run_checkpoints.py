@@ -5,6 +5,7 @@ changes a file on purpose can change the checksum too.
 """
 
 import json
+import math
 import re
 import warnings
 import zlib
@@ -36,7 +37,25 @@ _MAY_DIFFER = {
     "compile",
     "checkpoint_activations",
     "strategy",
+    "half_weights",
 }
+_PIECES = 64  # of the data, each with a checksum: enough to say roughly where a difference is
+
+
+class DataSums(TypedDict):
+    """Checksums of all data, in the order of ``one_pass()``.
+
+    Args:
+        n_batches: how many batches there are.
+        pieces: the checksums of as many pieces of them, equally large.
+
+    Example:
+        >>> DataSums(n_batches=2, pieces=[11, 12])["n_batches"]
+        2
+    """
+
+    n_batches: int
+    pieces: list[int]
 
 
 class RunState(TypedDict):
@@ -50,13 +69,14 @@ class RunState(TypedDict):
         place: the place of the last batch in its stream.
         batch: a checksum of that batch.
         validation: a checksum of the validation, ``None`` if there is none.
+        data: checksums of what is learned from; ``None`` if its place says as much.
         optimizer: of each parameter, what the optimizer knows and is not a tensor.
         groups: of each parameter group, what the optimizer has changed itself.
 
     Example:
         >>> # files of earlier versions have none of these
         >>> sorted(RunState.__optional_keys__)
-        ['groups', 'optimizer', 'validation']
+        ['data', 'groups', 'optimizer', 'validation']
     """
 
     recipe: dict[str, object]
@@ -66,6 +86,7 @@ class RunState(TypedDict):
     place: dict[str, int]
     batch: int
     validation: NotRequired[int | None]
+    data: NotRequired[DataSums | None]
     optimizer: NotRequired[dict[str, dict[str, object]]]
     groups: NotRequired[list[dict[str, object]]]
 
@@ -180,7 +201,8 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
         state: what its checkpoint says.
         model: the model that shall go on.
         recipe: how it shall go on. It may differ in what does not change the numbers, and in
-            ``steps``, as long as they are not fewer than there were already.
+            ``steps``, as long as they are not fewer than there were already; then also in
+            ``warmup``, which recipes often choose by the number of steps.
 
     Raises:
         ValueError: if it is another run, or there are too few steps.
@@ -214,25 +236,32 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
     then, now = state["model"].get("parts", {}), described.get("parts", {})
     if then != now:
         raise ValueError(f"parts={now}, but {folder} holds a run with {then}; take another folder")
-    _check_same(folder, state["model"], described)
+    _check_same(folder, state["model"], described, _MAY_DIFFER)
     # What an older version did not know of, it did as the default says.
     defaults = {field.name: field.default for field in fields(Recipe)}
-    _check_same(folder, defaults | state["recipe"], asdict(recipe))
+    may_differ = _MAY_DIFFER | ({"warmup"} if recipe.steps != state["recipe"]["steps"] else set())
+    _check_same(folder, defaults | state["recipe"], asdict(recipe), may_differ)
     done = state["rows"][-1]["step"]
     if recipe.steps < done:
         already = f"{folder} holds a run of {done} steps already; take more, or another folder"
         raise ValueError(f"steps={recipe.steps}, but {already}")
 
 
-def _check_same(folder: Path, then: Mapping[str, object], now: Mapping[str, object]) -> None:
+def _check_same(
+    folder: Path,
+    then: Mapping[str, object],
+    now: Mapping[str, object],
+    may_differ: Collection[str],
+) -> None:
     before, after = json.loads(json.dumps([then, now]))  # as they are in a file: no tuples
     for name, value in after.items():
         old = before.get(name)
         if isinstance(value, dict):
-            _check_same(folder, old or {}, value)
-        elif name not in _MAY_DIFFER and old != value:
-            other = f"{folder} holds a run with {old!r}; take another folder"
-            raise ValueError(f"{name}={value!r}, but {other}")
+            _check_same(folder, old or {}, value, may_differ)
+        elif name not in may_differ and old != value:
+            other = f"{folder} holds a run with {old!r}"
+            to_go_on = f"take another folder, or give {name}={old!r} to go on with that run"
+            raise ValueError(f"{name}={value!r}, but {other}; {to_go_on}")
 
 
 def fingerprint(batches: Iterable[Batch]) -> int:
@@ -258,3 +287,65 @@ def fingerprint(batches: Iterable[Batch]) -> int:
         content = save({name: t.clone(memory_format=layout) for name, t in batch.items()})
         found = zlib.crc32(content, found)
     return found
+
+
+def sum_up(batches: Iterable[Batch]) -> DataSums:
+    """Compute checksums of all data, by which a change is noticed, and where it is.
+
+    Args:
+        batches: what ``one_pass()`` gives.
+
+    Returns:
+        The number of batches, and a checksum of each piece.
+
+    Example:
+        >>> batches = [{"ids": torch.tensor([i])} for i in range(100)]
+        >>> found = sum_up(batches)
+        >>> found["n_batches"], len(found["pieces"])
+        (100, 50)
+    """
+    sums = [fingerprint([batch]) for batch in batches]
+    size = _piece_size(len(sums))
+    pieces = [sums[start : start + size] for start in range(0, len(sums), size)]
+    return DataSums(
+        n_batches=len(sums), pieces=[zlib.crc32(json.dumps(piece).encode()) for piece in pieces]
+    )
+
+
+def check_same_data(folder: Path, then: DataSums, now: DataSums) -> None:
+    """Raise an error unless data are those that a run began with.
+
+    Args:
+        folder: where the run is, for the error message.
+        then: what its checkpoint says.
+        now: checksums of the data that it shall go on with.
+
+    Raises:
+        ValueError: if they differ; it says where.
+
+    Example:
+        >>> batches = [{"ids": torch.tensor([i])} for i in range(3)]
+        >>> changed = [*batches[:2], {"ids": torch.tensor([7])}]
+        >>> check_same_data(
+        ...     Path("runs/a"), sum_up(batches), sum_up(changed)
+        ... )  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: batches gives other data than the run in runs/a: of the 3...
+    """
+    if now == then:
+        return
+    n = now["n_batches"]
+    if n != then["n_batches"]:
+        what = f"one_pass() has {n} batches, and had {then['n_batches']}"
+    else:
+        pairs = zip(then["pieces"], now["pieces"], strict=True)
+        first = next(i for i, (old, new) in enumerate(pairs) if old != new) * _piece_size(n)
+        last = min(first + _piece_size(n), n) - 1
+        place = f"number {first}" if first == last else f"one of numbers {first} to {last}"
+        what = f"of the {n} batches of one_pass(), counted from 0, {place} is the first to differ"
+    instead = "give the same data, or take another folder"
+    raise ValueError(f"batches gives other data than the run in {folder}: {what}; {instead}")
+
+
+def _piece_size(n_batches: int) -> int:
+    return max(1, math.ceil(n_batches / _PIECES))

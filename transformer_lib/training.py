@@ -15,7 +15,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from transformer_lib import run_checkpoints
 from transformer_lib.checks import check_whole
-from transformer_lib.data import IGNORE, Batch, Batches
+from transformer_lib.data import IGNORE, Batch, Batches, TextWindows
 from transformer_lib.distributed import (
     choose_device,
     from_first,
@@ -27,9 +27,17 @@ from transformer_lib.distributed import (
 from transformer_lib.files import lock_folder
 from transformer_lib.learner import Learner, mean_loss
 from transformer_lib.losses import Objective
-from transformer_lib.modes import activations_recomputed, modes_kept
+from transformer_lib.modes import activations_recomputed, modes_kept, random_state_kept
 from transformer_lib.recipes import Recipe, learning_rate
-from transformer_lib.run_checkpoints import RunState, check_same_run, fingerprint, split_by_kind
+from transformer_lib.run_checkpoints import (
+    DataSums,
+    RunState,
+    check_same_data,
+    check_same_run,
+    fingerprint,
+    split_by_kind,
+    sum_up,
+)
 from transformer_lib.run_log import Metrics, MetricsLog
 from transformer_lib.saving import Tensors, describe_model
 
@@ -56,7 +64,10 @@ def train(
     more ``steps`` than before, a run that has ended goes on too, and the rate of each further step
     is the new recipe's. The schedules ``"constant"`` and ``"inverse_sqrt"`` do not ask how many
     steps there are: the end is then that of a run that had all the steps from the start. Only the
-    row and the validation of the old last step are there in addition.
+    row and the validation of the old last step are there in addition. Together with ``steps``, the
+    ``warmup`` may be another one: recipes often choose it by them.
+
+    Random numbers that are drawn afterwards are those that would have been drawn before it.
 
     Args:
         model: one that the objective can judge. It is changed in place and left in evaluation
@@ -65,7 +76,8 @@ def train(
         recipe: how to train.
         validation: what ``one_pass()`` of it gives is not learned from, but judged by.
         folder: where ``metrics.csv``, ``curve.svg`` and ``checkpoints`` go; nowhere if left out.
-            It remembers model, recipe and data, and refuses others. The four functions below
+            It remembers model, recipe and data, and refuses others: at the first checkpoint, and
+            when the run goes on, one pass over all data is made for that. The four functions below
             cannot be compared: give the same ones to go on.
         resume: whether to go on with what the folder holds; if not, that is an error.
         device: where to compute; on a GPU if there is one.
@@ -91,7 +103,8 @@ def train(
         FloatingPointError: if the loss or the gradient is not a number any more.
         TypeError: if an objective or an optimizer is given instead of what builds it.
         ValueError: if the folder holds another run, or one with more steps; if the objective counts
-            other targets, or the optimizer changes other parameters.
+            other targets, or the optimizer changes other parameters; if weights are in float16 or
+            bfloat16, and the recipe does not say so.
 
     Example:
         >>> from transformer_lib import config, data, models
@@ -116,7 +129,7 @@ def train(
         raise ValueError(f"patience={recipe.patience} needs a validation to judge by")
     where, to = choose_device(device), None if folder is None else Path(folder)
     first = rank_and_world()[0] == 0  # of the processes that share a run, this one writes
-    with lock_folder(to if first else None), modes_kept(model):
+    with lock_folder(to if first else None), modes_kept(model), random_state_kept(where):
         learner = Learner(model, recipe, where, objective, extra_losses, optimizer)
         run = _Run(learner, batches, validation, schedule, to)
         sparing = recipe.checkpoint_activations
@@ -238,7 +251,7 @@ class _Run:
         recipe, learner = self.recipe, self.learner
         self.step += 1
         # Whatever is random in a step follows from its number, so nothing of it has to be saved.
-        torch.manual_seed(zlib.crc32(f"{recipe.seed} {self.step} {self.rank}".encode()))
+        self._seed(zlib.crc32(f"{recipe.seed} {self.step} {self.rank}".encode()))
         parts = [self._next_batch() for _ in range(recipe.accumulate)]
         # Every process sees the whole batches, so the count is known without asking the others.
         count = torch.stack([(part["targets"] != IGNORE).sum() for part in parts]).sum()
@@ -258,6 +271,11 @@ class _Run:
         if self.validation is not None and self.due(recipe.validate_every):
             self._validate(self.validation)
         return self.rows[-1]
+
+    def _seed(self, number: int) -> None:
+        """Seed what a step draws from; on a CPU not the GPUs, where others may draw."""
+        on_cpu = self.learner.device.type == "cpu"
+        (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(number)
 
     def _next_batch(self) -> Batch:
         if self.folder is not None:  # a checkpoint says where this batch was
@@ -308,6 +326,7 @@ class _Run:
             place=self.place_of_last_batch,
             batch=fingerprint([self.last_batch]),
             validation=self.validation_checksum,
+            data=self.data_sums,
             optimizer=values,
             groups=changed,
         )
@@ -319,6 +338,12 @@ class _Run:
     def validation_checksum(self) -> int | None:
         """Losses on other data could not be compared."""
         return None if self.validation is None else fingerprint(self.validation.one_pass())
+
+    @cached_property
+    def data_sums(self) -> DataSums | None:
+        """Of all that there is to learn from. A text has its own, in what it says of its place."""
+        known = isinstance(self.batches, TextWindows) or not isinstance(self.batches, Batches)
+        return None if known else sum_up(self.batches.one_pass())
 
     def resume(self, *, allowed: bool) -> None:
         """Go on from the newest checkpoint, if there is one; the first process reads it."""
@@ -341,6 +366,7 @@ class _Run:
         self._look_for_best()
         learner.scaler.load_state_dict(state["scaler"])
         kinds = split_by_kind(tensors, learner.model.state_dict())
+        _check_dtypes(folder, kinds.get("model", {}), learner.model)
         self.best_weights = kinds.pop("best", {})
         learner.load_state(kinds, state.get("optimizer", {}), state.get("groups", []))
 
@@ -348,6 +374,9 @@ class _Run:
         """Take the last batch of the earlier run again: it must be the same one."""
         self.batches.load_state_dict(state["place"])
         instead = "give the same one, or take another folder"
+        known = state.get("data")  # files of earlier versions have none
+        if known is not None and self.data_sums is not None:
+            check_same_data(folder, known, self.data_sums)
         if fingerprint([self._next_batch()]) != state["batch"]:
             raise ValueError(f"batches gives other data than the run in {folder}; {instead}")
         if state.get("validation", self.validation_checksum) != self.validation_checksum:
@@ -360,3 +389,12 @@ class _Run:
             spread_weights(learned, self.best_weights)
         if learned is not model:
             spread_weights(model, gather_weights(learned))
+
+
+def _check_dtypes(folder: Path, then: Tensors, model: nn.Module) -> None:
+    """Weights that are read as other numbers than they were written in would be another run."""
+    now = model.state_dict()
+    for name, tensor in then.items():
+        if name in now and now[name].dtype != tensor.dtype:
+            other = f"{folder} holds a run with {tensor.dtype}; convert it, or take another folder"
+            raise ValueError(f"model has {name} in {now[name].dtype}, but {other}")

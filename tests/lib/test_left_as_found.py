@@ -292,3 +292,70 @@ def test_a_model_of_ones_own_is_left_in_evaluation_mode_after_success():
     model = Own().train()
     run(model, text(), quick())
     assert not any(modes(model))
+
+
+# --- random numbers ---
+
+
+def quick_run(**options):
+    return lambda: run(make_model(), text(), quick(), **options)
+
+
+def failing_run():
+    model = make_model()
+    with pytest.raises(ZeroDivisionError):
+        run(model, text(), quick(), on_step=lambda row: 1 / 0)
+
+
+def refused_run():
+    model = make_model()
+    with pytest.raises(ValueError, match="patience"):
+        run(model, text(), quick(patience=2))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        quick_run(),
+        quick_run(validation=text()),
+        failing_run,
+        refused_run,
+        lambda: evaluate(make_model(), text()),
+    ],
+    ids=["train", "train and judge", "fail", "be refused", "evaluate"],
+)
+def test_random_numbers_go_on_as_if_nothing_had_been_trained(act, monkeypatch):
+    """Else every model that is built after a run would start with the same weights."""
+    monkeypatch.setattr(sys.modules[__name__], "make_model", lambda: CausalLM(tiny()))
+    states = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        CausalLM(tiny())  # the model that is trained draws its weights, as it always did
+        wanted = torch.rand(4)
+        torch.manual_seed(seed)
+        act()
+        assert torch.equal(torch.rand(4), wanted)
+        states.append(torch.get_rng_state())
+    assert not torch.equal(*states), "models of two seeds would start alike"
+
+
+def test_training_twice_in_a_row_gives_what_each_gives_alone():
+    """What a step draws follows from its number, whatever was drawn before."""
+    alone = make_model()
+    run(alone, text(), quick())
+    torch.manual_seed(5)
+    torch.rand(3)
+    again = make_model()
+    run(make_model(), text(), quick(steps=2))
+    run(again, text(), quick())
+    torch.testing.assert_close(alone.state_dict(), again.state_dict(), rtol=0, atol=0)
+
+
+def test_a_run_on_a_cpu_seeds_no_gpu(monkeypatch):
+    """Not even one that nobody has used yet: its first numbers would be those of the last step."""
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    model, batches = make_model(), text()
+    seeded.clear()
+    run(model, batches, quick())
+    assert not seeded

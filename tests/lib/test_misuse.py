@@ -1,6 +1,7 @@
 """What a user gets for a mistake: the exact message, row by row."""
 
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,10 +23,11 @@ from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.fused import fused_attention
-from transformer_lib.losses import Objective
+from transformer_lib.losses import Objective, linear_cross_entropy
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
 from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm
+from transformer_lib.packing import pack
 from transformer_lib.positions import (
     AlibiBias,
     T5Bias,
@@ -37,6 +39,7 @@ from transformer_lib.positions import (
 )
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
+from transformer_lib.run_checkpoints import check_same_data, sum_up
 from transformer_lib.static_cache import StaticCache
 from transformer_lib.tracing import influence
 from transformer_lib.training import train
@@ -591,9 +594,53 @@ TRAINING = [
     ),
 ]
 
+
+def train_half(dtype, **changes):
+    model = CausalLM(small_config()).to(dtype)
+    return train(model, TextWindows(torch.arange(9), 2, 1), recipe(**changes), device="cpu")
+
+
+def go_on_with(other):
+    """Go on with a run, but with other data."""
+    examples = [{"ids": torch.tensor([i])} for i in range(3)]
+    return lambda: check_same_data(Path("runs/a"), sum_up(examples), sum_up(other(examples)))
+
+
+LEARNING = [
+    (
+        lambda: train_half(torch.bfloat16, precision="bfloat16"),
+        "model has decoder.embedding.tokens.weight in torch.bfloat16, which rounds small steps "
+        "away; expected float32: call model.float(), and set precision='bfloat16' in the recipe to "
+        "be as fast; or set half_weights=True to train it as it is",
+    ),
+    (lambda: recipe(half_weights="yes"), "half_weights='yes' must be one of True, False"),
+    (
+        go_on_with(lambda examples: [*examples[:2], {"ids": torch.tensor([7])}]),
+        "batches gives other data than the run in runs/a: of the 3 batches of one_pass(), counted "
+        "from 0, number 2 is the first to differ; give the same data, or take another folder",
+    ),
+    (
+        go_on_with(lambda examples: examples[:2]),
+        "batches gives other data than the run in runs/a: one_pass() has 2 batches, and had 3; "
+        "give the same data, or take another folder",
+    ),
+    (
+        lambda: linear_cross_entropy(X, zeros(11, 8), IDS.T),
+        "targets has shape (3, 2); wanted (2, 3)",
+    ),
+    (
+        lambda: linear_cross_entropy(X, zeros(11, 8), IDS, label_smoothing=1.5),
+        "label_smoothing=1.5 must be at least 0 and less than 1",
+    ),
+    (
+        lambda: pack([[1, 2], torch.tensor([1.5, 2.0])], 4),
+        "sequences has numbers with a fraction; expected token ids",
+    ),
+]
+
 TABLE = [
     pytest.param(call, message, id=message[:60])
-    for call, message in CONFIGURATION + MASKS + ATTENTION + PARTS + MODELS + TRAINING
+    for call, message in CONFIGURATION + MASKS + ATTENTION + PARTS + MODELS + TRAINING + LEARNING
 ]
 
 
@@ -604,7 +651,8 @@ def test_the_table_has_at_least_sixty_different_messages():
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("call", "message"), TABLE)
 def test_misuse_gets_exactly_this_message(call, message):
-    error = TypeError if "has dtype" in message or "has type" in message else ValueError
+    wrong_type = ("has dtype", "has type", "with a fraction")
+    error = TypeError if any(words in message for words in wrong_type) else ValueError
     with pytest.raises(error) as raised:
         call()
     assert type(raised.value) is error

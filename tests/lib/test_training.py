@@ -7,6 +7,7 @@ import sys
 import types
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ from transformer_lib.models import (
     VisionTransformer,
 )
 from transformer_lib.recipes import Recipe, learning_rate, modern_recipe, recipe_2017
+from transformer_lib.run_checkpoints import check_same_data, sum_up
 from transformer_lib.run_log import COLUMNS
 from transformer_lib.training import bits_per_byte, evaluate, train
 
@@ -780,9 +782,157 @@ def test_checkpoints_of_earlier_versions_go_on(tmp_path, monkeypatch):
     write = run_checkpoints.write_checkpoint
 
     def as_before(folder, step, tensors, state, keep):
-        del state["validation"], state["optimizer"], state["groups"], state["recipe"]["balance"]
+        del state["validation"], state["optimizer"], state["groups"], state["data"]
+        del state["recipe"]["balance"], state["recipe"]["half_weights"]
         write(folder, step, tensors, state, keep)
 
     monkeypatch.setattr(run_checkpoints, "write_checkpoint", as_before)
     rows = run(make_model(), text(), quick(), validation=text(), folder=tmp_path)
     assert run(make_model(1), text(), quick(), validation=text(), folder=tmp_path) == rows
+
+
+# --- data that changed ---
+
+
+def pairs(n=60, wrong=()):
+    """Examples, some of them with another target."""
+    return [([1 + i % 7, 2, 3], [4, 5 + (i in wrong), 1 + i % 3]) for i in range(n)]
+
+
+def pair_batches(examples, **options):
+    return Batches(examples, translation_batch, **{"batch_size": 4} | options)
+
+
+def start(folder, examples, **options):
+    torch.manual_seed(0)
+    model = Seq2SeqLM(tiny())
+    return run(model, pair_batches(examples), quick(steps=2), folder=folder, **options)
+
+
+def not_in_last_batch(steps=2):
+    """The number of an example that the last batch of a run does not have."""
+    stream = pair_batches(range(60))
+    last = stream.plan(0)[steps - 1]
+    return next(i for i in range(20, 60) if i not in last)
+
+
+def test_one_changed_target_is_noticed_wherever_it_is(tmp_path):
+    changed = not_in_last_batch()
+    start(tmp_path, pairs())
+    place = (
+        f"of the 15 batches of one_pass\\(\\), counted from 0, number {changed // 4} is the first"
+    )
+    message = f"^batches gives other data than the run in .*: {place} to differ; give the same data"
+    with pytest.raises(ValueError, match=message):
+        start(tmp_path, pairs(wrong=[changed, 59]))
+    start(tmp_path, pairs())
+
+
+def test_a_target_that_is_longer_is_noticed_too(tmp_path):
+    changed = not_in_last_batch()
+    start(tmp_path, pairs())
+    examples = pairs()
+    examples[changed] = (examples[changed][0], [*examples[changed][1], 1])
+    with pytest.raises(ValueError, match="batches gives other data than the run in"):
+        start(tmp_path, examples)
+
+
+def test_another_number_of_batches_is_said():
+    few, many = sum_up(pair_batches(pairs(8)).one_pass()), sum_up(pair_batches(pairs()).one_pass())
+    with pytest.raises(
+        ValueError,
+        match=r"the run in runs/a: one_pass\(\) has 2 batches, and had 15; give the same",
+    ):
+        check_same_data(Path("runs/a"), many, few)
+
+
+def test_of_many_data_few_checksums_are_kept():
+    numbers = [{"ids": torch.tensor([i])} for i in range(1000)]
+    before = sum_up(numbers)
+    assert len(json.dumps(before)) < 1000
+    for changed in (0, 500, 999):
+        other = list(numbers)
+        other[changed] = {"ids": torch.tensor([-1])}
+        with pytest.raises(ValueError, match="is the first to differ") as raised:
+            check_same_data(Path("a"), before, sum_up(other))
+        n, first, last = (int(word) for word in str(raised.value).split() if word.isdigit())
+        assert n == 1000
+        assert first <= changed <= last < first + 20
+
+
+def test_data_of_a_checkpoint_without_checksums_are_checked_as_before(tmp_path, monkeypatch):
+    write = run_checkpoints.write_checkpoint
+
+    def as_before(folder, step, tensors, state, keep):
+        del state["data"]
+        write(folder, step, tensors, state, keep)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_checkpoints, "write_checkpoint", as_before)
+        start(tmp_path, pairs())
+    start(tmp_path, pairs(wrong=[not_in_last_batch()]))  # nobody can tell
+    with pytest.raises(ValueError, match="batches gives other data than the run in"):
+        start(tmp_path, pairs(wrong=range(60)))
+
+
+def test_a_text_is_not_read_twice_for_its_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr(TextWindows, "one_pass", lambda _: pytest.fail("it has one already"))
+    run(make_model(), text(), quick(), folder=tmp_path)
+    run(make_model(), text(), quick(), folder=tmp_path)
+
+
+def test_without_a_folder_no_checksum_is_computed(monkeypatch):
+    monkeypatch.setattr(Batches, "one_pass", lambda _: pytest.fail("nobody asked for it"))
+    run(make_model(), stream(), quick())
+
+
+# --- weights that are not in float32 ---
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_weights_that_round_small_steps_away_are_not_trained(dtype, precision):
+    model = make_model(**PLAIN).to(dtype)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    message = (
+        rf"^model has decoder\.embedding\.tokens\.weight in {dtype}, which rounds small steps "
+    )
+    with pytest.raises(ValueError, match=message):
+        run(model, text(), quick(precision=precision))
+    assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def share_changed(model, **options):
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    run(model, text(), quick(steps=20, learning_rate=2e-5, **options))
+    pairs = zip(before, model.parameters(), strict=True)
+    changed = [(old != new).flatten() for old, new in pairs]
+    return torch.cat(changed).double().mean().item()
+
+
+def test_whoever_asks_for_it_trains_half_weights_and_this_is_why_one_must_ask():
+    assert share_changed(make_model(**PLAIN)) > 0.95
+    assert share_changed(make_model(**PLAIN).bfloat16(), half_weights=True) < 0.5
+
+
+def test_frozen_weights_may_be_in_any_precision():
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Embedding(11, 4, dtype=torch.bfloat16), nn.Linear(4, 11)
+            self.body.requires_grad_(False)
+
+        def forward(self, ids):
+            return self.head(self.body(ids).float())
+
+    rows = run(Head(), text(), quick())
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_a_run_goes_on_only_in_the_precision_of_its_weights(tmp_path):
+    """Else its numbers would be read as others, and it would end elsewhere."""
+    run(make_model().double(), text(), quick(), folder=tmp_path)
+    message = r"^model has decoder\.\S+ in torch.float32, but .* holds a run with torch.float64; "
+    with pytest.raises(ValueError, match=message):
+        run(make_model(), text(), quick(steps=9), folder=tmp_path)
+    run(make_model().double(), text(), quick(steps=9), folder=tmp_path)

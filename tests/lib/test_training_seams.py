@@ -339,6 +339,21 @@ def test_more_steps_with_a_schedule_that_knows_its_end_follow_the_new_one(tmp_pa
     assert [row["learning_rate"] for row in rows] == then[:6] + now[6:]
 
 
+def test_more_steps_may_have_another_warm_up(tmp_path):
+    """A trial of five steps has none; to go on with fifty, nobody should have to know that."""
+    short = quick(steps=5, warmup=0)
+    longer = quick(steps=20, warmup=10)
+    run(make_model(), text(), short, folder=tmp_path)
+    rows = run(make_model(), text(), longer, folder=tmp_path)
+    then, now = ([learning_rate(n, each) for n in range(1, 21)] for each in (short, longer))
+    assert [row["learning_rate"] for row in rows] == then[:5] + now[5:]
+    with pytest.raises(
+        ValueError,
+        match=r"^warmup=3, but .* holds a run with 10; take another folder, or give warmup=10 to",
+    ):
+        run(make_model(), text(), replace(longer, warmup=3), folder=tmp_path)
+
+
 def test_steps_may_be_fewer_than_planned_but_not_than_made(tmp_path):
     recipe = quick(steps=20, schedule="constant", checkpoint_every=5)
     stopped(make_model(), text(), recipe, at=7, folder=tmp_path)
