@@ -146,7 +146,8 @@ class MixtureOfExperts(nn.Module):
         if node is None:
             self.balance_loss = loss
             return
-        node.metadata["balance_loss"] = loss  # who holds the output's graph holds the loss too
+        # Who holds the graph of the output holds the loss too. (PyTorch annotates this as a method.)
+        node.metadata["balance_loss"] = loss  # type: ignore[index]
         self._balance, self._with_graph = loss.detach(), weakref.ref(loss)
 
     def __getstate__(self) -> dict[str, Any]:

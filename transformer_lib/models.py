@@ -41,7 +41,7 @@ class CausalLM(nn.Module):
         self.config, self.parts = config, parts
         self.decoder = Decoder(config, parts=parts)
         self.output = OutputLayer(config, self.decoder.embedding.tokens)
-        self.register_load_state_dict_post_hook(_tie_again)
+        nn.Module.register_load_state_dict_post_hook(self, _tie_again)
 
     def forward(
         self,
@@ -90,7 +90,7 @@ class Seq2SeqLM(nn.Module):
         self.config, self.parts = config, parts
         self.body = EncoderDecoder(config, parts=parts)
         self.output = OutputLayer(config, self.body.decoder.embedding.tokens)
-        self.register_load_state_dict_post_hook(_tie_again)
+        nn.Module.register_load_state_dict_post_hook(self, _tie_again)
 
     def forward(
         self,
@@ -140,7 +140,7 @@ class MaskedLM(nn.Module):
         self.norm = parts.norm(config)
         initialise(self.transform, config)
         self.output = OutputLayer(config, self.encoder.embedding.tokens, bias=True)
-        self.register_load_state_dict_post_hook(_tie_again)
+        nn.Module.register_load_state_dict_post_hook(self, _tie_again)
 
     def forward(
         self,

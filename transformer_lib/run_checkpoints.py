@@ -9,16 +9,18 @@ import math
 import re
 import warnings
 import zlib
+from array import array
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
-from torch import nn
+from torch import Tensor, nn
 
-from transformer_lib.data import Batch
+from transformer_lib.data import Batch, Examples
 from transformer_lib.files import write_file
 from transformer_lib.recipes import Recipe
 from transformer_lib.run_log import Metrics
@@ -43,18 +45,18 @@ _PIECES = 64  # of the data, each with a checksum: enough to say roughly where a
 
 
 class DataSums(TypedDict):
-    """Checksums of all data, in the order of ``one_pass()``.
+    """Checksums of all examples that a run learns from.
 
     Args:
-        n_batches: how many batches there are.
+        n_examples: how many there are.
         pieces: the checksums of as many pieces of them, equally large.
 
     Example:
-        >>> DataSums(n_batches=2, pieces=[11, 12])["n_batches"]
+        >>> DataSums(n_examples=2, pieces=[11, 12])["n_examples"]
         2
     """
 
-    n_batches: int
+    n_examples: int
     pieces: list[int]
 
 
@@ -69,7 +71,7 @@ class RunState(TypedDict):
         place: the place of the last batch in its stream.
         batch: a checksum of that batch.
         validation: a checksum of the validation, ``None`` if there is none.
-        data: checksums of what is learned from; ``None`` if its place says as much.
+        data: checksums of what is learned from; ``None`` if there are none, or ``place`` has one.
         optimizer: of each parameter, what the optimizer knows and is not a tensor.
         groups: of each parameter group, what the optimizer has changed itself.
 
@@ -289,63 +291,84 @@ def fingerprint(batches: Iterable[Batch]) -> int:
     return found
 
 
-def sum_up(batches: Iterable[Batch]) -> DataSums:
-    """Compute checksums of all data, by which a change is noticed, and where it is.
+def sum_up(examples: Examples) -> DataSums | None:
+    """Compute checksums of all examples, by which a change is noticed, and where it is.
 
     Args:
-        batches: what ``one_pass()`` gives.
+        examples: what :class:`~transformer_lib.data.Batches` are made of.
 
     Returns:
-        The number of batches, and a checksum of each piece.
+        The number of examples, and a checksum of each piece; ``None`` if an example is made of
+        something else than tensors, arrays, numbers, texts, and lists, tuples and dictionaries of
+        these: nobody could say whether it is still the same.
 
     Example:
-        >>> batches = [{"ids": torch.tensor([i])} for i in range(100)]
-        >>> found = sum_up(batches)
-        >>> found["n_batches"], len(found["pieces"])
+        >>> found = sum_up([[i, i + 1] for i in range(100)])
+        >>> found["n_examples"], len(found["pieces"])
         (100, 50)
     """
-    sums = [fingerprint([batch]) for batch in batches]
-    size = _piece_size(len(sums))
-    pieces = [sums[start : start + size] for start in range(0, len(sums), size)]
-    return DataSums(
-        n_batches=len(sums), pieces=[zlib.crc32(json.dumps(piece).encode()) for piece in pieces]
-    )
+    n_examples = len(examples)
+    size = _piece_size(n_examples)
+    pieces = [0] * math.ceil(n_examples / size)
+    for i in range(n_examples):
+        try:
+            pieces[i // size] = zlib.crc32(_content(examples[i]), pieces[i // size])
+        except (TypeError, OverflowError):  # such as whole numbers beyond 64 bits
+            return None
+    return DataSums(n_examples=n_examples, pieces=pieces)
 
 
 def check_same_data(folder: Path, then: DataSums, now: DataSums) -> None:
-    """Raise an error unless data are those that a run began with.
+    """Raise an error unless examples are those that a run began with.
 
     Args:
         folder: where the run is, for the error message.
         then: what its checkpoint says.
-        now: checksums of the data that it shall go on with.
+        now: checksums of the examples that it shall go on with.
 
     Raises:
         ValueError: if they differ; it says where.
 
     Example:
-        >>> batches = [{"ids": torch.tensor([i])} for i in range(3)]
-        >>> changed = [*batches[:2], {"ids": torch.tensor([7])}]
-        >>> check_same_data(
-        ...     Path("runs/a"), sum_up(batches), sum_up(changed)
-        ... )  # doctest: +ELLIPSIS
+        >>> then, now = sum_up([[1, 2], [3, 4]]), sum_up([[1, 2], [3, 5]])
+        >>> check_same_data(Path("runs/a"), then, now)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: batches gives other data than the run in runs/a: of the 3...
+        ValueError: batches gives other data than the run in runs/a: of its 2...
     """
     if now == then:
         return
-    n = now["n_batches"]
-    if n != then["n_batches"]:
-        what = f"one_pass() has {n} batches, and had {then['n_batches']}"
+    n = now["n_examples"]
+    if n != then["n_examples"]:
+        what = f"it has {n} examples, and had {then['n_examples']}"
     else:
         pairs = zip(then["pieces"], now["pieces"], strict=True)
         first = next(i for i, (old, new) in enumerate(pairs) if old != new) * _piece_size(n)
         last = min(first + _piece_size(n), n) - 1
         place = f"number {first}" if first == last else f"one of numbers {first} to {last}"
-        what = f"of the {n} batches of one_pass(), counted from 0, {place} is the first to differ"
+        what = f"of its {n} examples, counted from 0, {place} is the first to differ"
     instead = "give the same data, or take another folder"
     raise ValueError(f"batches gives other data than the run in {folder}: {what}; {instead}")
 
 
-def _piece_size(n_batches: int) -> int:
-    return max(1, math.ceil(n_batches / _PIECES))
+def _piece_size(n_examples: int) -> int:
+    return max(1, math.ceil(n_examples / _PIECES))
+
+
+def _content(example: object) -> bytes:
+    """All that an example says. A row of whole numbers may be a list, a tensor or an array."""
+    if isinstance(example, np.ndarray | np.generic):
+        example = torch.from_numpy(np.asarray(example))  # no copy; objects are a TypeError
+    if isinstance(example, Tensor):
+        exact = example.is_floating_point() or example.is_complex()
+        numbers = (example.detach() if exact else example.long()).cpu().reshape(-1)
+        head = f"{numbers.dtype} {tuple(example.shape)} "
+        return head.encode() + numbers.view(torch.uint8).numpy().tobytes()
+    if isinstance(example, dict):
+        return b"{" + b", ".join(map(_content, example.items())) + b"}"
+    if isinstance(example, list | tuple):
+        if set(map(type, example)) == {int}:  # nearly always: without a call for each
+            return f"{torch.int64} ({len(example)},) ".encode() + array("q", example).tobytes()
+        return b"[" + b", ".join(map(_content, example)) + b"]"
+    if example is None or isinstance(example, int | float | str | bytes):
+        return repr(example).encode()
+    raise TypeError(f"examples has a {type(example).__name__}")

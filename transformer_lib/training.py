@@ -77,7 +77,7 @@ def train(
         validation: what ``one_pass()`` of it gives is not learned from, but judged by.
         folder: where ``metrics.csv``, ``curve.svg`` and ``checkpoints`` go; nowhere if left out.
             It remembers model, recipe and data, and refuses others: at the first checkpoint, and
-            when the run goes on, one pass over all data is made for that. The four functions below
+            when the run goes on, all examples are read once for that. The four functions below
             cannot be compared: give the same ones to go on.
         resume: whether to go on with what the folder holds; if not, that is an error.
         device: where to compute; on a GPU if there is one.
@@ -343,7 +343,7 @@ class _Run:
     def data_sums(self) -> DataSums | None:
         """Of all that there is to learn from. A text has its own, in what it says of its place."""
         known = isinstance(self.batches, TextWindows) or not isinstance(self.batches, Batches)
-        return None if known else sum_up(self.batches.one_pass())
+        return None if known else sum_up(self.batches.examples)
 
     def resume(self, *, allowed: bool) -> None:
         """Go on from the newest checkpoint, if there is one; the first process reads it."""

@@ -602,8 +602,8 @@ def train_half(dtype, **changes):
 
 def go_on_with(other):
     """Go on with a run, but with other data."""
-    examples = [{"ids": torch.tensor([i])} for i in range(3)]
-    return lambda: check_same_data(Path("runs/a"), sum_up(examples), sum_up(other(examples)))
+    then = sum_up([[1, 2], [3, 4], [5, 6]])
+    return lambda: check_same_data(Path("runs/a"), then, sum_up(other))
 
 
 LEARNING = [
@@ -615,13 +615,13 @@ LEARNING = [
     ),
     (lambda: recipe(half_weights="yes"), "half_weights='yes' must be one of True, False"),
     (
-        go_on_with(lambda examples: [*examples[:2], {"ids": torch.tensor([7])}]),
-        "batches gives other data than the run in runs/a: of the 3 batches of one_pass(), counted "
-        "from 0, number 2 is the first to differ; give the same data, or take another folder",
+        go_on_with([[1, 2], [3, 4], [5, 7]]),
+        "batches gives other data than the run in runs/a: of its 3 examples, counted from 0, "
+        "number 2 is the first to differ; give the same data, or take another folder",
     ),
     (
-        go_on_with(lambda examples: examples[:2]),
-        "batches gives other data than the run in runs/a: one_pass() has 2 batches, and had 3; "
+        go_on_with([[1, 2], [3, 4]]),
+        "batches gives other data than the run in runs/a: it has 2 examples, and had 3; "
         "give the same data, or take another folder",
     ),
     (
