@@ -34,9 +34,9 @@ from experiments.common import (
     write_results,
 )
 from transformer_lib.cache import KeyValueCache
-from transformer_lib.decoding import generating
 from transformer_lib.generation import generate
 from transformer_lib.models import CausalLM
+from transformer_lib.modes import evaluating
 from transformer_lib.recipes import Recipe
 
 CHAPTER = "16b_cache"
@@ -127,7 +127,7 @@ class Step:
     """A model that has read a text, and reads some more tokens again and again.
 
     Args:
-        model: a decoder, inside ``generating``.
+        model: a decoder, inside ``evaluating``.
         text: what it has read, ``(B, T)``.
         new: what it reads in each run, ``(B, n)``.
     """
@@ -243,7 +243,7 @@ def measure(device: str, shape: str, options: Options) -> dict[str, list[Row]]:
     clock = Clock(device, options.pick(0.1, 0.0), options.pick(30, 3))
     rough = Clock(device, options.pick(0.1, 0.0), options.pick(3, 3))
     found: dict[str, list[Row]] = {}
-    with torch.no_grad(), generating(model):
+    with torch.no_grad(), evaluating(model):
         found["results"] = steps(model, lengths, clock)
         context = options.pick(512, 4)
         found["passes"] = passes(model, context, options.pick(N_NEW, (1, 2)), clock)

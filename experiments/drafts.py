@@ -39,9 +39,9 @@ from transformer_book import datasets
 from transformer_lib.beams import beam_search
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.data import TextWindows
-from transformer_lib.decoding import generating
 from transformer_lib.generation import generate
 from transformer_lib.models import CausalLM
+from transformer_lib.modes import evaluating
 from transformer_lib.recipes import Recipe, modern_recipe
 from transformer_lib.run_log import Metrics
 from transformer_lib.sampling import GREEDY, Sampling, filter_logits
@@ -253,7 +253,7 @@ class Reader:
     """A language model with a cache that can forget what was read in vain.
 
     Args:
-        model: a language model, inside ``generating``.
+        model: a language model, inside ``evaluating``.
         max_len: the longest text.
     """
 
@@ -341,7 +341,7 @@ def one_round(
 @contextmanager
 def ready(*models: CausalLM) -> Iterator[None]:
     """Make models ready to generate, without gradients."""
-    with torch.no_grad(), generating(models[0]), generating(models[-1]):
+    with torch.no_grad(), evaluating(models[0]), evaluating(models[-1]):
         yield
 
 

@@ -58,6 +58,8 @@ def beam_search(
 
     Raises:
         FloatingPointError: if scores are not numbers any more.
+        RuntimeError: if a model in training, with hooks or parts of its own, is used by another
+            thread, too; one in evaluation mode may be used by any number of threads.
         TypeError: if the model or a tensor is of the wrong kind.
         ValueError: if something is out of range or does not fit together.
 

@@ -14,6 +14,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import FeedForward
 from transformer_lib.hooks import methods_of
 from transformer_lib.masks import additive_mask, query_key_distances
+from transformer_lib.modes import check_modes
 from transformer_lib.norms import LayerNorm, RMSNorm
 from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.positions import AlibiBias, T5Bias, rope_angles
@@ -91,8 +92,10 @@ class Block(nn.Module):
             The stream, ``(B, T, D)``.
 
         Raises:
+            RuntimeError: if another thread has switched the modes for a while.
             ValueError: if there is a memory and no cross-attention, or the other way round.
         """
+        check_modes(self)
         self._check_memory(memory)
         before = self.norm_position in ("pre", "both")  # else norms stand behind their sublayers
 
@@ -191,7 +194,8 @@ class Stack(nn.Module):
 
         Under autocast to bfloat16 the stream itself is in bfloat16 too. Padding is left out where
         that is faster and nobody can tell (see :func:`~transformer_lib.ragged.rows_without_padding`
-        ); then there are zeros in its places. What stands there is for nobody to read.
+        ); then there are zeros in its places, else what the layers make of it. Which of the two it
+        is depends on the size of the batch: it is for nobody to read, and for no loss.
 
         Args:
             x: the stream, ``(B, T, D)``.

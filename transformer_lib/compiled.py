@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -94,12 +96,16 @@ class CompiledDecoder(nn.Module):
         self._recorded, self._key = steps, key
         return RecordedBatch(steps, step)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_recorded": None, "_key": []}  # a copy records for itself
+
 
 def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     """Compile a step that reads one token of each row; the model of the step is a copy."""
     assert step.cache is not None, "recorded steps have one"
     if not token.is_cuda:
-        return _nothing, partial(torch.compile(step.read), token, step.cache.max_len)
+        read = MethodType(_with_own_code(DecodingStep.read), step)
+        return _nothing, partial(torch.compile(read), token, step.cache.max_len)
     if len(token) > 1:
         _compile_blocks(step)
         return run_joined(step, token)
@@ -108,6 +114,21 @@ def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     _set_biases_apart(step.model)
     _compile_blocks(step, _FOR_ONE_ROW)
     return _nothing, partial(step.read, token, step.cache.max_len)
+
+
+def _with_own_code(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Copy a function so that what it was compiled to is kept apart from other copies.
+
+    The compiler counts how often a piece of code was compiled, and gives up after a few times. Here
+    every batch size is compiled anew, and nothing of it is used again for another.
+    """
+    assert isinstance(function, FunctionType)
+    copy = FunctionType(
+        function.__code__.replace(), function.__globals__, function.__name__,
+        function.__defaults__, function.__closure__,
+    )  # fmt: skip
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _nothing() -> None:
@@ -125,7 +146,11 @@ def _looks(model: nn.Module) -> list[object]:
     plain = (bool, int, float, str, TransformerConfig, type(None))
     found: list[object] = []
     for part in model.modules():  # once for all: a single row of text would feel the difference
-        settings = {name: x for name, x in vars(part).items() if isinstance(x, plain)}
+        settings = {
+            name: x
+            for name, x in vars(part).items()
+            if isinstance(x, plain) or name == "activation"
+        }
         found.append((type(part), {**settings, "training": False}))
         tensors = (*part._parameters.values(), *part._buffers.values())
         found += [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in tensors if x is not None]

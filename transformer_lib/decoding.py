@@ -17,6 +17,7 @@ from transformer_lib.encoder_decoder import EncoderDecoder
 from transformer_lib.hooks import forward_hooks, has_forward_of
 from transformer_lib.lean import LeanDecoder
 from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.modes import Twin, evaluating
 from transformer_lib.moved import tell_moved_names
 
 LanguageModel = CausalLM | Seq2SeqLM
@@ -25,9 +26,11 @@ LanguageModel = CausalLM | Seq2SeqLM
 class DecodingStep:
     """The tokens so far in, the scores of the next one out; with a cache only new ones are read.
 
-    For use under ``torch.no_grad``. One object serves one batch. The model is in eval mode during
-    a call, and only then. A ``CausalLM`` with a ``forward`` or hooks of its own is called as a
-    whole; of others the parts are, since nobody asks for scores at every position of the prompt.
+    For use under ``torch.no_grad``. One object serves one batch. Tokens are read in evaluation
+    mode; a model in training is left as it is, or put back after each call: see
+    :func:`~transformer_lib.modes.evaluating`. A ``CausalLM`` with a ``forward`` or hooks of its own
+    is called as a whole; of others the parts are, since nobody asks for scores at every position of
+    the prompt.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``.
@@ -39,9 +42,10 @@ class DecodingStep:
         source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
         use_cache: whether to keep keys and values, or to compute them anew in each step.
         cache: a cache to use instead of one of its own; what it holds already is taken for the
-            first tokens of the prompt.
+            first tokens of the prompt. If it holds all of them, the last one is read again.
 
     Raises:
+        RuntimeError: in a call, if a model in training is used by another thread, too.
         TypeError: if the model is of another kind, ids are not whole numbers, or the prompt's mask
             is not boolean.
         ValueError: if something does not fit together, or there is no room for so many tokens.
@@ -74,10 +78,14 @@ class DecodingStep:
         check_whole("max_new_tokens", max_new_tokens)
         sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
         max_len = sizes["T"] + max_new_tokens - 1  # nobody reads the last token
-        limit = model.config.max_len if cache is None else cache.max_len
+        limit = model.config.max_len if cache is None else min(model.config.max_len, cache.max_len)
         if max_len > limit:
             room = f"there is room for max_len={limit}, not counting the last token"
             raise ValueError(f"{max_new_tokens=} after a prompt of {sizes['T']} tokens: {room}")
+        if cache is not None and cache.length > sizes["T"]:
+            more = f"more than a prompt of {sizes['T']} tokens: begin the prompt with all of them"
+            raise ValueError(f"cache holds {cache.length} tokens, {more}, or rewind it")
+        self._given, self._twin = model, Twin(model)
         self.use(model)
         if use_cache and cache is None:
             cache = KeyValueCache(model.config.n_layers, max_len)
@@ -101,15 +109,29 @@ class DecodingStep:
         if source_mask is not None:
             expect_shape("source_mask", source_mask, "B 1 1 S", sizes)
             source_mask = source_mask.clone()  # recorded steps will write to it
-        with generating(self.model):
+        with self.in_evaluation():
+            assert isinstance(self.model, Seq2SeqLM), "a twin is of the same class"
             return self.model.body.encoder(source, source_mask), source_mask
 
     def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
-        start = 0 if self.cache is None else self.cache.length
-        new = ids[:, start:]
-        with generating(self.model):
-            return self.read(new, ids.shape[1], lean=True)
+        start, n_keys = 0, ids.shape[1]
+        if self.cache is not None:
+            start = self.cache.length
+            if start == ids.shape[1]:  # somebody has read all of the prompt, and kept no scores
+                start -= 1
+                self.cache.rewind(start)
+            n_keys = self.cache.n_keys(ids.shape[1] - start)
+        with self.in_evaluation():
+            return self.read(ids[:, start:], n_keys, lean=True)
+
+    @contextmanager
+    def in_evaluation(self) -> Iterator[None]:
+        """Read in evaluation mode meanwhile: with the model, or with a twin of it."""
+        with evaluating(self._given, self._twin) as model:
+            if model is not self.model:
+                self.use(model)
+            yield
 
     def read(
         self, new: Int[Tensor, "B T"], n_keys: int, *, lean: bool = False
@@ -195,37 +217,6 @@ def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool
     if not (rows[:, -1].all() and (rows.int().diff() >= 0).all()):
         raise ValueError("prompt_mask hides a token that comes after a real one")
     return rows
-
-
-@contextmanager
-def generating(model: nn.Module) -> Iterator[None]:
-    """Eval mode; afterwards each module is as it was.
-
-    Args:
-        model: any model of this library.
-
-    Example:
-        >>> model = nn.Dropout()
-        >>> with generating(model):
-        ...     model.training
-        False
-        >>> model.training
-        True
-    """
-    # For every token, hence faster than model.modules() and attributes; a shared part comes twice.
-    in_training, parts = [], [vars(model)]
-    for attributes in parts:
-        if children := attributes["_modules"]:
-            parts += [vars(child) for child in children.values() if child is not None]
-        if attributes["training"]:
-            in_training.append(attributes)
-    try:
-        for attributes in in_training:
-            attributes["training"] = False
-        yield
-    finally:
-        for attributes in in_training:
-            attributes["training"] = True
 
 
 def _check_kind(model: nn.Module, source: Tensor | None) -> None:

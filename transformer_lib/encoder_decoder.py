@@ -1,5 +1,6 @@
 """Encoder, decoder, and both together."""
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -53,7 +54,8 @@ class Encoder(nn.Module):
             positions: the place of each token, ``(1, T)`` or ``(B, T)``; 0, 1, 2, ... if left out.
 
         Returns:
-            One vector for each token, ``(B, T, D)``.
+            One vector for each token, ``(B, T, D)``. What stands at padding depends on the size of
+            the batch: no loss may read it.
 
         Raises:
             TypeError: if ids are not whole numbers.
@@ -122,7 +124,8 @@ class Decoder(nn.Module):
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
 
         Returns:
-            One vector for each token, ``(B, T, D)``.
+            One vector for each token, ``(B, T, D)``. What stands at padding depends on the size of
+            the batch: no loss may read it.
 
         Raises:
             TypeError: if ids are not whole numbers.
@@ -192,14 +195,22 @@ class EncoderDecoder(nn.Module):
         return x
 
 
+def _n_before(cache: KeyValueCache, max_len: int) -> int:
+    """How many tokens a cache holds; a compiled step may not ask a static one, which must fit."""
+    if not (isinstance(cache, StaticCache) and torch.compiler.is_compiling()):
+        return cache.length
+    if cache.max_len > max_len:
+        why = "a compiled step cannot count its tokens"
+        raise ValueError(f"the cache has max_len={cache.max_len}, the model {max_len}: {why}")
+    return 0
+
+
 def _number_positions(
     ids: Tensor, positions: Tensor | None, max_len: int, cache: KeyValueCache | None = None
 ) -> Int[Tensor, "#B T"]:
     """Check that the tokens have room, and number their positions if nobody did."""
     expect_shape("ids", ids, "B T", {})  # what they contain is looked at where they are embedded
-    # A static cache has room for no more than it was made for, and nobody can look at its length
-    # without making the device wait.
-    before = 0 if cache is None or isinstance(cache, StaticCache) else cache.length
+    before = 0 if cache is None else _n_before(cache, max_len)
     if before + ids.shape[1] > max_len:
         after = f" after {before} in the cache" if before else ""
         raise ValueError(f"ids has {ids.shape[1]} tokens{after}; the model accepts {max_len=}")

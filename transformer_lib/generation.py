@@ -93,11 +93,9 @@ class _BestTokens(Iterator[Tensor]):
     @torch.no_grad()
     def _take(self, n: int) -> tuple[Float[Tensor, "n B"], Int[Tensor, "n B"]]:
         """Choose so many tokens; return their scores, and copies of them."""
-        new = slice(self._next, self._next + n)
-        self._batch.read_best(self._prompt, self._next, n)
+        found = self._batch.read_best(self._prompt, self._next, n)
         self._next += n
-        steps = self._batch.steps  # another batch is written to the same place
-        return steps.best[new], steps.chosen[new].clone()
+        return found
 
 
 def generate(
@@ -145,7 +143,7 @@ def generate(
         source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
         use_cache: whether to keep keys and values, or to compute them anew in each step.
         cache: a cache to use instead of one of its own; what it holds already is taken for the
-            first tokens of the prompt.
+            first tokens of the prompt. If it holds all of them, the last one is read again.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
 
     Returns:
@@ -154,6 +152,8 @@ def generate(
 
     Raises:
         FloatingPointError: if scores become NaN or infinite.
+        RuntimeError: if a model in training, with hooks or parts of its own, is used by another
+            thread, too; one in evaluation mode may be used by any number of threads.
         TypeError: if the model or a tensor is of the wrong kind.
         ValueError: if something is out of range or does not fit together.
 
@@ -208,10 +208,9 @@ def stream(
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
-    The model is in evaluation mode while a token is computed, and nothing of it is changed between
-    two tokens: there may be several streams, and any of them may be thrown away. If weights change
-    meanwhile, the next token is made with the new ones; keys and values of earlier tokens stay as
-    they were.
+    Tokens are computed in evaluation mode, and nothing of the model is changed between two of them:
+    there may be several streams, and any of them may be thrown away. If weights change meanwhile,
+    the next token is made with the new ones; keys and values of earlier tokens stay as they were.
 
     Args:
         model: a ``CausalLM``, ``Seq2SeqLM`` or ``CompiledDecoder``.
@@ -235,7 +234,7 @@ def stream(
         source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
         use_cache: whether to keep keys and values, or to compute them anew in each step.
         cache: a cache to use instead of one of its own; what it holds already is taken for the
-            first tokens of the prompt.
+            first tokens of the prompt. If it holds all of them, the last one is read again.
 
     Returns:
         An iterator over the newest token of each row, ``(B,)``.
@@ -243,6 +242,8 @@ def stream(
     Raises:
         FloatingPointError: if scores become NaN or infinite. On a GPU they are looked at every 16
             tokens, so that it need not wait.
+        RuntimeError: if a model in training, with hooks or parts of its own, is used by another
+            thread, too; one in evaluation mode may be used by any number of threads.
         TypeError: if the model or a tensor is of the wrong kind.
         ValueError: if something is out of range or does not fit together.
 

@@ -4,10 +4,11 @@ What is fast goes around a module: it calls the parts, or multiplies by the weig
 allowed only where nobody can tell.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from operator import contains, methodcaller
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
@@ -80,6 +81,37 @@ def forward_hooks(*modules: nn.Module) -> Iterator[Mapping[int, object]]:
     yield from (all_modules._global_forward_pre_hooks, all_modules._global_forward_hooks)
     for module in modules:
         yield from (module._forward_pre_hooks, module._forward_hooks)
+
+
+def are_plain(parts: Sequence[nn.Module]) -> bool:
+    """Say whether modules do what classes of this library or of PyTorch say, and nobody listens.
+
+    Such a module does the same in every call, and a copy of it does what it does.
+
+    Args:
+        parts: any modules; those inside them are not looked at.
+
+    Returns:
+        ``False`` where Python has a say: a hook, a class of somebody else, a ``forward`` that was
+        replaced, a compiled or scripted module in the place of another.
+
+    Example:
+        >>> layer = nn.Linear(2, 3)
+        >>> are_plain([layer])
+        True
+        >>> layer.forward = lambda x: x
+        >>> are_plain([layer])
+        False
+    """
+    return not any(forward_hooks(*parts)) and all(map(_is_plain, parts))
+
+
+def _is_plain(part: nn.Module) -> bool:
+    """Whether a part does what its class says, and that is one of this library or of PyTorch."""
+    if "forward" in vars(part) or isinstance(part, torch.jit.ScriptModule):
+        return False
+    makers = (type(part), type(part).forward)  # a forward may also be put into the class
+    return all(maker.__module__.startswith(("transformer_lib.", "torch.")) for maker in makers)
 
 
 def is_untouched(
@@ -213,6 +245,8 @@ class ModelWatch:
         self._tensors = [x for owned in tensors for x in owned.values() if x is not None]
         # As long as these are held, nothing else can come to stand at their addresses.
         self._held = [x.detach() for x in self._tensors]
+        self._active = [names for names in self._attributes if "activation" in names]
+        self._activations = [names["activation"] for names in self._active]  # functions, no parts
         self._before = self._look()
 
     def sees_no_change(self) -> bool:
@@ -221,6 +255,7 @@ class ModelWatch:
             not any(self._hooks)
             and not any(map(contains, self._attributes, repeat("forward")))
             and self._look() == self._before
+            and [names.get("activation") for names in self._active] == self._activations
         )
 
     def _look(self) -> list[int]:

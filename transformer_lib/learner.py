@@ -21,7 +21,7 @@ from transformer_lib.distributed import (
     sum_over_processes,
 )
 from transformer_lib.losses import Objective, WithExtraLosses
-from transformer_lib.modes import modes_kept
+from transformer_lib.modes import evaluating
 from transformer_lib.recipes import Recipe
 from transformer_lib.saving import Tensors
 
@@ -134,8 +134,7 @@ class Learner:
 
     def judge(self, validation: Batches) -> dict[str, float]:
         """Judge the model as :func:`~transformer_lib.training.evaluate` does."""
-        with modes_kept(self.objective), self._autocast():
-            self.objective.eval()
+        with evaluating(self.objective), self._autocast():
             return mean_loss(self.compute, validation, self.device)
 
     def state(self) -> tuple[Tensors, OptimizerState, list[dict[str, object]]]:

@@ -1,12 +1,22 @@
 """What is set for a while, and put back whatever happens."""
 
-from collections.abc import Iterator
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
-from transformer_lib.blocks import Stack
+from transformer_lib.hooks import ModelWatch, are_plain
+
+M = TypeVar("M", bound=nn.Module)
+
+_LOOKING = threading.Lock()  # held while modes are looked at or switched, never while a model runs
+_SWITCHED: dict[int, int] = {}  # modules that are switched now, by their ids, and for which thread
 
 
 @contextmanager
@@ -34,6 +44,218 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def evaluating(model: M, twin: "Twin[M] | None" = None) -> Iterator[M]:
+    """Give a model in evaluation mode, wrong for no thread; afterwards each module is as it was.
+
+    Modes are attributes of modules, and all threads share them. So there are three cases.
+
+    1. Every module is in evaluation mode. Nothing is written: any number of threads may come.
+    2. A module is in training, and there is a twin. The twin is used, and nothing is written
+       either: the model may be trained by another thread meanwhile.
+    3. A module is in training, and there is no twin, or somebody could tell it from the model. Then
+       the modes are switched, and until they are put back the model is for one thread alone. If
+       another one is inside it, this raises an error; if another one calls it, that one gets an
+       error from :func:`check_modes`. Neither computes with the other's modes.
+
+    Args:
+        model: any model.
+        twin: a twin of the model, which may be used in its place.
+
+    Yields:
+        What to call: the model, or its twin.
+
+    Raises:
+        RuntimeError: if the modes would change under another thread.
+
+    Example:
+        >>> model = nn.Dropout()
+        >>> with evaluating(model):
+        ...     model.training
+        False
+        >>> model.training
+        True
+    """
+    parts = _parts_of(model)
+    with _LOOKING:
+        is_ready = not (any(part.training for part in parts) or _are_anothers(parts))
+    stand_in = None if is_ready or twin is None else twin.refreshed()
+    if is_ready or stand_in is not None:
+        yield model if stand_in is None else stand_in
+        return
+    with _switched(parts):
+        yield model
+
+
+@contextmanager
+def _switched(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Evaluation mode for this thread, and for no other."""
+    in_training: list[nn.Module] = []
+    try:
+        with _LOOKING:
+            if _are_anothers(parts) or _is_inside_another(parts):
+                raise RuntimeError(
+                    "model is in training mode, and another thread uses it, whose modes would "
+                    "change: call model.eval() first, or give each thread a copy.deepcopy(model)"
+                )
+            in_training += [part for part in parts if part.training]
+            _SWITCHED.update(dict.fromkeys(map(id, parts), threading.get_ident()))
+            _set_modes(in_training, training=False)
+        yield
+    finally:
+        # Whoever came meanwhile is told so by the next block, and gone at once. Without this wait,
+        # that block might be called when the modes are back, and those read before were others.
+        while in_training and _is_inside_another(parts):
+            time.sleep(1e-5)
+        with _LOOKING:
+            _set_modes(in_training, training=True)
+            for part in parts if in_training else ():
+                _SWITCHED.pop(id(part), None)
+
+
+def check_modes(part: nn.Module) -> None:
+    """Raise an error if another thread has put a module into evaluation mode for a while.
+
+    Asked by every block, since no pass through a model leaves all of them out. Dropout that drops
+    nothing would go unseen otherwise.
+
+    Args:
+        part: any module.
+
+    Raises:
+        RuntimeError: if so. What is compiled does not ask.
+
+    Example:
+        >>> with evaluating(model := nn.Dropout()):
+        ...     check_modes(model)  # the same thread may go on
+    """
+    if _SWITCHED and not torch.compiler.is_compiling() and _are_anothers((part,)):
+        raise RuntimeError(
+            "another thread generates from this model or judges it, and has switched its modes: "
+            "call model.eval() before threads share a model, or give each a copy.deepcopy(model)"
+        )
+
+
+def _parts_of(model: nn.Module) -> list[nn.Module]:
+    """All modules; for every token, hence faster than ``modules()``, and a shared part twice."""
+    parts = [model]
+    for part in parts:
+        if children := part._modules:
+            parts += [child for child in children.values() if child is not None]
+    return parts
+
+
+def _are_anothers(parts: Sequence[nn.Module]) -> bool:
+    """Whether another thread has switched some of them."""
+    if not _SWITCHED:
+        return False
+    this = threading.get_ident()
+    return any(_SWITCHED.get(id(part), this) != this for part in parts)
+
+
+def _is_inside_another(parts: Sequence[nn.Module]) -> bool:
+    """Whether another thread is in a method of one of them now."""
+    known, this = set(map(id, parts)), threading.get_ident()
+    for thread, newest in sys._current_frames().items():
+        frame: FrameType | None = newest if thread != this else None
+        while frame is not None:
+            if id(frame.f_locals.get("self")) in known:
+                return True
+            frame = frame.f_back
+    return False
+
+
+def _set_modes(parts: Sequence[nn.Module], *, training: bool) -> None:
+    for part in parts:
+        if "training" in vars(part):
+            vars(part)["training"] = training  # for every token, hence without a module's setter
+        else:  # compiled and scripted modules hand it on
+            part.training = training
+
+
+class Twin(Generic[M]):
+    """The same model in evaluation mode, beside the model, which is neither written to nor called.
+
+    Its parts are copies, its weights are the model's. Only models whose parts are all of this
+    library or of PyTorch have one: another class may keep notes on itself, a hook may compare
+    modules, a ``forward`` of one's own may call the model's parts.
+
+    Args:
+        model: any model.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+        >>> twin = Twin(model).refreshed()
+        >>> twin[0].weight is model[0].weight, twin[1].training
+        (True, False)
+        >>> handle = model[0].register_forward_hook(lambda *_: None)
+        >>> Twin(model).refreshed() is None
+        True
+    """
+
+    def __init__(self, model: M) -> None:
+        self._model = model
+        self._watch: ModelWatch | None = None
+        self._twins: dict[nn.Module, nn.Module] = {}
+
+    def refreshed(self) -> M | None:
+        """Return the twin as the model is now, or nothing where somebody could tell them apart."""
+        if self._watch is None or not self._watch.sees_no_change():
+            self._watch = None
+            if not are_plain(list(self._model.modules())):
+                return None
+            self._watch, self._twins = ModelWatch(self._model), _copies(self._model)
+        for part, twin in self._twins.items():
+            _take_over(twin, part)
+        found = self._twins[self._model]
+        assert isinstance(found, type(self._model))
+        return found
+
+
+def shared_copy(model: M) -> M:
+    """Copy a model in evaluation mode: its parts are new, its weights are those of the model.
+
+    The copy can be changed for speed without a trace on the model, which may be trained meanwhile.
+
+    Args:
+        model: any model.
+
+    Returns:
+        A copy that sees every change of the weights.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2))
+        >>> shared_copy(model)[0].weight is model[0].weight
+        True
+    """
+    twin = _copies(model)[model]
+    assert isinstance(twin, type(model))
+    return twin
+
+
+def _copies(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """A twin for each module; what comes twice in the model has one."""
+    twins: dict[nn.Module, nn.Module] = {
+        part: object.__new__(type(part)) for part in model.modules()
+    }
+    for part, twin in twins.items():
+        vars(twin)["_modules"] = {
+            name: None if child is None else twins[child] for name, child in part._modules.items()
+        }
+        _take_over(twin, part)
+    return twins
+
+
+def _take_over(twin: nn.Module, part: nn.Module) -> None:
+    """Give a twin all that its original has now, but for parts and mode."""
+    own = vars(twin)
+    children = own["_modules"]
+    own.clear()
+    own.update(vars(part))
+    own.update(_modules=children, training=False)
+    own.pop("_compiled_call_impl", None)  # it would call the original
+
+
+@contextmanager
 def activations_recomputed(model: nn.Module) -> Iterator[None]:
     """Let blocks forget their activations and compute them again, until the ``with`` block ends.
 
@@ -41,6 +263,7 @@ def activations_recomputed(model: nn.Module) -> Iterator[None]:
         model: any module; its stacks are told.
 
     Example:
+        >>> from transformer_lib.blocks import Stack
         >>> from transformer_lib.config import TransformerConfig
         >>> stack = Stack(
         ...     TransformerConfig(d_model=8, n_heads=2, n_layers=1),
@@ -52,11 +275,10 @@ def activations_recomputed(model: nn.Module) -> Iterator[None]:
         >>> stack.checkpoint_activations
         False
     """
-    before = [
-        (part, part.checkpoint_activations) for part in model.modules() if isinstance(part, Stack)
-    ]
+    stacks: list[Any] = [x for x in model.modules() if hasattr(type(x), "checkpoint_activations")]
+    before = [(stack, stack.checkpoint_activations) for stack in stacks]
     try:
-        for stack, _ in before:
+        for stack in stacks:
             stack.checkpoint_activations = True
         yield
     finally:

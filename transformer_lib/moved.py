@@ -20,6 +20,7 @@ MOVED_NAMES = {
     "transformer_lib.cache.KeyValueStore": "transformer_lib.cache.LayerCache",
     "transformer_lib.data.pack": "transformer_lib.packing.pack",
     "transformer_lib.decoding.CompiledDecoder": "transformer_lib.compiled.CompiledDecoder",
+    "transformer_lib.decoding.generating": "transformer_lib.modes.evaluating",
     "transformer_lib.generation.GREEDY": "transformer_lib.sampling.GREEDY",
     "transformer_lib.generation.beam_search": "transformer_lib.beams.beam_search",
     "transformer_lib.generation.choose_token": "transformer_lib.sampling.choose_token",

@@ -6,6 +6,7 @@ its cache is static. It knows nothing of what happens in Python: whoever replays
 whether the model is still the one that was recorded.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -15,9 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.decoding import DecodingStep, LanguageModel, generating
+from transformer_lib.decoding import DecodingStep, LanguageModel
 from transformer_lib.feedforward import MixtureOfExperts
-from transformer_lib.hooks import ModelWatch, forward_hooks
+from transformer_lib.hooks import ModelWatch, are_plain
+from transformer_lib.modes import shared_copy
 from transformer_lib.precision import autocast_dtype
 from transformer_lib.static_cache import StaticCache
 from transformer_lib.step_kernel import has_step_kernel, join_projections, use_step_kernel
@@ -55,23 +57,15 @@ def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens:
         and not torch.cuda.is_current_stream_capturing()
         and autocast_dtype(prompt.device) is None
         and torch._C._len_torch_dispatch_stack() == 0
-        and all(map(_is_known, parts := list(model.modules())))
-        and not any(forward_hooks(*parts))
+        and are_plain(list(model.modules()))
         and _may_be_recorded(model)
     )
 
 
-def _is_known(part: nn.Module) -> bool:
-    """Whether a part does the same in every call, as all of this library and of PyTorch do."""
-    makers = (type(part), type(part).forward)  # a forward may also be put into the class
-    return "forward" not in vars(part) and all(
-        maker.__module__.startswith(("transformer_lib.", "torch.")) for maker in makers
-    )
-
-
 def _may_be_recorded(model: nn.Module) -> bool:
-    """Whether no part has to ask the GPU what comes next: which expert gets a token, say."""
-    return not any(isinstance(part, MixtureOfExperts) for part in model.modules())
+    """Whether no part has to ask the GPU what comes next, or cannot be copied with its weights."""
+    kinds = (MixtureOfExperts, torch.jit.ScriptModule)  # which expert gets a token; code in C++
+    return not any(isinstance(part, kinds) for part in model.modules())
 
 
 class RecordedSteps:
@@ -94,7 +88,8 @@ class RecordedSteps:
             with the best score; a fixed address too.
         chosen: the best token of each row after so many tokens, ``(max_len + 1, B)``.
         best: its score, ``(max_len + 1, B)``.
-        batch: the one that is decoded now.
+        batch: stands for the one that is decoded now.
+        lock: held while something is read; threads would write to the same places.
 
     Example:
         >>> from transformer_lib.config import TransformerConfig
@@ -120,6 +115,7 @@ class RecordedSteps:
         self._note_best = torch.compile(_note_best) if is_compiled else _note_best
         self.cache = StaticCache(model.config.n_layers, max_len, device)
         self.batch: object = None
+        self.lock = threading.RLock()
         self._watch = ModelWatch(model)
         self._step: DecodingStep | None = None  # of the first batch; others are copied to its place
         self._run: Run | None = None  # runs a step; later, a recording
@@ -162,17 +158,19 @@ class RecordedSteps:
             self.cache.note_length(last)  # replays are not seen by Python
         return logits
 
-    def _choose(
-        self, logits: Float[Tensor, "B V"], note: Callable[..., None] | None = None
-    ) -> Float[Tensor, "B V"]:
-        """Note the best token and its score: a part of each recording, so that none waits."""
-        (note or _note_best)(logits, self.cache.filled, self.token, self.chosen, self.best)
+    def _choose(self, logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
+        """Note the best token and its score."""
+        _note_best(logits, *self._places())
         return logits
+
+    def _places(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Where a step counts, reads its token, and notes tokens and scores."""
+        return self.cache.filled, self.token, self.chosen, self.best
 
     def _ask_model(self) -> Tensor:
         """Run a step with the model itself, which is always right."""
         assert self._step is not None, "a prompt comes first"
-        with generating(self.model):
+        with self._step.in_evaluation():
             return self._step.read(self.token, self.cache.max_len)
 
     def _replay(self) -> Tensor:
@@ -196,13 +194,15 @@ class RecordedSteps:
             step = self._copied_step(kernel=kernel)
             try:
                 before, read = self._make_run(step, self.token)
+                # Nothing in it leads back here: a recording holds GPU memory, and must go at once.
+                run = partial(_read_and_note, read, self._note_best, self._places())
                 self._hide_length()
-                logits = self._choose(read(), self._note_best)
+                logits = run()
             except Exception:  # a kernel that does not fit this GPU; or the model itself will tell
                 if self._was_asked_for and not kernel:
                     raise
                 continue
-            self._before, self._run = before, lambda r=read: self._choose(r(), self._note_best)
+            self._before, self._run = before, run
             return logits
         self._gave_up = True
         return self._choose(self._ask_model())
@@ -278,79 +278,49 @@ class RecordedBatch:
 
     def __init__(self, steps: RecordedSteps, step: DecodingStep) -> None:
         self.steps, self._step, self._has_read_prompt = steps, step, False
-        steps.batch = self
+        self._sign = steps.batch = object()  # not the batch itself: each would keep the other alive
 
     def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
-        if not self._has_read_prompt:
-            return self._read_prompt(ids)
-        self._check()
-        self.steps.token.copy_(ids[:, -1:])
-        return self.steps.advance(ids.shape[1]).clone()  # the next one is written to its place
+        with self.steps.lock:
+            self._check()
+            if not self._has_read_prompt:
+                return self._read_prompt(ids)
+            self.steps.token.copy_(ids[:, -1:])
+            return self.steps.advance(ids.shape[1]).clone()  # the next is written to its place
 
-    def read_best(self, prompt: Int[Tensor, "B T"], first: int, n: int) -> None:
+    def read_best(
+        self, prompt: Int[Tensor, "B T"], first: int, n: int
+    ) -> tuple[Float[Tensor, "n B"], Int[Tensor, "n B"]]:
         """Choose the best token, again and again: recorded steps can do so by themselves.
 
         Args:
             prompt: what the batch starts with.
             first: the number of tokens that the first choice follows.
             n: how many tokens are chosen.
+
+        Returns:
+            Their scores, and copies of them.
         """
-        self._check()
-        if not self._has_read_prompt:
-            self._read_prompt(prompt)
-            first, n = first + 1, n - 1
-        if n:
-            self.steps.advance(first, n)
+        new = slice(first, first + n)
+        with self.steps.lock:
+            self._check()
+            if not self._has_read_prompt:
+                self._read_prompt(prompt)
+                first, n = first + 1, n - 1
+            if n:
+                self.steps.advance(first, n)
+            return self.steps.best[new], self.steps.chosen[new].clone()  # others are written there
 
     def _read_prompt(self, prompt: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        self._check()
         logits = self._step(prompt)
         self.steps.start(self._step, logits)
         self._has_read_prompt = True
         return logits
 
     def _check(self) -> None:
-        if self.steps.batch is not self:  # they would write into the same cache
+        if self.steps.batch is not self._sign:  # they would write into the same cache
             raise RuntimeError("another batch was begun before this one had ended")
-
-
-def shared_copy(model: LanguageModel) -> LanguageModel:
-    """Copy a model in evaluation mode: its parts are new, its weights are those of the model.
-
-    The copy can be changed for speed without a trace on the model, which may be trained meanwhile.
-
-    Args:
-        model: a ``CausalLM`` or ``Seq2SeqLM``.
-
-    Returns:
-        A copy that sees every change of the weights.
-
-    Example:
-        >>> from transformer_lib.config import TransformerConfig
-        >>> from transformer_lib.models import CausalLM
-        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
-        >>> model = CausalLM(config)
-        >>> ours, its = model.output, shared_copy(model).output
-        >>> its.projection.weight is ours.projection.weight
-        True
-    """
-    copies: dict[int, nn.Module] = {}
-
-    def copied(part: nn.Module) -> nn.Module:
-        if id(part) not in copies:
-            twin: nn.Module = object.__new__(type(part))
-            copies[id(part)] = twin
-            vars(twin).update(vars(part), training=False)
-            vars(twin)["_modules"] = {
-                name: None if child is None else copied(child)
-                for name, child in part._modules.items()
-            }
-        return copies[id(part)]
-
-    twin = copied(model)
-    assert isinstance(twin, LanguageModel)
-    return twin
 
 
 def _state(step: DecodingStep) -> list[Tensor | None]:
@@ -370,6 +340,15 @@ def _note_best(
     token.copy_(index[:, None])
     for past, new in ((chosen, index), (best, score)):
         past.index_copy_(0, n[None], new[None])
+
+
+def _read_and_note(
+    read: Run, note: Callable[..., None], places: tuple[Tensor, Tensor, Tensor, Tensor]
+) -> Float[Tensor, "B V"]:
+    """Make the scores and choose a token: both are recorded, so that no step waits."""
+    logits = read()
+    note(logits, *places)
+    return logits
 
 
 def _record(run: Run) -> Run:

@@ -27,7 +27,12 @@ from transformer_lib.distributed import (
 from transformer_lib.files import lock_folder
 from transformer_lib.learner import Learner, mean_loss
 from transformer_lib.losses import Objective
-from transformer_lib.modes import activations_recomputed, modes_kept, random_state_kept
+from transformer_lib.modes import (
+    activations_recomputed,
+    evaluating,
+    modes_kept,
+    random_state_kept,
+)
 from transformer_lib.recipes import Recipe, learning_rate
 from transformer_lib.run_checkpoints import (
     DataSums,
@@ -158,6 +163,7 @@ def evaluate(
         likely tokens one would be as unsure; and ``tokens``, the number of targets.
 
     Raises:
+        RuntimeError: if a model in training is used by another thread, too.
         ValueError: if there is no target.
 
     Example:
@@ -172,8 +178,7 @@ def evaluate(
         100
     """
     judge = objective(model)
-    with modes_kept(judge):
-        judge.eval()
+    with evaluating(judge):
         return mean_loss(judge, validation, next(model.parameters()).device)
 
 

@@ -75,6 +75,11 @@ def another_setting(model):
         block.attention.scale = 5.0
 
 
+def another_activation(model):
+    for block in model.decoder.stack.blocks:
+        block.feed_forward.activation = torch.cos
+
+
 def other(model):
     """Other weights for the same model."""
     torch.manual_seed(7)
@@ -87,7 +92,7 @@ def other(model):
 
 BETWEEN_CALLS = [
     a_step_of_training, new_weights, new_weights_elsewhere, a_new_parameter, a_new_layer, a_hook,
-    a_pruned_layer, a_replaced_forward, other_numbers, another_setting,
+    a_pruned_layer, a_replaced_forward, other_numbers, another_setting, another_activation,
 ]  # fmt: skip
 # Keys of other numbers do not fit into a cache, and a setting is not looked at for every token.
 BETWEEN_TOKENS = [x for x in BETWEEN_CALLS if x not in (other_numbers, another_setting)]

@@ -1,5 +1,6 @@
 """Caches and compiled steps give the answers of the plain ones."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -7,13 +8,15 @@ import torch
 from torch import nn
 
 from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.beams import beam_search
 from transformer_lib.blocks import Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.compiled import CompiledDecoder, _set_biases_apart
 from transformer_lib.config import TransformerConfig
-from transformer_lib.decoding import DecodingStep, generating
+from transformer_lib.decoding import DecodingStep
 from transformer_lib.generation import generate, stream
 from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.modes import evaluating
 from transformer_lib.recorded import shared_copy
 from transformer_lib.static_cache import StaticCache
 
@@ -86,6 +89,25 @@ class TestStaticCache:
         assert [layer._stored[0].data_ptr() for layer in cache.layers] == before
         assert cache.n_bytes == 2 * 2 * 8 * 8 * 4  # layers, k and v, places, heads * K, bytes
 
+    @pytest.mark.parametrize("position", POSITIONS)
+    def test_a_model_takes_no_more_tokens_than_it_has_places_for(self, position):
+        model, cache = CausalLM(config(position=position, max_len=8)).eval(), StaticCache(2, 64)
+        with torch.no_grad():
+            model(IDS, cache=cache)
+            model(IDS, cache=cache)
+            with pytest.raises(ValueError, match=r"^ids has 1 tokens after 8 in the cache; the mo"):
+                model(IDS[:, :1], cache=cache)
+        with pytest.raises(ValueError, match=r"^max_new_tokens=6 after a prompt of 4 tokens: the"):
+            generate(model, IDS, max_new_tokens=6, cache=StaticCache(2, 64))
+        assert generate(model, IDS, max_new_tokens=5, cache=StaticCache(2, 64)).shape == (1, 9)
+
+    @pytest.mark.usefixtures("fresh_compiler")
+    def test_a_compiled_step_that_cannot_count_refuses_to_go_on_too(self):
+        model, cache = CausalLM(config(n_layers=1, max_len=4)).eval(), StaticCache(1, 64)
+        fast = torch.compile(model, backend="eager")
+        with torch.no_grad(), pytest.raises(ValueError, match="max_len"):
+            [fast(IDS[:, :1], cache=cache) for _ in range(5)]
+
     def test_more_than_it_holds_is_refused(self):
         wanted = "the cache holds max_len=4 positions; 0 are in use and 5 more were given"
         with pytest.raises(ValueError, match=wanted):
@@ -155,6 +177,85 @@ def test_a_cache_that_was_reset_takes_a_batch_of_another_size():
             torch.testing.assert_close(found, model.decoder(ids, memory))
             cache.reset()
     assert (cache.length, cache.n_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", [KeyValueCache, StaticCache])
+class TestCacheOfTheCaller:
+    @pytest.mark.parametrize("position", POSITIONS)
+    def test_padding_at_the_start_is_hidden(self, kind, position):
+        torch.manual_seed(0)
+        model = CausalLM(config(position=position)).eval()
+        inputs = {"prompt": torch.randint(30, (2, 5)), "max_new_tokens": 6}
+        inputs["prompt_mask"] = torch.tensor([[False] * 3 + [True] * 2, [True] * 5])
+        wanted = generate(model, use_cache=False, **inputs)
+        assert torch.equal(generate(model, cache=kind(2, 16), **inputs), wanted)
+        assert torch.equal(torch.stack(list(stream(model, cache=kind(2, 16), **inputs)), 1),
+                           wanted[:, 5:])  # fmt: skip
+
+    @pytest.mark.parametrize("n_read", [1, 4, 5])
+    def test_what_it_holds_of_the_prompt_may_be_all_of_it(self, kind, n_read):
+        torch.manual_seed(0)
+        model, prompt = CausalLM(config()).eval(), torch.randint(30, (2, 5))
+        cache = kind(2, 16)
+        with torch.no_grad():
+            model(prompt[:, :n_read], cache=cache)
+        found = generate(model, prompt, max_new_tokens=6, cache=cache)
+        assert torch.equal(found, generate(model, prompt, max_new_tokens=6, use_cache=False))
+        assert cache.length == 10
+
+    def test_more_than_the_prompt_is_refused(self, kind):
+        model, cache = CausalLM(config()).eval(), kind(2, 16)
+        with torch.no_grad():
+            model(IDS, cache=cache)
+        wanted = "^cache holds 4 tokens, more than a prompt of 3 tokens: begin the prompt with all "
+        with pytest.raises(ValueError, match=wanted):
+            generate(model, IDS[:, :3], max_new_tokens=2, cache=cache)
+
+
+def by_torch_compile(model):
+    blocks = model.decoder.stack.blocks
+    blocks[0] = torch.compile(blocks[0], backend="eager")
+
+
+def in_place(model):
+    model.decoder.stack.blocks[0].compile(backend="eager")
+
+
+def scripted(model):
+    block = model.decoder.stack.blocks[0]
+    block.dropout = torch.jit.script(block.dropout)
+    block.feed_forward.down = torch.jit.script(block.feed_forward.down)
+
+
+def _collect(*args, **options):
+    tokens = torch.stack(list(stream(*args, **options)), dim=1)
+    return torch.cat((args[1], tokens), dim=1)
+
+
+RUNS = {
+    "generate": generate,
+    "stream": _collect,
+    "beam_search": lambda *args, **options: beam_search(*args, n_beams=1, **options)[0][:, 0],
+    "CompiledDecoder": lambda model, *args, **options: generate(
+        CompiledDecoder(model, max_len=16), *args, **options
+    ),
+}
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*is deprecated")
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("change", [by_torch_compile, in_place, scripted])
+@pytest.mark.parametrize("run", RUNS)
+def test_a_model_whose_parts_were_compiled_generates_as_before(run, change, training, monkeypatch):
+    torch.manual_seed(0)
+    model = CausalLM(config(dropout=0.5, attention_dropout=0.5)).train(training)
+    wanted = generate(model, IDS, max_new_tokens=8, use_cache=False)
+    change(model)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    for _ in range(2):
+        assert torch.equal(RUNS[run](model, IDS, max_new_tokens=8), wanted)
+    assert all(part.training is training for part in model.modules())
 
 
 class TestMemory:
@@ -274,6 +375,24 @@ class TestCompiledDecoder:
         shorter = {name: tensor[:1] for name, tensor in inputs.items()}
         assert generate(fast, max_new_tokens=1, **shorter).shape == (1, 126)
 
+    def test_every_batch_size_is_compiled(self, monkeypatch):
+        """PyTorch gives up on code that was compiled in eight ways."""
+        compiled = []
+
+        def backend(graph, inputs):
+            compiled.append(1)
+            return graph.forward
+
+        monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))
+        model = CausalLM(config(n_layers=1))
+        fast = CompiledDecoder(model, max_len=12)
+        for size in range(1, 12):
+            prompt = torch.randint(30, (size, 3))
+            found = generate(fast, prompt, max_new_tokens=3)
+            assert torch.equal(found, generate(model, prompt, max_new_tokens=3))
+            assert compiled, f"a batch of {size} was not compiled"
+            compiled.clear()
+
     def test_two_batches_at_once_are_refused(self):
         fast = CompiledDecoder(CausalLM(config()), max_len=16)
         first = stream(fast, IDS, max_new_tokens=3)
@@ -281,6 +400,17 @@ class TestCompiledDecoder:
         next(stream(fast, IDS + 1, max_new_tokens=3))
         with pytest.raises(RuntimeError, match="another batch was begun"):
             next(first)
+
+    def test_a_copy_records_for_itself(self):
+        model = CausalLM(config(n_layers=1))
+        fast = CompiledDecoder(model, max_len=16)
+        wanted = generate(fast, IDS, max_new_tokens=3)
+        copied = copy.deepcopy(fast)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(-2)
+        assert copied._recorded is None
+        assert torch.equal(generate(copied, IDS, max_new_tokens=3), wanted)
 
     def test_a_model_that_was_moved_is_recorded_anew(self):
         model = CausalLM(config())
@@ -339,7 +469,7 @@ IDS = torch.tensor([[5, 7, 9, 2]])
 
 def test_a_step_reads_only_what_is_new():
     model = CausalLM(config()).eval()
-    with generating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         step = DecodingStep(model, IDS, max_new_tokens=3)
         step(IDS)
         longer = torch.cat((IDS, IDS[:, :1]), dim=1)

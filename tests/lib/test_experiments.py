@@ -63,6 +63,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.feedforward import MixtureOfExperts
 from transformer_lib.masks import window_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.modes import evaluating
 from transformer_lib.recipes import learning_rate, modern_recipe
 from transformer_lib.saving import load_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
@@ -1190,7 +1191,7 @@ def test_cache_costs_times_both_ways_and_gives_the_same_scores(results):
     assert {row["shape"] for row in read_csv(folder / "whole.csv")} == {"plays"}
     torch.manual_seed(0)
     model, text = cache_costs.build("draft", 16), torch.arange(9)[None]
-    with torch.no_grad(), drafts.generating(model):
+    with torch.no_grad(), evaluating(model):
         step = cache_costs.Step(model, text[:, :6], text[:, 6:])
         step()
         torch.testing.assert_close(step(), model(text)[:, 6:])

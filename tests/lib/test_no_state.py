@@ -1,10 +1,15 @@
 """Nothing is kept on a model between two calls, and no argument is written to."""
 
 import copy
+import sys
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from tiny_models import LLAMA, VOCAB, attentions, make, random_ids, real_tokens, tiny
 from torch import nn
 from torch.nn.modules import module as all_modules
@@ -20,6 +25,8 @@ from transformer_lib.decoding import DecodingStep
 from transformer_lib.generation import generate, stream
 from transformer_lib.masks import padding_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.modes import evaluating
+from transformer_lib.parts import Parts
 from transformer_lib.recipes import Recipe
 from transformer_lib.tracing import attention_maps, hidden_states, trace
 from transformer_lib.training import evaluate, train
@@ -446,9 +453,14 @@ def a_new_layer(model):
     model.decoder.stack.blocks[0].feed_forward.down = nn.Linear(12, 16).double()
 
 
+def another_activation(model):
+    for block in model.decoder.stack.blocks:
+        block.feed_forward.activation = torch.cos
+
+
 CHANGES = (
     an_optimizer_step, a_new_state, a_new_state_in_its_place, a_hook, a_hook_on_the_model,
-    a_pruned_layer, a_parametrized_layer, a_replaced_forward, a_new_layer,
+    a_pruned_layer, a_parametrized_layer, a_replaced_forward, a_new_layer, another_activation,
 )  # fmt: skip
 
 
@@ -496,3 +508,199 @@ def test_attention_layers_have_no_attribute_of_their_own_for_generation():
     allowed = {"d_model", "n_heads", "n_kv_heads", "d_head", "scale", "dropout", "pairing"}
     for layer in attentions(model):
         assert {n for n in vars(layer) if not n.startswith("_")} - {"training"} == allowed
+
+
+# Threads
+
+
+class OwnNetwork(nn.Module):
+    """A part of somebody's own, with a mode that has to be right."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(config.d_model, config.d_model), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.dropout(self.layer(x))
+
+
+def hooked():
+    model = make(CausalLM, tiny())
+    model.decoder.stack.blocks[1].register_forward_hook(lambda *_: None)
+    return model
+
+
+SHARED = {
+    "of the library": lambda: make(CausalLM, tiny()),
+    "with a part of one's own": lambda: make(
+        CausalLM, tiny(), parts=Parts(feed_forward=OwnNetwork)
+    ),
+    "with a hook": hooked,
+}
+
+
+@pytest.fixture
+def many_switches():
+    """Let threads take turns often, and none of them start others."""
+    before = sys.getswitchinterval(), torch.get_num_threads()
+    sys.setswitchinterval(1e-4)
+    torch.set_num_threads(1)
+    yield
+    sys.setswitchinterval(before[0])
+    torch.set_num_threads(before[1])
+
+
+@pytest.fixture
+def dropouts(monkeypatch):
+    """In which mode each thread has called dropout."""
+    seen, dropout = defaultdict(list), F.dropout
+
+    def note(x, p=0.5, training=True, inplace=False):
+        seen[threading.get_ident()].append(training)
+        return dropout(x, p, training, inplace)
+
+    monkeypatch.setattr(F, "dropout", note)
+    return seen
+
+
+def passes_until(done, model, dropouts):
+    """Passes as in training, again and again; for each: in which modes, or why it was refused."""
+    passes, mine = [], dropouts[threading.get_ident()]
+    while not (done.is_set() and passes):
+        mine.clear()
+        try:
+            model(PROMPT).sum().backward()
+            passes.append(set(mine))
+        except RuntimeError as error:
+            passes.append(str(error))
+    return passes
+
+
+@pytest.mark.usefixtures("many_switches", "unchecked_shapes")
+@pytest.mark.parametrize(
+    ("kind", "training", "beside"),
+    [("of the library", mode, beside) for mode in (False, True) for beside in (False, True)]
+    + [(kind, True, beside) for kind in list(SHARED)[1:] for beside in (False, True)],
+)
+def test_threads_that_share_a_model_are_right_or_refused(kind, training, beside, dropouts):
+    model = SHARED[kind]()
+    prompts = [random_ids(2, 3, seed=n) for n in range(16)]
+    alone = [generate(model, prompt, max_new_tokens=3) for prompt in prompts]
+    model.train(training)
+    done, start = threading.Event(), threading.Barrier(16)
+
+    def write(n):
+        start.wait()
+        found = []
+        for _ in range(4):
+            try:
+                found.append(torch.equal(generate(model, prompts[n], max_new_tokens=3), alone[n]))
+            except RuntimeError as error:
+                found.append(str(error))
+        return found
+
+    with ThreadPoolExecutor(17) as pool:
+        trained = pool.submit(passes_until, done, model, dropouts) if beside else None
+        found = [answer for answers in pool.map(write, range(16)) for answer in answers]
+        done.set()
+        passes = [] if trained is None else trained.result()
+    assert len(found) == 64
+    refused = "model is in training mode, and another thread uses it"
+    assert all(answer is True or str(answer).startswith(refused) for answer in found), found
+    for modes in passes:  # as the model says, all of them, or nothing
+        assert modes == {training} or str(modes).startswith("another thread generates"), modes
+    if kind == "of the library" or not training:
+        assert set(found) == {True}, "there is no reason to refuse any"
+        assert all(modes == {training} for modes in passes)
+    assert all(part.training is training for part in model.modules())
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_of_the_library_is_never_switched(training, monkeypatch):
+    model = make(Seq2SeqLM, tiny()).train(training)
+    seen, read = [], DecodingStep.read
+
+    def look(self, *args, **options):
+        seen.append({part.training for part in model.modules()})
+        return read(self, *args, **options)
+
+    monkeypatch.setattr(DecodingStep, "read", look)
+    generate(model, PROMPT, source=PROMPT, max_new_tokens=3)
+    beam_search(model, PROMPT, source=PROMPT, n_beams=2, max_new_tokens=3)
+    assert seen == [{training}] * 6
+
+
+def test_whoever_is_inside_a_model_is_not_disturbed():
+    """One thread trains, and waits in the middle of a pass; the other one is refused meanwhile."""
+    model = SHARED["with a part of one's own"]().train()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(*_):
+        inside.set()
+        go_on.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        handle = model.output.register_forward_pre_hook(wait)
+        trained = pool.submit(model, PROMPT)
+        inside.wait()
+        handle.remove()
+        modes = [part.training for part in model.modules()]
+        try:
+            for judge in (generate_some, lambda model: evaluate(model, windows())):
+                with pytest.raises(RuntimeError, match=r"call model\.eval\(\) first, or give"):
+                    judge(model)
+        finally:
+            go_on.set()
+        trained.result()
+    assert [part.training for part in model.modules()] == modes
+    assert generate_some(model).shape == (2, 5)
+
+
+def generate_some(model):
+    return generate(model, PROMPT, max_new_tokens=2)
+
+
+def test_whoever_comes_meanwhile_is_refused_and_a_thread_may_go_on_by_itself():
+    model = SHARED["with a part of one's own"]().train()
+    with ThreadPoolExecutor(1) as pool, evaluating(model), torch.no_grad():
+        assert_close(model(PROMPT), model(PROMPT))
+        generate_some(model)
+        for call in (model, generate_some, lambda ids: evaluate(model, windows())):
+            given = model if call is generate_some else PROMPT
+            with pytest.raises(RuntimeError, match=r"call model\.eval\(\)"):
+                pool.submit(call, given).result()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(generate_some, model).result().shape == (2, 5)
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("run", [generate, partial(beam_search, n_beams=2)])
+def test_the_best_tokens_need_no_random_numbers(run, kind):
+    model = SHARED[kind]().train()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    run(model, PROMPT, max_new_tokens=4)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def a_setting(model):
+    for layer in attentions(model):
+        layer.scale = 3.0
+
+
+BETWEEN = (*CHANGES[1:], a_setting)
+
+
+@pytest.mark.parametrize("change", BETWEEN)
+def test_a_model_in_training_may_change_between_two_tokens(change):
+    """What reads the tokens is a twin of it, which has to keep up."""
+    found = []
+    for training in (True, False):
+        model = make(CausalLM, tiny(position="rope", n_kv_heads=2)).train(training)
+        tokens = stream(model, PROMPT, max_new_tokens=8)
+        before = [next(tokens) for _ in range(3)]
+        change(model)
+        found.append(torch.stack(before + list(tokens), dim=1))
+    assert torch.equal(*found)
+    plain = make(CausalLM, tiny(position="rope", n_kv_heads=2))
+    assert not torch.equal(found[0], torch.stack(list(stream(plain, PROMPT, max_new_tokens=8)), 1))

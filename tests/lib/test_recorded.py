@@ -3,6 +3,11 @@
 Here a step runs where it would be replayed; test_cuda.py does the same with real recordings.
 """
 
+import gc
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from recording_changes import BETWEEN_CALLS, BETWEEN_TOKENS, PROMPT, lively_model
@@ -324,3 +329,59 @@ def test_single_queries_do_without_plans_and_leave_the_choice_as_it_was():
     with pytest.raises(KeyError), kernels_for(True, gpu):
         raise KeyError
     assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.parametrize("options", [{}, {"eos_id": list(range(50))}, {"temperature": 0.7}])
+def test_a_recording_goes_as_soon_as_nobody_needs_it(options, replays, monkeypatch):
+    """On a GPU it holds memory, which must not wait until Python looks for cycles."""
+    made, init = [], RecordedSteps.__init__
+
+    def note(self, *args, **own):
+        made.append(weakref.ref(self))
+        init(self, *args, **own)
+
+    monkeypatch.setattr(RecordedSteps, "__init__", note)
+    model = lively_model()
+    gc.disable()
+    try:
+        generate(model, PROMPT, max_new_tokens=20, **options)
+        tokens = stream(model, PROMPT, max_new_tokens=20, **options)
+        next(tokens)
+        del tokens
+        assert [steps() for steps in made] == [None, None]
+    finally:
+        gc.enable()
+    assert bool(replays) == ("eos_id" not in options), "else the first token ends every row"
+
+
+def test_threads_that_share_recorded_steps_are_right_or_told():
+    """They write to the same places: whoever began last goes on, the others get an error."""
+    model = lively_model().eval()
+    steps = RecordedSteps(model, 12, torch.device("cpu"))
+    prompts = [PROMPT + n for n in range(8)]
+    wanted = [by_the_book(model, prompt, n_new=6) for prompt in prompts]
+
+    def write(n):
+        results = []
+        for _ in range(6):
+            with torch.no_grad():
+                step = DecodingStep(model, prompts[n], 6, cache=steps.cache.for_prompt())
+                batch, ids = RecordedBatch(steps, step), prompts[n]
+                try:
+                    for _ in range(6):
+                        best = batch(ids).argmax(dim=-1, keepdim=True)
+                        ids = torch.cat((ids, best), dim=1)
+                    results.append(torch.equal(ids, wanted[n]))
+                except RuntimeError as error:
+                    results.append(str(error))
+        return results
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = {answer for answers in pool.map(write, range(8)) for answer in answers}
+    finally:
+        sys.setswitchinterval(before)
+    assert found <= {True, "another batch was begun before this one had ended"}
+    assert True in found, "the last one"
