@@ -62,9 +62,7 @@ class Ending:
         """
         ended = torch.isin(new[:, -1], self.tokens)
         if callable(self.stop):
-            answer = torch.as_tensor(self.stop(new), device=new.device)
-            expect_shape("what stop returned", answer, "B", {"B": len(new)})
-            return ended | answer
+            return ended | _checked(self.stop(new), new)
         for sequence in self.stop or ():
             start = new.shape[1] - len(sequence)
             if start >= 0:
@@ -99,6 +97,21 @@ def end_tokens(
         raise ValueError(f"{eos_id=} must have one id at least; leave it out if nothing ends a row")
     check_ids("eos_id and pad_id", torch.tensor([[pad_id, *ends]]), vocab_size)
     return prompt.new_tensor(ends, dtype=torch.long)
+
+
+def _checked(answer: object, new: Int[Tensor, "B n"]) -> Bool[Tensor, " B"]:
+    """Which rows have ended, as a function says that somebody else wrote."""
+    try:
+        rows = torch.as_tensor(answer, device=new.device)
+    except (RuntimeError, TypeError, ValueError):  # PyTorch cannot make a tensor of it
+        kind = type(answer).__name__
+        wanted = "expected (B,) boolean, which rows have ended"
+        raise ValueError(f"what stop returned is a {kind}; {wanted}") from None
+    expect_shape("what stop returned", rows, "B", {"B": len(new)})
+    if rows.dtype != torch.bool:
+        wanted = "can only be a tensor of torch.bool, which rows have ended"
+        raise ValueError(f"what stop returned {wanted}; it is one of {rows.dtype}")
+    return rows
 
 
 def _is_ids(sequence: object) -> bool:

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,10 @@ from torch import Tensor, nn
 from transformer_lib.checks import check_choice, check_whole, expect_last
 from transformer_lib.config import Activation, TransformerConfig
 
-_gelu_tanh = partial(F.gelu, approximate="tanh")
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")  # not a partial: a copied model has to have the same one
+
 
 # name: the function, and whether its result multiplies a second projection (a gate)
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {

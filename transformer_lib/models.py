@@ -62,7 +62,8 @@ class CausalLM(nn.Module):
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
 
         Returns:
-            Logits, ``(B, T, V)``.
+            Logits, ``(B, T, V)``. What stands at padding depends on the size of the batch: no loss
+            may read it.
         """
         x = self.decoder(ids, mask=mask, positions=positions, cache=cache)
         logits: Tensor = self.output(x)
@@ -157,7 +158,8 @@ class MaskedLM(nn.Module):
             segments: the segment of each token, ``(B, T)``.
 
         Returns:
-            Logits, ``(B, T, V)``.
+            Logits, ``(B, T, V)``. What stands at padding depends on the size of the batch: no loss
+            may read it.
         """
         x = self.encoder(ids, mask, segments=segments)
         x = self.norm(self.activation(self.transform(x)))

@@ -128,7 +128,7 @@ def check_modes(part: nn.Module) -> None:
         >>> with evaluating(model := nn.Dropout()):
         ...     check_modes(model)  # the same thread may go on
     """
-    if _SWITCHED and not torch.compiler.is_compiling() and _are_anothers((part,)):
+    if not torch.compiler.is_compiling() and _SWITCHED and _are_anothers((part,)):
         raise RuntimeError(
             "another thread generates from this model or judges it, and has switched its modes: "
             "call model.eval() before threads share a model, or give each a copy.deepcopy(model)"

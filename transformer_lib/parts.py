@@ -1,8 +1,9 @@
 """What a block is made of: the seam for parts of one's own."""
 
+import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
 
 from torch import nn
 
@@ -48,6 +49,10 @@ def make_attention(config: TransformerConfig) -> MultiHeadAttention:
 class Parts:
     """How each part of a model is made of its configuration. Any of them may be another one.
 
+    A model keeps these functions, and can be pickled with them: by ``torch.save``, or on its way to
+    another process. Of one that pickle cannot find by its name, such as a lambda, only the name is
+    kept. The model that comes out works; another one cannot be made with its ``parts``.
+
     Args:
         attention: makes what is called like
             :class:`~transformer_lib.attention.MultiHeadAttention`; a subclass of it that overrides
@@ -69,6 +74,41 @@ class Parts:
     attention: MakePart = make_attention
     feed_forward: MakePart = make_feed_forward
     norm: MakePart = make_norm
+
+    def __copy__(self) -> "Parts":
+        return self  # it never changes, and copies of a model are made by the same functions
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Parts":
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., "Parts"], tuple[dict[str, MakePart]]]:
+        makers = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _parts_of, ({name: _or_its_name(make) for name, make in makers.items()},)
+
+
+def _parts_of(makers: dict[str, MakePart]) -> Parts:
+    return Parts(**makers)
+
+
+def _or_its_name(make: MakePart) -> MakePart:
+    """What makes a part, or what is left of it where pickle cannot take it along."""
+    try:
+        pickle.dumps(make)
+    except Exception:  # each kind of object has its own
+        return _Lost(make.__module__, getattr(make, "__qualname__", type(make).__qualname__))
+    return make
+
+
+class _Lost:
+    """What is left of a maker that was not pickled: its name."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.__module__, self.__qualname__ = module, name
+
+    def __call__(self, config: TransformerConfig) -> NoReturn:
+        name = f"{self.__module__}.{self.__qualname__}"
+        advice = "give parts=Parts(...) anew"
+        raise ValueError(f"{name} makes a part, and could not be pickled: {advice}")
 
 
 STANDARD_PARTS = Parts()

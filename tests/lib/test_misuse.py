@@ -1,6 +1,7 @@
 """What a user gets for a mistake: the exact message, row by row."""
 
 import contextlib
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,13 @@ from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.fused import fused_attention
+from transformer_lib.generation import generate
 from transformer_lib.losses import Objective, linear_cross_entropy
 from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
 from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm
 from transformer_lib.packing import pack
+from transformer_lib.parts import Parts
 from transformer_lib.positions import (
     AlibiBias,
     T5Bias,
@@ -124,6 +127,31 @@ def overfull_static_cache():
     model, cache = CausalLM(small_config()).eval(), StaticCache(2, 4)
     for _ in range(5):
         model(IDS[:, :1], cache=cache)
+
+
+def static_cache_for_a_longer_model():
+    model, cache = CausalLM(small_config()).eval(), StaticCache(2, 64)
+    model(torch.ones(2, 16, dtype=torch.long), cache=cache)
+    model(IDS[:, :1], cache=cache)
+
+
+def write(**options):
+    def run():
+        generate(CausalLM(small_config()).eval(), IDS, **{"max_new_tokens": 2} | options)
+
+    return run
+
+
+def full_cache():
+    model, cache = CausalLM(small_config()).eval(), KeyValueCache(2, 16)
+    with torch.no_grad():
+        model(torch.cat((IDS, IDS), dim=1), cache=cache)
+    generate(model, IDS, max_new_tokens=2, cache=cache)
+
+
+def made_with_lost_parts():
+    parts = pickle.loads(pickle.dumps(Parts(norm=lambda config: nn.LayerNorm(config.d_model))))
+    CausalLM(small_config(), parts=parts)
 
 
 def rewind(length, kind=KeyValueCache):
@@ -524,6 +552,34 @@ MODELS = [
     (
         lambda: VisionTransformer(small_config(), 8, 4),
         "max_len=16 must be 5: 4 patches and the class token",
+    ),
+    (
+        static_cache_for_a_longer_model,
+        "ids has 1 tokens after 16 in the cache; the model accepts max_len=16",
+    ),
+    (
+        write(max_new_tokens=15, cache=StaticCache(2, 64)),
+        "max_new_tokens=15 after a prompt of 3 tokens: there is room for max_len=16, "
+        "not counting the last token",
+    ),
+    (
+        full_cache,
+        "cache holds 6 tokens, more than a prompt of 3 tokens: begin the prompt with all of them, "
+        "or rewind it",
+    ),
+    (
+        write(stop=lambda new: new[:, -1]),
+        "what stop returned can only be a tensor of torch.bool, which rows have ended; "
+        "it is one of torch.int64",
+    ),
+    (
+        write(stop=lambda new: None),
+        "what stop returned is a NoneType; expected (B,) boolean, which rows have ended",
+    ),
+    (
+        made_with_lost_parts,
+        "test_misuse.made_with_lost_parts.<locals>.<lambda> makes a part, and could not be "
+        "pickled: give parts=Parts(...) anew",
     ),
 ]
 

@@ -1,6 +1,7 @@
 """Padding left out of a stack: the same answers, wherever nobody can tell."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.blocks import Stack
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.config import TransformerConfig
+from transformer_lib.data import IGNORE
 from transformer_lib.encoder_decoder import Encoder
 from transformer_lib.feedforward import FeedForward
 from transformer_lib.hooks import methods_of
@@ -485,3 +487,29 @@ def test_tokens_go_out_and_come_back():
     back.sum().backward()
     assert torch.equal(x.grad, real.expand(3, 3, 2).float())
     assert Rows(torch.tensor([[0, -1, 0]])).has_holes
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "geglu_tanh"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_of_a_model_leaves_padding_out_too(copied, activation, seen):
+    model = copied(make(Encoder, activation=activation))
+    model(ids_for(RIGHT), RIGHT)
+    assert seen[0] is not None
+
+
+def test_what_stands_at_hidden_places_is_not_the_same_and_reaches_no_loss(monkeypatch):
+    """Zeros in a large batch, what the layers make of padding in a small one: see Stack.forward."""
+    model, ids = make(MaskedLM, tie_embeddings=False), ids_for(RIGHT)
+    real = real_places(RIGHT)
+    targets = torch.where(real, ids, IGNORE)
+    results, hidden = [], []
+    for cost in (-1, 10**12):
+        monkeypatch.setattr(ragged, "COST_OF_A_SEQUENCE", cost)
+        hidden.append(model.encoder(ids, RIGHT)[~real])
+        model.zero_grad()
+        total, count = Objective(model)({"ids": ids, "mask": RIGHT, "targets": targets})
+        total.backward()
+        results.append((total, count, {n: p.grad for n, p in model.named_parameters()}))
+    assert (hidden[0] == 0).all()
+    assert (hidden[1] != 0).all()
+    assert_close(*results)

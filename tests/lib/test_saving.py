@@ -1,5 +1,6 @@
 """saving: what is read is what was written, and nothing that is damaged is ever read."""
 
+import copy
 import json
 import os
 from functools import partial
@@ -20,7 +21,7 @@ from transformer_lib.models import (
 )
 from transformer_lib.parts import Parts, make_attention
 from transformer_lib.run_checkpoints import read_checkpoint, write_checkpoint
-from transformer_lib.saving import load_model, save_model
+from transformer_lib.saving import describe_model, load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 
 IDS = random_ids(2, 5)
@@ -344,3 +345,17 @@ def test_the_newest_is_the_one_with_the_most_steps(tmp_path):
         _, state = write(tmp_path, step, keep=2)
     assert len(list(tmp_path.iterdir())) == 2
     assert read_checkpoint(tmp_path)[1] == state
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_model_with_a_lambda_in_its_parts_can_be_pickled(name, tmp_path):
+    """As torch.save and multiprocessing do. Pickle finds functions by their names."""
+    model = make(partial(BUILDERS[name], parts=OWN)).float()
+    torch.save(model, tmp_path / "whole.pt")
+    loaded = torch.load(tmp_path / "whole.pt", weights_only=False)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert type(loaded) is type(model)
+    assert loaded.parts.norm is OwnNorm
+    assert describe_model(loaded) == describe_model(model), "it can be saved under the same names"
+    assert copy.deepcopy(model).parts is OWN
+    assert copy.copy(OWN) is OWN
