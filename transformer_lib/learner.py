@@ -101,7 +101,7 @@ class Learner:
         Raises:
             ValueError: if an objective of one's own counts targets otherwise.
         """
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), device=self.device, dtype=torch.float32)
         for part in parts:
             rows = own_rows(part, self.rank, self.world, self.device)
             with self._autocast():

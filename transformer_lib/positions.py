@@ -228,8 +228,8 @@ def alibi_slopes(n_heads: int, device: torch.device | None = None) -> Float[Tens
         device: where to compute them.
 
     Returns:
-        A geometric sequence ``2^(-8/H), 2^(-16/H), ...``. If H is not a power of two, the missing
-        slopes are taken from between those of the next power, as the ALiBi authors do.
+        A geometric sequence ``2^(-8/H), 2^(-16/H), ...``, in float32. If H is not a power of two,
+        the missing slopes are taken from between those of the next power, as the ALiBi authors do.
 
     Raises:
         ValueError: if ``n_heads`` is not positive.
@@ -240,8 +240,8 @@ def alibi_slopes(n_heads: int, device: torch.device | None = None) -> Float[Tens
     """
     check_whole("n_heads", n_heads)
     power = 2 ** int(math.log2(n_heads))
-    steps = torch.arange(power, device=device) + 1
-    between = torch.arange(n_heads - power, device=device) + 0.5
+    steps = torch.arange(power, device=device).float() + 1
+    between = torch.arange(n_heads - power, device=device).float() + 0.5
     return torch.exp2(-8 / power * torch.cat((steps, between)))
 
 

@@ -62,9 +62,10 @@ def _larger_base(
     """
     assert scaling.trained_len is not None, "as the configuration has checked"
     width = 2 * len(frequencies)
-    length = (positions.max() + 1).clamp(min=scaling.trained_len)
+    # In float32, whatever the default is: bfloat16 could not tell neighbouring bases apart.
+    length = (positions.max() + 1).clamp(min=scaling.trained_len).float()
     growth = scaling.factor * length / scaling.trained_len - (scaling.factor - 1)
-    share = torch.arange(0, width, 2, device=frequencies.device) / max(width - 2, 1)
+    share = torch.arange(0, width, 2, device=frequencies.device).float() / max(width - 2, 1)
     return growth**-share
 
 
@@ -83,4 +84,4 @@ def _ramp(
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, 2 * n_pairs - 1)
     last += 0.001 if first == last else 0  # a step is a very steep ramp
-    return (torch.arange(n_pairs, device=frequencies.device) - first) / (last - first)
+    return (torch.arange(n_pairs, device=frequencies.device).float() - first) / (last - first)

@@ -18,6 +18,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformer_lib.attention import MultiHeadAttention, attention
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, LayerCache
+from transformer_lib.config import RopeScaling
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts, make_feed_forward
 from transformer_lib.fused import fused_attention
@@ -141,6 +142,30 @@ class TestPositions:
     )
     def test_alibi_slopes_are_those_of_its_authors(self, n_heads, steps):
         assert_close(alibi_slopes(n_heads), torch.tensor([2.0**-step for step in steps]))
+
+    @pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64])
+    def test_the_default_dtype_changes_no_position(self, default):
+        """G6: in bfloat16 YaRN's angles were off by 0.8 at position 16,000, and NTK's by 8."""
+
+        def all_kinds():
+            far = torch.arange(16_000, 16_020)
+            found = [sinusoidal(far, 16), rope_angles(far, 16), t5_bucket(far - 16_010)]
+            for kind in ("linear", "ntk", "yarn", "llama3"):
+                scaling = RopeScaling(kind=kind, factor=4.0, trained_len=4096)
+                found.append(rope_angles(far, 16, scaling=scaling))
+            for n_heads in (6, 8):
+                found += [alibi_slopes(n_heads), AlibiBias(n_heads)(query_key_distances(3, 1000))]
+            return found
+
+        expected = all_kinds()
+        torch.set_default_dtype(default)
+        try:
+            actual = all_kinds()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for ours, wanted in zip(actual, expected, strict=True):
+            assert ours.dtype == wanted.dtype
+            assert torch.equal(ours, wanted)
 
     def test_alibi_punishes_distance_to_both_sides(self):
         bias = AlibiBias(2)(query_key_distances(3, 3))

@@ -318,6 +318,19 @@ def stream_dtypes(precision):
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_the_default_dtype_does_not_round_the_loss():
+    """G6: the sum over the parts of a step was kept in bfloat16, if that was the default."""
+    model, other = make_model(**PLAIN), make_model(**PLAIN)
+    expected = run(model, text(), quick(accumulate=2))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        rows = run(other, text(), quick(accumulate=2))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
+    assert_same(model, other)
+
+
 def test_bfloat16_rounds_the_residual_stream_too_and_float16_does_not():
     assert stream_dtypes("float32") == {torch.float32}
     assert stream_dtypes("float16") == {torch.float32}
