@@ -782,9 +782,54 @@ BAD_SETTINGS = [  # name, change, the message
         )
     ),
     ("llama", {"rope_parameters": "yarn"}, "config.json has rope_parameters='yarn'; expected an"),
+    ("llama", {"rope_scaling": "yarn"}, "config.json has rope_scaling='yarn'; expected an object"),
+    (
+        "llama",
+        {"rope_scaling": {"type": "dynamic", "rope_type": "linear", "factor": 2.0}},
+        "config.json has type='dynamic' beside rope_type='linear'; expected the same",
+    ),
+    *(
+        (
+            name,
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rope_scaling": rope},
+            "config.json has rope_theta=1000000.0 in rope_parameters, which does not count beside "
+            f"rope_scaling: {theta} would; say all of it in rope_parameters",
+        )
+        for name in ("llama", "qwen2", "gemma2")
+        for rope, theta in (
+            ({"rope_type": "linear", "factor": 2.0}, 10000.0),
+            ({"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}, 50.0),
+        )
+    ),
     ("llama", {"head_dim": 7}, "position='rope' rotates pairs of features: "),
     ("gemma2", {"layer_types": ["chunked_attention"] * 3}, "config.json has layer_types=['chunked"),
+    (
+        "gemma2",
+        {"layer_types": ["full_attention"] * 2},
+        "config.json has 2 layer_types; expected n",
+    ),
     ("gemma3", {"use_bidirectional_attention": True}, "config.json has use_bidirectional_att"),
+    (
+        "gemma3",
+        {"rope_parameters": {"rope_type": "linear", "factor": 8.0}},
+        "config.json has rope_parameters={'rope_type': 'linear', 'factor': 8.0}; Gemma 3 needs an "
+        "object with full_attention and sliding_attention, and nothing else",
+    ),
+    (
+        "gemma3",
+        {"rope_scaling": {"type": "linear", "factor": 8.0}},
+        "config.json has rope_scaling={'type': 'linear', 'factor': 8.0}; Gemma 3 needs its rope_ty",
+    ),
+    (
+        "gemma3",
+        {"rope_parameters": {"full_attention": {**YARN, "truncate": False}}},
+        "config.json has truncate=False; our models need True here",
+    ),
+    (
+        "gemma3",
+        {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 8.0}}},
+        "config.json has rope_type='linear'; our models need 'default' here",
+    ),
     (
         "gemma3",
         {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}}},
@@ -798,7 +843,7 @@ BAD_SETTINGS = [  # name, change, the message
 @pytest.mark.parametrize(("name", "settings", "message"), BAD_SETTINGS)
 def test_settings_that_our_models_cannot_follow(name, settings, message, saved, tmp_path):
     if "rope_scaling" in settings:
-        settings = {**settings, "rope_parameters": None}
+        settings = {"rope_parameters": None, **settings}
     folder = edited(saved(name)[1], tmp_path, settings)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         load_pretrained(folder)

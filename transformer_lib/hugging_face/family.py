@@ -150,12 +150,13 @@ def check_setting(key: str, value: object, *allowed: object) -> None:
         raise ValueError(f"config.json has {key}={value!r}; our models need {allowed[-1]!r} here")
 
 
-def whole_setting(settings: Settings, key: str) -> int:
+def whole_setting(settings: Settings, key: str, *, least: int = 1) -> int:
     """Return a setting that must be a whole number.
 
     Args:
         settings: the content of ``config.json``.
         key: the key.
+        least: the smallest value that it may have.
 
     Returns:
         Its value.
@@ -169,7 +170,7 @@ def whole_setting(settings: Settings, key: str) -> int:
         ValueError: image_size=[12, 8] must be a whole number of at least 1
     """
     value = settings.get(key)
-    check_whole(key, value)
+    check_whole(key, value, least=least)
     assert isinstance(value, int)  # as check_whole has seen
     return value
 

@@ -10,7 +10,7 @@ from transformer_lib.hugging_face.llama import (
     more_fields,
     more_settings,
 )
-from transformer_lib.hugging_face.rope import one_rope_spelling, rope_settings
+from transformer_lib.hugging_face.rope import one_rope_spelling, rope_object, rope_settings
 from transformer_lib.hugging_face.windows import layer_types, read_pattern
 from transformer_lib.presets import PRESETS
 
@@ -27,18 +27,14 @@ _KNOWN = (
 )  # fmt: skip
 
 
-def _fields(settings: Settings, period: int, caps: tuple[float | None, float | None]) -> Settings:
-    """Read scale, caps and windows; a key with null says no, one that is missing the default."""
+def _fields(settings: Settings, period: int) -> Settings:
+    """Read scale and windows; a key with null says no, one that is missing the default."""
     scalar = settings.get("query_pre_attn_scalar")
-    period_key = "_sliding_window_pattern"
-    every = settings.get("sliding_window_pattern", settings.get(period_key)) or period
-    pattern = "L" * (whole_setting({period_key: every}, period_key) - 1) + "G"
+    pattern = "L" * (period - 1) + "G"
     if settings.get("layer_types") is not None:
         pattern = read_pattern(settings)
     return more_fields(settings) | {
         "attention_scale": (256 if scalar is None else float(str(scalar))) ** -0.5,
-        "score_cap": settings.get("attn_logit_softcapping", caps[0]),
-        "logit_cap": settings.get("final_logit_softcapping", caps[1]),
         "window": settings.get("sliding_window", 4096),
         "window_pattern": pattern,
     }
@@ -58,8 +54,21 @@ def _settings(model: Model) -> Settings:
     }
 
 
+def _with_activation(settings: Settings) -> Settings:
+    """Say the activation even if the file does not; an older ``hidden_act`` does not count."""
+    return {"hidden_activation": "gelu_pytorch_tanh"} | settings | {"hidden_act": None}
+
+
+def _gemma2_spelling(settings: Settings) -> Settings:
+    return one_rope_spelling(_with_activation(settings))
+
+
 def _gemma2_fields(settings: Settings) -> Settings:
-    return _fields(settings, period=2, caps=(50.0, 30.0))
+    """Every other layer is local; ``sliding_window_pattern`` does not count."""
+    return _fields(settings, period=2) | {
+        "score_cap": settings.get("attn_logit_softcapping", 50.0),
+        "logit_cap": settings.get("final_logit_softcapping", 30.0),
+    }
 
 
 GEMMA2 = like_llama(
@@ -71,29 +80,44 @@ GEMMA2 = like_llama(
     must_be={"use_bidirectional_attention": False},
     tensors=_NORMS,
     known=_KNOWN,
+    one_spelling=_gemma2_spelling,
     more_fields=_gemma2_fields,
     more_settings=_settings,
 )
 
 
 def _two_bases(settings: Settings) -> Settings:
-    """Say in ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq`` what newer files say."""
-    rope = settings.get("rope_parameters")
-    if isinstance(rope, dict) and "full_attention" in rope:
-        local = rope.get("sliding_attention") or {}
-        check_setting("rope_type", local.get("rope_type", "default"), "default")
-        settings = settings | {
-            "rope_parameters": rope["full_attention"],
-            "rope_local_base_freq": local.get("rope_theta"),
-        }
-    settings = {"rope_theta": 1_000_000.0} | settings
-    return one_rope_spelling(settings) | {"rope_parameters": None}
+    """Say in ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq`` what newer files say.
+
+    ``rope_scaling`` changes what ``rope_parameters`` say of global layers, as in ``transformers``.
+    """
+    both, scaling = (rope_object(settings, key) for key in ("rope_parameters", "rope_scaling"))
+    if both.keys() - {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            f"config.json has rope_parameters={both!r}; Gemma 3 needs an object with "
+            "full_attention and sliding_attention, and nothing else"
+        )
+    if "type" in scaling and "rope_type" not in scaling:  # transformers would not look at it
+        raise ValueError(f"config.json has rope_scaling={scaling!r}; Gemma 3 needs its rope_type")
+    rope = rope_object(both, "full_attention") | scaling
+    check_setting("truncate", rope.get("truncate", True), True)  # nor at this one
+    local = rope_object(both, "sliding_attention")
+    check_setting("rope_type", local.get("rope_type", local.get("type", "default")), "default")
+    local_theta = local.get("rope_theta", settings.get("rope_local_base_freq"))
+    settings = {"rope_theta": 1_000_000.0} | _with_activation(settings)
+    settings |= {"rope_parameters": None, "rope_scaling": rope, "rope_local_base_freq": local_theta}
+    return one_rope_spelling(settings)
 
 
 def _gemma3_fields(settings: Settings) -> Settings:
+    """There is no cap on scores: transformers knows the key, and does not look at it."""
+    key = "sliding_window_pattern"
+    period = whole_setting({key: settings.get(key) or 6}, key)
     theta = settings.get("rope_local_base_freq")
-    return _fields(settings, period=6, caps=(None, None)) | {
-        "local_rope_theta": 10_000.0 if theta is None else theta
+    return _fields(settings, period) | {
+        "score_cap": None,
+        "logit_cap": settings.get("final_logit_softcapping"),
+        "local_rope_theta": 10_000.0 if theta is None else theta,
     }
 
 

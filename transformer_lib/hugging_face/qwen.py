@@ -22,7 +22,7 @@ def _fields(settings: Settings) -> Settings:
     if not settings.get("use_sliding_window"):
         return fields
     n_layers = whole_setting({"num_hidden_layers": _BASE.n_layers} | settings, "num_hidden_layers")
-    first = whole_setting({"max_window_layers": 28} | settings, "max_window_layers")
+    first = whole_setting({"max_window_layers": 28} | settings, "max_window_layers", least=0)
     pattern = "G" * min(first, n_layers) + "L" * (n_layers - first)
     if settings.get("layer_types") is not None:
         pattern = read_pattern(settings)

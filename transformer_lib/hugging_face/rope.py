@@ -17,6 +17,7 @@ _NEEDED = {
 _YARN = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 _MAY_BE = {"linear": set(), "dynamic": set(), "yarn": {_TRAINED, *_YARN}, "llama3": set()}
 _ALWAYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_THETA = 10_000.0  # what transformers takes where no place names a base
 
 
 def one_rope_spelling(settings: Settings) -> Settings:
@@ -26,7 +27,8 @@ def one_rope_spelling(settings: Settings) -> Settings:
         settings: the content of ``config.json``.
 
     Returns:
-        The settings; ``rope_scaling`` is ``None`` where nothing is scaled.
+        The settings; ``rope_scaling`` is ``None`` where nothing is scaled. If both are there,
+        ``rope_scaling`` takes the place of all that the other one says, as in ``transformers``.
 
     Raises:
         ValueError: if two places contradict each other, or a scaling is not known.
@@ -41,12 +43,14 @@ def one_rope_spelling(settings: Settings) -> Settings:
         >>> one_rope_spelling(new)["rope_theta"]
         500000.0
     """
-    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise ValueError(f"config.json has rope_parameters={rope!r}; expected an object")
+    rope = _one_place(settings)
     theta = rope.get("rope_theta", settings.get("rope_theta"))
     check_setting("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0), 1.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
+    if rope.get("type", kind) != kind:
+        raise ValueError(
+            f"config.json has type={rope['type']!r} beside rope_type={kind!r}; expected the same"
+        )
     if kind == "default":
         scaling = None
         _check_keys(rope, kind, set(), set())
@@ -63,6 +67,44 @@ def one_rope_spelling(settings: Settings) -> Settings:
             settings["max_position_embeddings"] = int(longest * rope["factor"])
             settings["rope_scaling"] = rope | {_TRAINED: longest}
     return settings
+
+
+def rope_object(settings: Settings, key: str) -> Settings:
+    """Return what stands below a key, if it is an object.
+
+    Args:
+        settings: the content of ``config.json``, or an object in it.
+        key: the key.
+
+    Returns:
+        The object; an empty one if there is none, or null.
+
+    Raises:
+        ValueError: if something else is there.
+
+    Example:
+        >>> rope_object({"rope_scaling": None}, "rope_scaling")
+        {}
+    """
+    value = settings.get(key) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"config.json has {key}={value!r}; expected an object")
+    return value
+
+
+def _one_place(settings: Settings) -> Settings:
+    """What is said of RoPE, in the place that counts."""
+    scaling = rope_object(settings, "rope_scaling")
+    parameters = rope_object(settings, "rope_parameters")
+    if scaling and parameters:  # model cards tell to add the first, and newer files have the second
+        theta = scaling.get("rope_theta", settings.get("rope_theta", _THETA))
+        hidden = parameters.get("rope_theta", theta)
+        if hidden != theta:
+            raise ValueError(
+                f"config.json has rope_theta={hidden!r} in rope_parameters, which does not count "
+                f"beside rope_scaling: {theta!r} would; say all of it in rope_parameters"
+            )
+    return scaling or parameters
 
 
 def _check_keys(rope: Settings, kind: str, needed: set[str], may_be: set[str]) -> None:

@@ -23,7 +23,8 @@ def _build(config: TransformerConfig, settings: Settings, tensors: Tensors) -> S
 
 def _one_spelling(settings: Settings) -> Settings:
     """Say whether the output is scaled; older files mean that it is if the weights are tied."""
-    return {"scale_decoder_outputs": settings.get("tie_word_embeddings", True)} | settings
+    scaled = settings.get("tie_word_embeddings") is not False
+    return {"scale_decoder_outputs": scaled} | settings
 
 
 def _finish(config: TransformerConfig, settings: Settings) -> TransformerConfig:

@@ -16,7 +16,7 @@ def read_pattern(settings: Settings) -> str:
         The shortest pattern that, over and over, says the same.
 
     Raises:
-        ValueError: if there is another kind of layer.
+        ValueError: if there is another kind of layer, or another number of them.
 
     Example:
         >>> read_pattern(
@@ -28,6 +28,11 @@ def read_pattern(settings: Settings) -> str:
     if not isinstance(types, list) or not types or not set(types) <= _LETTERS.keys():
         raise ValueError(
             f"config.json has layer_types={types!r}; expected a list of {list(_LETTERS)}"
+        )
+    n_layers = settings.get("num_hidden_layers")
+    if n_layers is not None and len(types) != n_layers:
+        raise ValueError(
+            f"config.json has {len(types)} layer_types; expected num_hidden_layers={n_layers}"
         )
     letters = "".join(_LETTERS[kind] for kind in types)
     for length in range(1, len(letters) + 1):
