@@ -1,6 +1,7 @@
 """One block for every model, and a stack of them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -30,7 +31,7 @@ class Block(nn.Module):
     """Attention, optional cross-attention, feed-forward: each read from and added to the stream.
 
     Args:
-        config: the model's configuration.
+        config: the model's configuration; RoPE is meant as it is in this block.
         cross_attention: whether the block also attends to a memory (the decoder of 2017).
         parts: how attention, network and norms are made.
 
@@ -53,7 +54,9 @@ class Block(nn.Module):
         self.attention = parts.attention(config)
         self.attention_norm = parts.norm(config)
         self.attention_update_norm = parts.norm(config) if twice else None
-        self.cross_attention = parts.attention(config) if cross_attention else None
+        # RoPE turns nothing there: nothing may make up for its scaling, as YaRN does elsewhere.
+        unturned = replace(config, rope_scaling=None)
+        self.cross_attention = parts.attention(unturned) if cross_attention else None
         self.cross_attention_norm = parts.norm(config) if cross_attention else None
         self.cross_attention_update_norm = parts.norm(config) if cross_attention and twice else None
         self.feed_forward = parts.feed_forward(config)
@@ -168,8 +171,8 @@ class Stack(nn.Module):
         self.config = config
         self.causal = causal
         self.blocks = nn.ModuleList(
-            Block(config, cross_attention=cross_attention, parts=parts)
-            for _ in range(config.n_layers)
+            Block(_of_layer(config, layer), cross_attention=cross_attention, parts=parts)
+            for layer in range(config.n_layers)
         )
         # All blocks share one bias, as in T5.
         self.bias: AlibiBias | T5Bias | None = None
@@ -279,11 +282,8 @@ class Stack(nn.Module):
         config = self.config
         if config.position != "rope":
             return None
-        if local and config.local_rope_theta is not None:
-            angles = rope_angles(positions, config.rope_width, config.local_rope_theta)
-        else:
-            scaling = config.rope_scaling
-            angles = rope_angles(positions, config.rope_width, config.rope_theta, scaling=scaling)
+        theta, scaling = config.rope_of(local=local)
+        angles = rope_angles(positions, config.rope_width, theta, scaling=scaling)
         return angles[:, None]  # the same for all heads
 
     def _seen(
@@ -316,6 +316,12 @@ _TOKEN_BY_TOKEN = methods_of(
     Stack, Block, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, AlibiBias, T5Bias,
     nn.ModuleList, nn.Linear, nn.Dropout, nn.Embedding,
 )  # fmt: skip
+
+
+def _of_layer(config: TransformerConfig, layer: int) -> TransformerConfig:
+    """The configuration as it holds in one layer: those with a window may have their own RoPE."""
+    theta, scaling = config.rope_of(local=config.is_local(layer))
+    return replace(config, rope_theta=theta, rope_scaling=scaling)
 
 
 def _as_numbers(

@@ -23,10 +23,18 @@ ScalingKind = Literal["linear", "ntk", "yarn", "llama3"]
 class RopeScaling:
     """How RoPE's frequencies are stretched, so that a model reads more than it was trained on.
 
+    Beyond ``trained_len`` the base of ``"ntk"`` follows the farthest position of the call, and so
+    the answer depends on what is read together. Keys in a cache stay turned by the base of their
+    own step, so that step by step the logits are not those of the whole text at once; and a short
+    text has other logits beside a longer one in its batch. Both are so in ``transformers`` too,
+    where it is called ``"dynamic"``. All other kinds turn a position by the same angles in any
+    company.
+
     Args:
         kind: ``"linear"`` divides all positions by the factor; ``"ntk"`` enlarges the base, the
-            more the longer the text is; ``"yarn"`` slows down only the pairs that turn slowly, and
-            sharpens attention; ``"llama3"`` does that without the sharpening, by wavelengths.
+            more the longer the text is (see above); ``"yarn"`` slows down only the pairs that turn
+            slowly, and sharpens attention; ``"llama3"`` does that without the sharpening, by
+            wavelengths.
         factor: how many times as long texts may become.
         trained_len: how long they were in training, before the scaling; all but ``"linear"`` must
             know it.
@@ -245,11 +253,20 @@ class TransformerConfig:
 
     @property
     def score_scale(self) -> float | None:
-        """What scores are multiplied by in all; ``None`` means ``1/sqrt(d_head)``."""
+        """What scores are multiplied by where RoPE is scaled; ``None`` means ``1/sqrt(d_head)``.
+
+        It is so in self-attention, but not in layers whose :meth:`rope_of` is without scaling.
+        """
         if self.position != "rope" or self.rope_scaling is None or self.rope_scaling.stretch == 1:
             return self.attention_scale
         scale = self.d_head**-0.5 if self.attention_scale is None else self.attention_scale
         return scale * self.rope_scaling.stretch**2  # of the queries, and of the keys
+
+    def rope_of(self, *, local: bool) -> tuple[float, RopeScaling | None]:
+        """Return RoPE's base and scaling in layers with the window (``local``) or without it."""
+        if local and self.local_rope_theta is not None:
+            return self.local_rope_theta, None
+        return self.rope_theta, self.rope_scaling
 
     def is_local(self, layer: int) -> bool:
         """Say whether a layer has the window; the first is number 0."""

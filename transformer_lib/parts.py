@@ -49,6 +49,9 @@ def make_attention(config: TransformerConfig) -> MultiHeadAttention:
 class Parts:
     """How each part of a model is made of its configuration. Any of them may be another one.
 
+    The configuration says of RoPE what holds for the part: in layers with a window ``rope_theta``
+    and ``rope_scaling`` may be others, and for cross-attention ``rope_scaling`` is ``None``.
+
     A model keeps these functions, and can be pickled with them: by ``torch.save``, or on its way to
     another process. Of one that pickle cannot find by its name, such as a lambda, only the name is
     kept. The model that comes out works; another one cannot be made with its ``parts``.

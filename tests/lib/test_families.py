@@ -1,8 +1,11 @@
 """Today's families of decoders against transformers: cached, padded, written, and beyond."""
 
+import json
+import math
 import tempfile
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +16,11 @@ from transformer_lib.bounded import BoundedAttention
 from transformer_lib.cache import KeyValueCache
 from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.config import RopeScaling, TransformerConfig
+from transformer_lib.encoder_decoder import Decoder
 from transformer_lib.generation import generate
 from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM
+from transformer_lib.models import CausalLM, Seq2SeqLM
+from transformer_lib.parts import Parts, make_attention
 from transformer_lib.positions import rope_angles, rotate
 from transformer_lib.pretrained import load_pretrained, save_pretrained
 
@@ -51,6 +56,10 @@ FAMILIES = {  # all that differs from LLaMA is there, in sizes that all differ
         {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     ),
     "gemma3": ("Gemma3", {**GEMMA, "sliding_window_pattern": 2}),
+    "gemma3, yarn": (  # in global layers alone
+        "Gemma3",
+        {**GEMMA, "sliding_window_pattern": 2, "rope_parameters": None},
+    ),
     "olmo2": ("Olmo2", SIZES),
 }
 SCALINGS = {
@@ -77,6 +86,11 @@ SCALINGS = {
 }
 SCALINGS["llama 3.1"] = SCALINGS["llama3"]
 FAMILIES["llama 3.1"][1]["rope_parameters"] = SCALINGS["llama3"] | {"rope_theta": 100.0}
+PLAIN = ["llama", *(name for name in FAMILIES if name not in ("llama 3.1", "gemma3, yarn"))]
+FAMILIES["gemma3, yarn"][1]["rope_parameters"] = {
+    "full_attention": SCALINGS["yarn"] | {"factor": 16.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 
 
 def their_model(kind, settings):
@@ -111,6 +125,11 @@ def both(tmp_path_factory):
 def check_close(actual, expected):
     """Equal up to the rounding of float32 in sums of numbers as large as these."""
     assert_close(actual, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+def check_differs(actual, expected):
+    """So much that no rounding explains it."""
+    assert (actual - expected).abs().max() > 0.01 * expected.abs().max()
 
 
 def ids(*shape, seed=1):
@@ -218,6 +237,136 @@ def test_a_longer_text_moves_only_what_dynamic_scaling_moves(both):
     prompt = ids(2, 10)
     expected = theirs.generate(prompt, max_new_tokens=30, do_sample=False, eos_token_id=None)
     assert torch.equal(generate(ours, prompt, max_new_tokens=30), expected)
+
+
+@torch.no_grad()
+def test_what_dynamic_scaling_says_depends_on_what_is_read_together():
+    """As RopeScaling says: neither step by step nor beside a longer text it is the same."""
+    rope = SCALINGS["dynamic"] | {"rope_theta": 100.0}
+    settings = {**SIZES, "max_position_embeddings": 16, "rope_parameters": rope}
+    theirs = their_model("Llama", settings)
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = load_pretrained(folder).model
+    text = ids(2, 40)
+    at_once = ours(text)
+    check_close(at_once, theirs(text).logits)
+    cache, past = KeyValueCache(4, 64), transformers.DynamicCache()
+    places = range(40)
+    steps = torch.cat([ours(text[:, i : i + 1], cache=cache) for i in places], 1)
+    read = partial(theirs, past_key_values=past, use_cache=True)
+    check_close(steps, torch.cat([read(text[:, i : i + 1]).logits for i in places], 1))
+    check_close(steps[:, :16], ours(text[:, :16]))  # within the trained length
+    check_differs(steps[:, 17:], at_once[:, 17:])
+    real = torch.arange(40) < torch.tensor([[12], [40]])
+    beside = ours(text, real[:, None, None])
+    expected = theirs(text, attention_mask=real.long()).logits
+    check_close(beside[0, :12], expected[0, :12])
+    check_close(beside[1], expected[1])
+    check_differs(beside[0, :12], ours(text[:1, :12])[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_what_other_scalings_say_does_not(kind):
+    scaling = RopeScaling(kind=kind, factor=4.0, trained_len=16)
+    sizes = {"vocab_size": 60, "d_model": 24, "n_heads": 2, "n_layers": 2, "max_len": 64}
+    torch.manual_seed(0)
+    model = CausalLM(TransformerConfig(**sizes, position="rope", rope_scaling=scaling)).eval()
+    text, cache = ids(2, 40), KeyValueCache(2, 64)
+    steps = torch.cat([model(text[:, i : i + 1], cache=cache) for i in range(40)], 1)
+    check_close(steps, model(text))
+
+
+YARN = {
+    "vocab_size": 60,
+    "d_model": 16,
+    "n_heads": 2,
+    "n_layers": 4,
+    "position": "rope",
+    "rope_theta": 1000.0,
+    "rope_scaling": RopeScaling(kind="yarn", factor=16.0, trained_len=16),
+    "window": 5,
+    "window_pattern": "LG",
+}
+
+
+def test_yarn_sharpens_only_attention_whose_rope_it_scales():
+    """G1: a memory is not turned at all, and a base of their own frees local layers."""
+    sharp = 8**-0.5 * (1 + 0.1 * math.log(16)) ** 2
+    body = Seq2SeqLM(TransformerConfig(**YARN, local_rope_theta=100.0)).body
+    for stack in (body.encoder.stack, body.decoder.stack):
+        scales = [block.attention.scale for block in stack.blocks]
+        assert scales == [None, pytest.approx(sharp), None, pytest.approx(sharp)]
+    assert [block.cross_attention.scale for block in body.decoder.stack.blocks] == [None] * 4
+    blocks = CausalLM(TransformerConfig(**YARN)).decoder.stack.blocks
+    assert [block.attention.scale for block in blocks] == [pytest.approx(sharp)] * 4
+    own = TransformerConfig(**YARN, local_rope_theta=100.0, attention_scale=0.5)
+    block = Seq2SeqLM(own).body.decoder.stack.blocks[1]
+    assert block.attention.scale == pytest.approx(0.5 * sharp * 8**0.5)
+    assert block.cross_attention.scale == 0.5
+
+
+def test_whoever_makes_attention_is_told_of_rope_as_it_is_there():
+    told = []
+
+    def make(config):
+        told.append((config.rope_theta, config.rope_scaling))
+        return make_attention(config)
+
+    config = TransformerConfig(**YARN, local_rope_theta=100.0)
+    CausalLM(config, parts=Parts(attention=make))
+    assert told == [(100.0, None), (1000.0, YARN["rope_scaling"])] * 2
+    told.clear()
+    Decoder(replace(config, n_layers=2), cross_attention=True, parts=Parts(attention=make))
+    assert told[1::2] == [(100.0, None), (1000.0, None)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("scaling", ["linear", "yarn", "llama3"])
+def test_rope_scaling_beside_rope_parameters_counts(name, scaling, tmp_path):
+    """F1: newer files say rope_parameters, and model cards tell to add rope_scaling."""
+    theirs, text = their_model(*FAMILIES.get(name, ("Llama", SIZES))), ids(2, 40)
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    settings = json.loads(path.read_text())
+    assert settings["rope_parameters"]
+    without = load_pretrained(tmp_path).model(text)
+    path.write_text(json.dumps(settings | {"rope_scaling": SCALINGS[scaling]}))
+    read = transformers.AutoModelForCausalLM.from_pretrained
+    expected = read(tmp_path, attn_implementation="eager").eval()(text).logits
+    check_close(load_pretrained(tmp_path).model(text), expected)
+    check_differs(without, expected)
+
+
+def test_gemma_3_has_no_cap_on_scores():
+    """F14: transformers knows the key, and does not look at it; so such a model is not written."""
+    capped = {**GEMMA, "sliding_window_pattern": 2, "attn_logit_softcapping": 0.5}
+    theirs, text = their_model("Gemma3", capped), ids(2, 20)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        theirs.save_pretrained(folder)
+        ours = load_pretrained(folder).model
+        assert ours.config.score_cap is None
+        check_close(ours(text), theirs(text).logits)
+        capped = CausalLM(replace(ours.config, score_cap=0.5))
+        with pytest.raises(ValueError, match=r"cannot be written|our models need"):
+            save_pretrained(capped, folder)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 4])
+def test_the_first_layer_with_a_window_may_be_any(first):
+    """F14: max_window_layers=0 was refused."""
+    window = {**WINDOW, "use_sliding_window": True, "max_window_layers": first}
+    theirs, text = their_model("Qwen2", {**SIZES, **window}), ids(2, 20)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        theirs.save_pretrained(folder)
+        path = Path(folder, "config.json")
+        settings = json.loads(path.read_text()) | window
+        path.write_text(json.dumps({k: v for k, v in settings.items() if k != "layer_types"}))
+        ours = load_pretrained(folder).model
+        assert [ours.config.is_local(n) for n in range(4)] == [n >= first for n in range(4)]
+        check_close(ours(text), theirs(text).logits)
 
 
 def test_only_the_first_features_of_a_head_turn():
