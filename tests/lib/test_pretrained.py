@@ -759,6 +759,7 @@ BAD_SETTINGS = [  # name, change, the message
             ("t5", "relative_attention_max_distance", 64, "128"),
             ("t5", "dense_act_fn", "gelu", "'relu'"),
             ("t5", "is_gated_act", True, "False"),
+            ("t5", "is_encoder_decoder", False, "True"),
             ("llama", "partial_rotary_factor", 0.5, "1.0"),
             ("vit", "qkv_bias", False, "True"),
         ]

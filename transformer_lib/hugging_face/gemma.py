@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from transformer_lib.checks import check_number
 from transformer_lib.hugging_face.family import Settings, check_setting, whole_setting
 from transformer_lib.hugging_face.layouts import Model
 from transformer_lib.hugging_face.llama import (
@@ -29,12 +30,14 @@ _KNOWN = (
 
 def _fields(settings: Settings, period: int) -> Settings:
     """Read scale and windows; a key with null says no, one that is missing the default."""
-    scalar = settings.get("query_pre_attn_scalar")
+    key = "query_pre_attn_scalar"
+    scalar = 256 if settings.get(key) is None else settings[key]
+    check_number(key, scalar, lambda x: x > 0, "greater than 0")
     pattern = "L" * (period - 1) + "G"
     if settings.get("layer_types") is not None:
         pattern = read_pattern(settings)
     return more_fields(settings) | {
-        "attention_scale": (256 if scalar is None else float(str(scalar))) ** -0.5,
+        "attention_scale": float(str(scalar)) ** -0.5,
         "window": settings.get("sliding_window", 4096),
         "window_pattern": pattern,
     }

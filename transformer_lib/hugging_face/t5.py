@@ -109,6 +109,7 @@ T5 = Family(
     activations={"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"},
     must_be={
         "is_causal": True,
+        "is_encoder_decoder": True,
         "relative_attention_max_distance": 128,
         "relative_attention_num_buckets": 32,
     },
