@@ -13,7 +13,7 @@ from untraced import (  # noqa: F401
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports transformers
 
-# Without the checks, as the quick check and the tests on a GPU run, imports take a fifth of the time.
+# Without the checks, as the quick check and the tests on a GPU run, imports take a fifth of that.
 if not os.environ.get("JAXTYPING_DISABLE"):
     from shape_checks import check_shapes_of
 

@@ -66,8 +66,9 @@ def train_options(parser: ArgumentParser) -> None:
         metrics.csv, curve.svg                          how the loss went down
         checkpoints                                     where to go on from
 
-    You can stop it with Ctrl-C; the same command goes on from the last checkpoint. To share the
-    work among several processes, write `torchrun --nproc-per-node 2 -m` for `python -m`.
+    You can stop it with Ctrl-C: it then ends the step, writes a checkpoint and says how to go on. A
+    second Ctrl-C stops at once; the same command goes on from the last checkpoint then. To share
+    the work among several processes, write `torchrun --nproc-per-node 2 -m` for `python -m`.
 
     Args:
         parser: of the command.
@@ -143,8 +144,9 @@ def chat_options(parser: ArgumentParser) -> None:
         python -m transformer_lib chat --model FOLDER
 
     The folder holds a Hugging Face checkpoint whose tokenizer has a chat template. Each line that
-    you type is a message; the model sees the whole conversation so far. An empty line, or the end
-    of the input, ends it.
+    you type is a message; the model sees the whole conversation so far. If that is longer than its
+    context, the oldest turns are left out, and a line says so (on the standard error output). The
+    instructions of --system stay. An empty line, or the end of the input, ends it.
 
     Args:
         parser: of the command.

@@ -28,6 +28,8 @@ LENGTH_PENALTY = 0.6  # of beam search, as in 2017
 # number, hardly anything has less than 0.0064.
 UNSURE = 0.006
 
+SMALLEST_ROOM = 256  # tokens that a compiled decoder has room for, if the model has
+
 AnyTokenizer = Tokenizer | PretrainedTokenizer
 
 
@@ -46,8 +48,14 @@ def generate(given: Namespace) -> None:
     if given.model is None:
         given.model = _default_writer()
     model, tokenizer = _load_writer(given)
+    ids = tokenizer.encode(prompt)
+    if not ids:
+        raise ValueError(f"{prompt=} has no tokens; expected something for the model to read")
     print(prompt, end="", flush=True)
-    for text in _write(model, tokenizer, tokenizer.encode(prompt), sampling, given):
+    writer = _with_room(model, len(ids) + given.tokens) if given.compile else model
+    _seed(given)
+    device = find_device(given.device)
+    for text in write_on(writer, tokenizer, ids, sampling, given.tokens, device):
         print(text, end="", flush=True)
     print()
 
@@ -66,15 +74,27 @@ def chat(given: Namespace) -> None:
     model, tokenizer = _load_writer(given)
     if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.chat_template is None:
         raise ValueError(f"{_named(given)} has no chat template; `generate` needs none")
+    context, device = model.config.max_len, find_device(given.device)
     messages = [{"role": "system", "content": given.system}] if given.system else []
+    fast: CompiledDecoder | None = None
     while line := _next_line():
-        messages.append({"role": "user", "content": line})
-        answer = []
-        for text in _write(model, tokenizer, tokenizer.chat(messages), sampling, given):
+        messages.append({"role": "user", "content": _some("message", line)})
+        ids = _fit(tokenizer, messages, context, given.tokens)
+        n_tokens = min(given.tokens, context + 1 - len(ids))  # nobody reads the last one
+        if given.compile:
+            fast = _with_room(model, len(ids) + n_tokens, fast)
+        _seed(given)
+        answer = write_on(fast or model, tokenizer, ids, sampling, n_tokens, device, goes_on=False)
+        pieces = []
+        for text in answer:
             print(text, end="", flush=True)
-            answer.append(text)
+            pieces.append(text)
         print()
-        messages.append({"role": "assistant", "content": "".join(answer)})
+        if len(pieces) > n_tokens < given.tokens:  # one for each token, and the end
+            print(
+                f"The context of {context} tokens is full: the answer ends here.", file=sys.stderr
+            )
+        messages.append({"role": "assistant", "content": "".join(pieces)})
 
 
 def _next_line() -> str:
@@ -83,13 +103,53 @@ def _next_line() -> str:
     return sys.stdin.readline().strip()
 
 
-def _write(
-    model: CausalLM, tokenizer: AnyTokenizer, ids: list[int], sampling: Sampling, given: Namespace
-) -> Iterator[str]:
-    writer = CompiledDecoder(model, model.config.max_len) if given.compile else model
+def _fit(
+    tokenizer: PretrainedTokenizer, messages: list[dict[str, str]], context: int, n_tokens: int
+) -> list[int]:
+    """Return the ids of a conversation; the oldest turns are removed if there is no room for them.
+
+    The system prompt and the last message stay. Up to a quarter of the context is for the answer.
+    """
+    room = context - min(n_tokens, context // 4)
+    first = 1 if messages[0]["role"] == "system" else 0
+    ids, n_removed = tokenizer.chat(messages), 0
+    while len(ids) > room and len(messages) > first + 1:
+        del messages[first : first + 2]  # a question and its answer
+        ids, n_removed = tokenizer.chat(messages), n_removed + 1
+    if len(ids) > context:
+        parts = "the system prompt and the message" if first else "the message"
+        raise ValueError(
+            f"{parts} take {len(ids)} tokens; expected {context}, the context, at most"
+        )
+    if not ids:
+        raise ValueError(
+            "the chat template wrote nothing; expected something for the model to read"
+        )
+    if n_removed:
+        turns = "oldest turn was" if n_removed == 1 else f"{n_removed} oldest turns were"
+        print(f"The context of {context} tokens is full: the {turns} left out.", file=sys.stderr)
+    return ids
+
+
+def _with_room(
+    model: CausalLM, n_tokens: int, fast: CompiledDecoder | None = None
+) -> CompiledDecoder:
+    """Return a compiled decoder for so many tokens: the one that is there, if it has room.
+
+    Rooms double, so a conversation that grows is seldom compiled anew.
+    """
+    most = model.config.max_len
+    if fast is not None and fast.max_len >= min(n_tokens, most):
+        return fast
+    room = SMALLEST_ROOM
+    while room < n_tokens:
+        room *= 2
+    return CompiledDecoder(model, min(room, most))
+
+
+def _seed(given: Namespace) -> None:
     if given.seed is not None:
         torch.manual_seed(given.seed)
-    return write_on(writer, tokenizer, ids, sampling, given.tokens, find_device(given.device))
 
 
 def write_on(
@@ -99,8 +159,10 @@ def write_on(
     sampling: Sampling,
     n_tokens: int,
     device: str,
+    *,
+    goes_on: bool = True,
 ) -> Iterator[str]:
-    """Write on from ids, until an end token or until there are enough tokens.
+    """Write on from ids, until there is a new end token, or until there are enough tokens.
 
     Args:
         writer: a language model.
@@ -109,9 +171,14 @@ def write_on(
         sampling: how tokens are drawn.
         n_tokens: how many tokens are written at most.
         device: where the model is.
+        goes_on: whether the new text goes on from that of the prompt; if not, it is a text of its
+            own, such as an answer. Some tokenizers begin a text without its first space.
 
     Yields:
         The new text in pieces, never half a letter.
+
+    Raises:
+        ValueError: if there are no ids.
 
     Example:
         >>> from transformer_lib import CharTokenizer, TransformerConfig
@@ -123,9 +190,12 @@ def write_on(
         >>> len(list(pieces)) <= 3 + 1  # the end, in which nothing may be
         True
     """
+    if not ids:
+        raise ValueError("ids is empty; expected one token at least to go on from")
     context, ends = writer.config.max_len, _end_ids(tokenizer)
-    ids, end, text = list(ids), len(ids) + n_tokens, TextStream(tokenizer)
-    while len(ids) < end and ids[-1] not in ends:
+    text = TextStream(tokenizer, prompt=ids if goes_on else ())
+    ids, end, ended = list(ids), len(ids) + n_tokens, False
+    while len(ids) < end and not ended:
         known = ids if len(ids) <= context else ids[-(context // 2) - 1 :]  # empty it by half
         tokens = stream(
             writer,
@@ -141,6 +211,7 @@ def write_on(
         for token in tokens:
             ids.append(int(token))
             yield text.push(ids[-1])
+        ended = ids[-1] in ends
     yield text.end()
 
 
@@ -324,4 +395,8 @@ def _load_checkpoint(given: Namespace) -> tuple[torch.nn.Module, PretrainedToken
 def _some(argument: str, text: str) -> str:
     if not text:
         raise ValueError(f"{argument}='' is empty; expected something for the model to read")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # what Python makes of bytes that it cannot read
+        raise ValueError(f"{argument}={text!r} is not UTF-8; expected text") from None
     return text

@@ -1,8 +1,11 @@
 """The command that trains a model on a text or on pairs."""
 
-import os
+import signal
 import sys
+import threading
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import torch
 
 from transformer_lib.cli_text import find_device, translate_text, write_on
 from transformer_lib.data import Batches, TextWindows, translation_batch
+from transformer_lib.distributed import rank_and_world
 from transformer_lib.models import CausalLM, Seq2SeqLM
 from transformer_lib.presets import PRESETS
 from transformer_lib.recipes import Recipe, modern_recipe
@@ -38,20 +42,17 @@ def train(given: Namespace) -> None:
     if not (given.data.is_file() and given.data.stat().st_size):
         raise ValueError(f"data={str(given.data)!r} holds nothing; expected a text file or a .tsv")
     device = find_device(given.device)
-    translates = given.data.suffix == ".tsv"
+    translates = given.data.suffix.lower() == ".tsv"
     tokenizer, (batches, validation), max_len = _pairs(given) if translates else _windows(given)
     model = _build(given, tokenizer, max_len, translates)
     out = getattr(given, "out", Path("runs") / given.data.stem)
     made: list[Metrics] = []
-    try:
+    with _stopped_politely(given, out):
         rows = run_training(
             model, batches, _recipe(given),
             validation=validation, folder=out, device=device, on_step=made.append,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        print("Stopped. The same command goes on from the last checkpoint.", file=sys.stderr)
-        raise
-    if os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun
+    if rank_and_world()[0] == 0:  # of the processes of torchrun
         save_model(model, out, tokenizer=tokenizer)
         loss = f"validation loss {rows[-1]['validation_loss']:.4f}"
         if made:
@@ -62,6 +63,36 @@ def train(given: Namespace) -> None:
         _show(model, tokenizer, validation, device)
         use = f'translate "{_sources(tokenizer, validation)[0]}"' if translates else "generate"
         print(f'For more:\npython -m transformer_lib {use} --model "{out}"')
+
+
+@contextmanager
+def _stopped_politely(given: Namespace, out: Path) -> Iterator[None]:
+    """Say after Ctrl-C how to go on. A request to end (SIGTERM) does the same as Ctrl-C."""
+    before = signal.getsignal(signal.SIGTERM)
+    here = threading.current_thread() is threading.main_thread()  # others get no signals
+    if here:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    except KeyboardInterrupt:
+        steps = [int(path.name.split("-")[1]) for path in out.glob("checkpoints/step-*")]
+        after = (
+            f"after step {max(steps)} of {given.steps}" if steps else "before the first checkpoint"
+        )
+        how = f"The same command goes on from {out}" if steps else "The same command starts anew"
+        print(f"Stopped {after}. {how}.", file=sys.stderr)
+        raise
+    finally:
+        if here:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _read(path: Path) -> str:
+    """Read a text; the mark with which some editors begin a file is none of it."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data={str(path)!r} is not UTF-8; {error}") from None
 
 
 def _build(
@@ -116,7 +147,7 @@ def _sources(tokenizer: Tokenizer, pairs: Batches) -> list[str]:
 
 def _windows(given: Namespace) -> Data:
     """Return a text's tokenizer, its windows for training and validation, and their length."""
-    text = given.data.read_text(encoding="utf-8")
+    text = _read(given.data)
     cut = len(text) * 19 // 20
     tokenizer = KINDS[given.tokenizer].train([text[:cut]], given.vocab_size)
     parts = [tokenizer.encode(text[:cut]), tokenizer.encode(text[cut:])]
@@ -133,7 +164,7 @@ def _windows(given: Namespace) -> Data:
 
 def _pairs(given: Namespace) -> Data:
     """Return the same for pairs of texts; the length has room for the longest."""
-    lines = given.data.read_text(encoding="utf-8").strip("\n").split("\n")
+    lines = _read(given.data).strip("\n").split("\n")
     names, *rows = [line.split("\t") for line in lines]
     parts: dict[str, list[list[str]]] = {"train": [], "validation": []}
     for n, row in enumerate(rows):

@@ -46,6 +46,10 @@ def choose_device(wanted: str | torch.device | None) -> torch.device:
     Returns:
         The device.
 
+    Raises:
+        ValueError: if the environment says that there are several processes, and nobody has joined
+            them: each would train for itself and overwrite what the others write.
+
     Example:
         >>> choose_device("cpu")
         device(type='cpu')
@@ -56,10 +60,20 @@ def choose_device(wanted: str | torch.device | None) -> torch.device:
         dist.init_process_group()
         # Not before: evaluate and further runs share the work too. Who joined otherwise, leaves.
         atexit.register(_leave_processes)
+    if not dist.is_initialized():
+        _check_alone()
     if wanted is None:
         there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         wanted = next((kind for kind in there if there[kind]), "cpu")
     return torch.device(wanted)
+
+
+def _check_alone() -> None:
+    """Refuse to train alone where there are others; a rank alone says nothing: pods have one."""
+    world = os.environ.get("WORLD_SIZE", "")
+    if world.isdigit() and int(world) > 1:
+        how = "start it with torchrun, or unset WORLD_SIZE to train alone"
+        raise ValueError(f"WORLD_SIZE={world}, but this process has not joined the others: {how}")
 
 
 def _leave_processes() -> None:

@@ -148,7 +148,7 @@ class MixtureOfExperts(nn.Module):
         if node is None:
             self.balance_loss = loss
             return
-        # Who holds the graph of the output holds the loss too. (PyTorch annotates this as a method.)
+        # Who holds the graph of the output holds the loss too. (PyTorch calls this a method.)
         node.metadata["balance_loss"] = loss  # type: ignore[index]
         self._balance, self._with_graph = loss.detach(), weakref.ref(loss)
 

@@ -1,12 +1,15 @@
 """The training loop: exact, resumable, on many processes."""
 
 import math
+import signal
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +77,9 @@ def train(
 
     Random numbers that are drawn afterwards are those that would have been drawn before it.
 
+    Ctrl-C ends a run that has a folder after a step, with a checkpoint: nothing is lost but that
+    the row of this step is there in addition. A second Ctrl-C ends it at once.
+
     Args:
         model: one that the objective can judge. It is changed in place and left in evaluation
             mode; after an error its parts are in the modes they were.
@@ -106,6 +112,7 @@ def train(
     Raises:
         BlockingIOError: if another process trains in the folder.
         FloatingPointError: if the loss or the gradient is not a number any more.
+        KeyboardInterrupt: after Ctrl-C.
         TypeError: if an objective or an optimizer is given instead of what builds it.
         ValueError: if the folder holds another run, or one with more steps; if the objective counts
             other targets, or the optimizer changes other parameters; if weights are in float16 or
@@ -206,6 +213,37 @@ def bits_per_byte(loss: float, n_tokens: int, n_bytes: int) -> float:
     return loss / math.log(2) * n_tokens / n_bytes
 
 
+class _CtrlC:
+    """Notes the first Ctrl-C, and lets the second one through; at its end it passes on the first.
+
+    Whoever has another handler for it, or trains outside of the main thread, keeps what there is.
+
+    Args:
+        waits: whether to do so; if not, the first one is let through.
+    """
+
+    def __init__(self, waits: bool) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        known = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self.waits, self.came = waits and main and known, False
+
+    def __enter__(self) -> "_CtrlC":
+        if self.waits:
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.waits:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.came and kind is None:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.came:
+            signal.default_int_handler(number, frame)
+        self.came = True
+
+
 class _Run:
     """The loop: what has been learned, the place in the data, the rows so far."""
 
@@ -231,17 +269,22 @@ class _Run:
         logged_to = self.folder if self.rank == 0 else None
         hidden = self.rank > 0 or not progress
         bar = tqdm(total=self.recipe.steps, initial=self.step, unit="step", disable=hidden)
-        with bar, closing(MetricsLog(logged_to, self.rows)) as log:
+        # Several processes would have to agree on a step, so they stop at once.
+        waits = self.folder is not None and rank_and_world()[1] == 1
+        with _CtrlC(waits) as ctrl_c, bar, closing(MetricsLog(logged_to, self.rows)) as log:
             while not self.finished:
-                row = self.update()
+                row = self.update(logged=ctrl_c.came)
                 bar.update()
                 if row is not None:
                     bar.set_postfix_str(log.add(row))
                     if on_step is not None and self.rank == 0:
                         on_step(row)
-                if self.due(self.recipe.checkpoint_every) or self.finished:
+                stops = ctrl_c.came and row is not None  # a checkpoint has the row of its step
+                if self.due(self.recipe.checkpoint_every) or self.finished or stops:
                     self.save()
                     log.draw()
+                if stops:
+                    break
 
     @property
     def finished(self) -> bool:
@@ -251,8 +294,8 @@ class _Run:
     def due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.recipe.steps
 
-    def update(self) -> Metrics | None:
-        """Make one step; return its row if this one is to be logged."""
+    def update(self, *, logged: bool = False) -> Metrics | None:
+        """Make one step; return its row if this one is to be logged, as asked or as is its turn."""
         recipe, learner = self.recipe, self.learner
         self.step += 1
         # Whatever is random in a step follows from its number, so nothing of it has to be saved.
@@ -264,7 +307,7 @@ class _Run:
             raise ValueError(f"batches gave no target at step {self.step}: all of them are IGNORE")
         total = learner.gradients(parts, count)
         every = (recipe.log_every, recipe.validate_every, recipe.checkpoint_every)
-        logged = any(map(self.due, every))
+        logged = logged or any(map(self.due, every))
         norm = learner.clip() if logged or recipe.clip is not None else total
         rate = self.schedule(self.step, recipe)
         learner.step(rate)

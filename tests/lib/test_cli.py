@@ -17,29 +17,43 @@ from dataclasses import replace
 import pytest
 import tokenizers
 import torch
+from checkpoint_tokenizers import settings_of
 from torch.nn.functional import cross_entropy
 
 import transformer_lib
 from transformer_lib import cli, cli_options, cli_text, cli_train
+from transformer_lib.compiled import CompiledDecoder
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import IGNORE, translation_batch
 from transformer_lib.files import lock_folder
 from transformer_lib.generation import generate
+from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
 from transformer_lib.models import CausalLM
 from transformer_lib.presets import PRESETS
 from transformer_lib.pretrained import load_pretrained, save_pretrained
+from transformer_lib.sampling import Sampling
 from transformer_lib.saving import load_model, save_model
 from transformer_lib.tokenizers import CharTokenizer, Tokenizer
 
 TINY = ["--layers", "1", "--d-model", "8", "--heads", "2"]
 COMMANDS = ("train", "generate", "chat", "translate", "trace", "presets")
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "forty": "vierzig"}
-WAITING = """  # `python -m transformer_lib`, but at step 4 training waits for Ctrl-C
-import runpy, time
+WAITING = """  # `python -m transformer_lib`, but after step 6 training waits for the file "go"
+import runpy, sys, time
+from pathlib import Path
 from transformer_lib import cli_train
 
-train = cli_train.run_training
-wait = lambda row: row["step"] < 4 or time.sleep(600)
+sys.modules["matplotlib.figure"] = None
+folder, train = Path(sys.argv.pop(1)), cli_train.run_training
+
+
+def wait(row):
+    if row["step"] == 6:
+        (folder / "waiting").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+
+
 cli_train.run_training = lambda *of, **options: train(*of, **options | {"on_step": wait})
 runpy.run_module("transformer_lib", run_name="__main__")
 """
@@ -235,46 +249,86 @@ class TestTrainAndGenerate:
     def test_only_the_first_process_of_torchrun_writes_the_model(
         self, text, tmp_path, monkeypatch, capsys
     ):
-        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setattr(cli_train, "rank_and_world", lambda: (1, 2))
         options = ["--data", str(text), "--out", str(tmp_path), "--steps", "1", *TINY]
         assert run(capsys, "train", *options) == ""
         assert not (tmp_path / "model.json").exists()
 
-    def test_stopped_with_ctrl_c_it_goes_on_and_ends_with_the_same_bits(
-        self, text, tmp_path, capfd
+    def test_a_rank_without_other_processes_means_nothing(
+        self, text, tmp_path, monkeypatch, capsys
     ):
-        options = ["train", "--data", str(text), "--steps", "10", "--context", "16", *TINY]
-        command = [sys.executable, "-c", WAITING, *options, "--out", str(tmp_path / "a")]
+        """Kubernetes gives one to every pod."""
+        monkeypatch.setenv("RANK", "1")
+        options = ["--data", str(text), "--out", str(tmp_path), "--steps", "1", *TINY]
+        assert "validation loss" in run(capsys, "train", *options)
+        assert (tmp_path / "model.json").exists()
+
+    def test_processes_that_have_not_met_do_not_train_side_by_side(
+        self, text, tmp_path, monkeypatch, capsys
+    ):
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        message = fail(capsys, "train", "--data", text, "--out", tmp_path / "run", *TINY)
+        assert "WORLD_SIZE=4, but this process has not joined the others: start it with" in message
+        assert not (tmp_path / "run").exists()
+
+    def start_waiting(self, text, folder):
+        """Start a process that trains, and wait until it waits."""
+        options = ["train", "--data", str(text), "--steps", "200", "--context", "16", *TINY]
+        command = [sys.executable, "-c", WAITING, str(folder), *options, "--out", folder / "a"]
         process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True,
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # if we ignore it
         )  # fmt: skip
-        while process.poll() is None and not list(tmp_path.glob("a/checkpoints/step-*")):
+        while process.poll() is None and not (folder / "waiting").exists():
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
-        assert process.returncode == 130
-        assert "The same command goes on" in errors
-        assert "Traceback" not in errors
-        assert not (tmp_path / "a" / "model.json").exists()
-        for folder in ("a", "b"):  # to the end; and in one go
-            assert cli.main([*options, "--out", str(tmp_path / folder)]) == 0
-        ours, straight = ((tmp_path / f / "model.safetensors").read_bytes() for f in ("a", "b"))
-        assert ours == straight
-        capfd.readouterr()
-        text = run(
-            capfd, "generate", "--model", str(tmp_path / "a"), "--prompt", "to", "--tokens", "3"
-        )
-        assert text.startswith("to")
+        return process, options
 
-    def test_ctrl_c_says_how_to_go_on(self, text, monkeypatch, capsys):
+    @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+    def test_stopped_with_a_signal_it_goes_on_and_ends_with_the_same_bits(
+        self, kind, text, tmp_path, capfd
+    ):
+        process, options = self.start_waiting(text, tmp_path)
+        process.send_signal(kind)
+        (tmp_path / "go").touch()
+        printed, errors = process.communicate(timeout=60)
+        assert (process.returncode, printed) == (130, "")
+        folder = tmp_path / "a"
+        said = f"Stopped after step 6 of 200. The same command goes on from {folder}."
+        lines = [line for line in errors.split("\n") if line and "/200 [" not in line]
+        assert lines == [said]  # beside the progress bar
+        steps = [path.name[:13] for path in folder.glob("checkpoints/*")]
+        assert steps == ["step-00000006"]  # else there would be one after each tenth step
+        assert not (folder / "model.json").exists()
+        for name in ("a", "b"):  # to the end; and in one go
+            assert cli.main([*options, "--out", str(tmp_path / name)]) == 0
+        for name in ("model.safetensors", "metrics.csv"):
+            ours, straight = ((tmp_path / run / name).read_bytes() for run in ("a", "b"))
+            assert ours == straight, name
+        capfd.readouterr()
+
+    def test_a_second_ctrl_c_stops_at_once(self, text, tmp_path):
+        process, _ = self.start_waiting(text, tmp_path)
+        process.send_signal(signal.SIGINT)
+        time.sleep(2)  # so that the system does not make one signal of both
+        assert process.poll() is None  # the step has not ended
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert errors.endswith(
+            "\nStopped before the first checkpoint. The same command starts anew.\n"
+        )
+        assert "Traceback" not in errors
+
+    def test_ctrl_c_says_how_to_go_on(self, text, tmp_path, monkeypatch, capsys):
         def train(*_, **__):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(cli_train, "run_training", train)
+        monkeypatch.chdir(tmp_path)
         assert cli.main(["train", "--data", str(text)]) == 130
         assert capsys.readouterr().err == (
-            "Stopped. The same command goes on from the last checkpoint.\n"
+            "Stopped before the first checkpoint. The same command starts anew.\n"
         )
 
     def test_ctrl_c_while_writing_ends_quietly(self, writer, monkeypatch, capsys):
@@ -377,10 +431,46 @@ class TestStreaming:
         assert len(prompts) == 2
 
     def test_compiled_decoding_is_used_if_asked_for(self, folder, monkeypatch, capsys):
-        made = []
-        monkeypatch.setattr(cli_text, "CompiledDecoder", lambda *of: made.append(of) or of[0])
-        run(capsys, "generate", "--model", str(folder), "--tokens", "2", "--compile")
-        assert [(type(model), length) for model, length in made] == [(CausalLM, 7)]
+        used = []
+        monkeypatch.setattr(
+            cli_text, "stream", lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]])
+        )
+        run(capsys, "generate", "--model", str(folder), "--tokens", "1", "--compile")
+        assert [(type(one), one.max_len) for one in used] == [(CompiledDecoder, 7)]
+
+    def test_the_text_of_a_prompt_is_not_changed_by_what_follows(self, folder, monkeypatch):
+        """Also by an end token in it: only a new one ends the text."""
+        end = CharTokenizer().eos_id
+        monkeypatch.setattr(CharTokenizer, "encode", lambda *_: [70, end])
+        ids = [71, 72, end]
+        pieces, prompts = self.written(monkeypatch, folder, ids, "--prompt", "a")
+        assert "".join(pieces) == "a" + CharTokenizer().decode(ids) + "\n"
+        assert prompts == [[70, end]]
+
+    def test_the_first_word_is_not_glued_to_the_prompt(self, monkeypatch):
+        """Tokenizers such as that of Llama 2 leave out the space that a text begins with."""
+        tokenizer = PretrainedTokenizer(settings_of("Llama 2"))
+        text = "to be"
+        ids, whole = tokenizer.encode(text), tokenizer.encode(text + " or not")
+        assert whole[: len(ids)] == ids
+        new = whole[len(ids) :]
+        monkeypatch.setattr(cli_text, "stream", lambda *_, **__: iter(torch.tensor(new)[:, None]))
+        model = CausalLM(TransformerConfig(vocab_size=9, d_model=4, n_heads=1, n_layers=1))
+        options = (model, tokenizer, ids, Sampling(), len(new), "cpu")
+        assert "".join(cli_text.write_on(*options)) == " or not"
+        assert "".join(cli_text.write_on(*options, goes_on=False)) == "or not"
+
+    def test_a_compiled_decoder_has_the_room_that_is_needed(self):
+        sizes = {"vocab_size": 9, "d_model": 4, "n_heads": 1, "n_layers": 1}
+        model = CausalLM(TransformerConfig(**sizes, max_len=1000))
+        first = cli_text._with_room(model, 100)
+        assert first.max_len == 256
+        assert cli_text._with_room(model, 256, first) is first
+        second = cli_text._with_room(model, 257, first)
+        assert second.max_len == 512
+        last = cli_text._with_room(model, 3000, second)
+        assert last.max_len == 1000
+        assert cli_text._with_room(model, 3000, last) is last
 
 
 class TestTranslate:
@@ -457,6 +547,16 @@ class TestTranslate:
         assert "ö" not in tokenizer.tokens  # nothing is learned from what is for the test
         assert max_len == 6  # "three", and the end or the start
         assert next(parts[0])["targets"].tolist() == [[*tokenizer.encode("eins"), 2]]
+
+    def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_a_name(self, tmp_path):
+        """Excel writes one; "split" must be found all the same."""
+        data = tmp_path / "data.tsv"
+        data.write_text("split\ta\tb\ntrain\t1\t2\nvalidation\t3\t4\n", encoding="utf-8-sig")
+        given = argparse.Namespace(
+            data=data, tokenizer="char", vocab_size=300, batch_size=1, seed=0, context=5
+        )
+        _, (learned, judged), _ = cli_train._pairs(given)
+        assert (len(learned.examples), len(judged.examples)) == (1, 1)
 
     def test_without_that_column_every_twentieth_row_judges(self, tmp_path):
         data = tmp_path / "data.tsv"
@@ -561,6 +661,97 @@ class TestCheckpoints:
         assert len(asked) == 2  # an empty line ends it
         assert answers.endswith("\n")
 
+    def test_the_instructions_stay_when_the_context_is_full(self, checkpoint, capsys, monkeypatch):
+        asked = []
+
+        def stream(model, prompt, *, max_new_tokens, **_):
+            asked.append(prompt[0].tolist())
+            assert prompt.shape[1] + max_new_tokens <= 200 + 1
+            return iter(torch.full((min(30, max_new_tokens), 1), 70))
+
+        monkeypatch.setattr(cli_text, "stream", stream)
+        lines = [f"{n} one two three" for n in range(7)]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+        options = ["--tokens", "30", "--system", "six seven"]
+        assert cli.main(["chat", "--model", str(checkpoint), *options]) == 0
+        tokenizer = load_pretrained(checkpoint)[1]
+        said = capsys.readouterr().err.splitlines()
+        assert said
+        assert set(said) == {"The context of 200 tokens is full: the oldest turn was left out."}
+        for line, ids in zip(lines, asked, strict=True):
+            shown = tokenizer.decode(ids, skip_special=False)
+            roles = re.findall(r"<\|(system|user|assistant)\|>", shown)
+            assert shown.startswith("<|system|>six seven<|end|><|user|>")
+            assert shown.endswith(f"<|user|>{line}<|end|><|assistant|>")
+            assert roles == ["system", *["user", "assistant"] * (len(roles) // 2)]
+            assert len(ids) <= 200 - 30
+        assert len(asked[-1]) > 100  # as many turns as there is room for
+
+    def test_an_answer_ends_with_the_context(self, checkpoint, capsys, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("one " * 40))
+        monkeypatch.setattr(
+            cli_text, "stream", lambda *_, max_new_tokens, **__: torch.full((max_new_tokens, 1), 70)
+        )
+        assert cli.main(["chat", "--model", str(checkpoint), "--tokens", "500"]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == "The context of 200 tokens is full: the answer ends here.\n"
+        tokenizer = load_pretrained(checkpoint)[1]
+        n_asked = len(tokenizer.chat([{"role": "user", "content": ("one " * 40).strip()}]))
+        assert printed.out == tokenizer.decode([70] * (201 - n_asked)) + "\n"
+
+    def test_a_message_that_is_longer_than_the_context(self, checkpoint, capsys, monkeypatch):
+        for system, parts in (("", "the message"), ("six", "the system prompt and the message")):
+            monkeypatch.setattr(sys, "stdin", io.StringIO("12345 " * 80))
+            message = fail(capsys, "chat", "--model", checkpoint, "--system", system)
+            assert re.search(rf": {parts} take \d+ tokens; expected 200, the context, at", message)
+
+    def test_a_conversation_is_compiled_once(self, checkpoint, capsys, monkeypatch):
+        made = []
+
+        class Noted(CompiledDecoder):
+            def __init__(self, model, max_len):
+                super().__init__(model, max_len)
+                made.append(self)
+
+        used = []
+        monkeypatch.setattr(cli_text, "CompiledDecoder", Noted)
+        monkeypatch.setattr(
+            cli_text, "stream", lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]])
+        )
+        monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\n"))
+        run(capsys, "chat", "--model", str(checkpoint), "--compile", "--tokens", "1")
+        assert len(made) == 1
+        assert used == made * 3
+
+    def test_a_prompt_that_ends_with_an_end_token_is_gone_on_from(self, checkpoint, capsys):
+        model, tokenizer = load_pretrained(checkpoint)
+        prompt, texts = "one two<|end|>", []
+        ids = tokenizer.encode(prompt)
+        assert ids[-1] in tokenizer.eos_ids
+        for seed in range(3):
+            options = ["--tokens", "12", "--temperature", "1", "--top-p", "1", "--seed", str(seed)]
+            common = ["generate", "--model", str(checkpoint), "--prompt", prompt]
+            printed = run(capsys, *common, *options)
+            torch.manual_seed(seed)
+            ends = tokenizer.eos_ids
+            whole = generate(
+                model, torch.tensor([ids]), max_new_tokens=12, temperature=1.0, eos_id=ends
+            )
+            texts.append(tokenizer.decode(whole[0, len(ids) :].tolist()))
+            assert printed == prompt + texts[-1] + "\n"
+        assert any(texts)
+
+    def test_a_prompt_without_tokens_is_refused(self, checkpoint, tmp_path, capsys):
+        for path in checkpoint.iterdir():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+        settings = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
+        settings["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": ""}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
+        message = fail(capsys, "generate", "--model", tmp_path, "--prompt", "  ")
+        assert "prompt='  ' has no tokens; expected something for the model to read" in message
+        with pytest.raises(ValueError, match="ids is empty; expected one token at least"):
+            next(cli_text.write_on(*load_pretrained(checkpoint), [], Sampling(), 3, "cpu"))
+
     def test_what_is_missing_is_said(self, checkpoint, writer, tmp_path, capsys):
         assert "has no chat template" in fail(capsys, "chat", "--model", writer)
         for name in ("config.json", "model.safetensors"):
@@ -634,6 +825,7 @@ class TestMistakes:
             ("generate --repetition-penalty 0", "repetition_penalty", "0.0", "greater than 0"),
             ("generate --seed x", "--seed", "'x'", "int"),
             ("generate --prompt ''", "prompt", "''", "expected something for the model to read"),
+            ("generate --prompt '\udcff'", "prompt", r"'\udcff'", "expected text"),
             ("generate --model nowhere", "model", "'nowhere'", "expected what `train` makes"),
             ("generate --model a --dtype int8", "--dtype", "'int8'", "choose from"),
             ("chat", "--model", "", "required"),
@@ -696,7 +888,13 @@ class TestMistakes:
         [
             ("a.txt", b"", "a.txt' holds nothing; expected a text file or a .tsv"),
             ("a.txt", b"to be", "context=64 is too long: 1 tokens of"),
-            ("a.txt", b"\xff\xfe", "can't decode byte 0xff"),
+            ("a.txt", b"\xff\xfe", "a.txt' is not UTF-8; 'utf-8' codec can't decode byte 0xff"),
+            (
+                "a.tsv",
+                b"a\tb\n1\t\xe4\n",
+                "a.tsv' is not UTF-8; 'utf-8' codec can't",
+            ),
+            ("A.TSV", b"a\tb\n1\t2\n3\n", "A.TSV, line 3 must have what line 1 names"),
             ("a.tsv", b"a\tb\n1\t2\n3\n", "a.tsv, line 3 must have what line 1 names"),
             ("a.tsv", b"a\n1\n", "line 2 must have"),
             ("a.tsv", b"a\tb\n1\t2\n", "a.tsv' has no row for 'train'; expected some"),

@@ -18,8 +18,10 @@ from transformer_lib.attention import (
 from transformer_lib.blocks import Block, Stack
 from transformer_lib.cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.checks import describe
+from transformer_lib.cli_text import write_on
 from transformer_lib.config import TransformerConfig
 from transformer_lib.data import TextWindows
+from transformer_lib.distributed import choose_device
 from transformer_lib.embeddings import Embedding, PatchEmbedding
 from transformer_lib.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.feedforward import FeedForward, MixtureOfExperts
@@ -43,7 +45,10 @@ from transformer_lib.positions import (
 from transformer_lib.presets import PRESETS, build_preset
 from transformer_lib.recipes import Recipe
 from transformer_lib.run_checkpoints import check_same_data, sum_up
+from transformer_lib.sampling import Sampling
 from transformer_lib.static_cache import StaticCache
+from transformer_lib.text_stream import TextStream
+from transformer_lib.tokenizers import CharTokenizer
 from transformer_lib.tracing import influence
 from transformer_lib.training import train
 
@@ -159,6 +164,16 @@ def rewind(length, kind=KeyValueCache):
         model, cache = CausalLM(small_config()), kind(2, 16)
         model(IDS, cache=cache)
         cache.rewind(length)
+
+    return run
+
+
+def in_a_world_of(n, call):
+    def run():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANK", "1")
+            patch.setenv("WORLD_SIZE", str(n))
+            call()
 
     return run
 
@@ -694,9 +709,37 @@ LEARNING = [
     ),
 ]
 
+COMMAND_LINE = [
+    (
+        in_a_world_of(4, lambda: choose_device("cpu")),
+        "WORLD_SIZE=4, but this process has not joined the others: start it with torchrun, or "
+        "unset WORLD_SIZE to train alone",
+    ),
+    (
+        in_a_world_of(2, lambda: train_small(objective=None)),
+        "WORLD_SIZE=2, but this process has not joined the others: start it with torchrun, or "
+        "unset WORLD_SIZE to train alone",
+    ),
+    (
+        lambda: next(write_on(None, CharTokenizer(), [], Sampling(), 3, "cpu")),
+        "ids is empty; expected one token at least to go on from",
+    ),
+    (
+        lambda: TextStream(CharTokenizer(), prompt=[5, 999]),
+        "id=999 is not in the vocabulary; expected 0 to 258",
+    ),
+]
+
 TABLE = [
     pytest.param(call, message, id=message[:60])
-    for call, message in CONFIGURATION + MASKS + ATTENTION + PARTS + MODELS + TRAINING + LEARNING
+    for call, message in CONFIGURATION
+    + MASKS
+    + ATTENTION
+    + PARTS
+    + MODELS
+    + TRAINING
+    + LEARNING
+    + COMMAND_LINE
 ]
 
 

@@ -148,6 +148,41 @@ def test_what_a_stream_reads_is_not_changed():
     assert settings_of("Llama 2") == settings_before
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_after_a_prompt_only_what_is_new_is_given(name, unchecked_shapes):
+    tokenizer, draw = tokenizer_of(name), random.Random(7)
+    checked = 0
+    for text in mixed_texts(3000, seed=6):
+        ids = tokenizer.encode(text)
+        cut = draw.randrange(len(ids) + 1)
+        before, whole = tokenizer.decode(ids[:cut]), tokenizer.decode(ids)
+        if whole.startswith(before):  # else new ids have changed the text of the prompt
+            stream = TextStream(tokenizer, prompt=ids[:cut])
+            new = [*map(stream.push, ids[cut:]), stream.end()]
+            assert before + "".join(new) == whole
+            checked += 1
+    assert checked > 20
+
+
+def test_the_first_space_after_a_prompt_is_written():
+    tokenizer = tokenizer_of("Llama 2")
+    space, a = tokenizer.tokens.index("▁"), tokenizer.tokens.index("a")
+    stream = TextStream(tokenizer, prompt=[1, space, a])
+    assert [stream.push(space), stream.push(a), stream.end()] == [" ", "a", ""]
+    assert [stream.push(space), stream.push(a), stream.end()] == ["", "a", ""]  # another text
+
+
+def test_what_a_prompt_holds_back_is_not_given_twice():
+    """The end of a row of bytes is seen only when the next token comes."""
+    tokenizer = tokenizer_of("Llama 2")
+    first, *rest = (tokenizer.tokens.index(f"<0x{n:02X}>") for n in "🫠".encode())
+    a = tokenizer.tokens.index("a")
+    stream = TextStream(tokenizer, prompt=[a, first, *rest])
+    assert [stream.push(a), stream.end()] == ["a", ""]
+    stream = TextStream(tokenizer, prompt=[a, first, *rest])
+    assert [stream.push(first), *map(stream.push, rest), stream.end()] == ["", "", "", "", "🫠"]
+
+
 @pytest.mark.parametrize("name", ["GPT-2", "BPETokenizer"])
 def test_unknown_ids_are_named(name):
     stream = TextStream(tokenizer_of(name))

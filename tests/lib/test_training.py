@@ -4,8 +4,10 @@ import copy
 import csv
 import json
 import math
+import signal
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -507,6 +509,76 @@ def test_every_kind_of_model_can_be_trained_and_goes_on_exactly(kind, tmp_path):
     assert_same(straight, resumed)
     assert not straight.training
     assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+# --- Ctrl-C ---
+
+
+class Interrupted(TextWindows):
+    """A text that sends Ctrl-C to this process when it is asked for certain batches."""
+
+    def __init__(self, *at):
+        super().__init__(TEXT, length=8, batch_size=4)
+        self.at, self.asked = at, 0
+
+    def __next__(self):
+        self.asked += 1
+        for _ in range(self.at.count(self.asked)):
+            signal.raise_signal(signal.SIGINT)
+        return super().__next__()
+
+
+def test_ctrl_c_ends_a_run_after_a_step_and_loses_nothing(tmp_path):
+    recipe = quick(steps=30, log_every=10, checkpoint_every=10)
+    straight, stopped = make_model(dropout=0.2), make_model(dropout=0.2)
+    rows = run(straight, text(), recipe, folder=tmp_path / "straight")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, Interrupted(14), recipe, folder=tmp_path / "stopped")
+    assert signal.getsignal(signal.SIGINT) is before
+    steps = sorted(path.name[:13] for path in (tmp_path / "stopped" / "checkpoints").iterdir())
+    assert steps == ["step-00000010", "step-00000015"]  # the next step, which is written down
+    resumed = make_model(dropout=0.2)
+    found = run(resumed, text(), recipe, folder=tmp_path / "stopped")
+    assert [row["step"] for row in found] == [10, 15, 20, 30]
+    assert [row for row in found if row["step"] != 15] == rows
+    assert_same(straight, resumed)
+
+
+def test_ctrl_c_in_the_last_step_reaches_the_caller_too(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(make_model(), Interrupted(5), quick(), folder=tmp_path)
+    assert len(run(make_model(), text(), quick(), folder=tmp_path)) == 5  # all is there
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(make_model(), Interrupted(2, 2), quick(), folder=tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_without_a_folder_the_first_ctrl_c_ends_at_once():
+    batches = Interrupted(2)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_model(), batches, quick())
+    assert batches.asked == 2
+
+
+def test_somebody_elses_ctrl_c_is_left_alone(tmp_path):
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append("theirs"))
+    try:
+        assert len(run(make_model(), Interrupted(2), quick(), folder=tmp_path)) == 5
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == ["theirs"]
+
+
+def test_threads_train_too(tmp_path):
+    """Only the main thread may say what happens at a signal."""
+    with ThreadPoolExecutor() as pool:
+        rows = pool.submit(run, make_model(), text(), quick(), folder=tmp_path).result()
+    assert len(rows) == 5
 
 
 # --- judging ---

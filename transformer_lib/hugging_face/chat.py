@@ -2,9 +2,8 @@
 
 The template of a checkpoint is a program in the language of Jinja, written by others. It runs in
 Jinja's sandbox: it sees copies of plain data, and neither private attributes nor what Python has
-built in. Loops, calls, products and the size of the text are limited, so a template that would
-run for ever is an error. That is no guard against every waste of memory: run templates of people
-you do not trust at all in a process with limits of its own.
+built in. Whatever it does is paid for in advance, by size: each step, look-up, operator, filter and
+call. A template that would run for hours or fill the memory is an error before it does so.
 """
 
 import json
