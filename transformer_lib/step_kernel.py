@@ -8,7 +8,6 @@ number is on the device, so that a recorded step can count it up.
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -34,7 +33,7 @@ WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves ne
 
 if triton is not None:
 
-    def _compiled(function: Callable[..., None]) -> Any:
+    def _compiled(function: Callable[..., None]) -> triton.JITFunction:
         """Compile a function as it is written, also where an import hook has wrapped it in checks.
 
         Inside such a wrapper Triton would not find the names of this file.

@@ -62,9 +62,9 @@ def one_rope_spelling(settings: Settings) -> Settings:
         raise ValueError(f"config.json has rope_type={kind!r}; our models know {known}")
     settings = settings | {"rope_theta": theta, "rope_scaling": scaling}
     if kind == "dynamic":  # texts may be longer than the file says: that is what it is for
-        longest = settings.get("max_position_embeddings")
-        if isinstance(longest, int):
-            settings["max_position_embeddings"] = int(longest * rope["factor"])
+        longest, factor = settings.get("max_position_embeddings"), rope["factor"]
+        if isinstance(longest, int) and isinstance(factor, int | float):
+            settings["max_position_embeddings"] = int(longest * factor)
             settings["rope_scaling"] = rope | {_TRAINED: longest}
     return settings
 
