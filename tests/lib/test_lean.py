@@ -234,8 +234,8 @@ def test_more_tokens_than_the_model_or_the_cache_has_places_for_are_refused():
     prompt = torch.cat((PROMPT, TOKEN), dim=1)
     for cache, words in ((KeyValueCache(2, 8), "max_len=5"), (KeyValueCache(2, 5), "max_len=5")):
         with torch.no_grad():
-            model(prompt, cache=cache)
             step = DecodingStep(model, prompt[:, :1], 1, cache=cache)
+            model(prompt, cache=cache)  # behind its back: it would refuse so full a cache
             with pytest.raises(ValueError, match=words):
                 step(torch.cat((prompt, TOKEN), dim=1))
 
