@@ -247,11 +247,13 @@ def _copies(model: nn.Module) -> dict[nn.Module, nn.Module]:
 
 def _take_over(twin: nn.Module, part: nn.Module) -> None:
     """Give a twin all that its original has now, but for parts and mode."""
-    own = vars(twin)
-    children = own["_modules"]
-    own.clear()
-    own.update(vars(part))
-    own.update(_modules=children, training=False)
+    own, its = vars(twin), vars(part)
+    kept = {"_modules": own["_modules"], "training": False}
+    own.update(its)
+    if len(own) != len(its):  # the original has lost something
+        own.clear()
+        own.update(its)
+    own.update(kept)
     own.pop("_compiled_call_impl", None)  # it would call the original
 
 

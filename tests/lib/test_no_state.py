@@ -25,7 +25,7 @@ from transformer_lib.decoding import DecodingStep
 from transformer_lib.generation import generate, stream
 from transformer_lib.masks import padding_mask
 from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.modes import evaluating
+from transformer_lib.modes import Twin, evaluating
 from transformer_lib.parts import Parts
 from transformer_lib.recipes import Recipe
 from transformer_lib.tracing import attention_maps, hidden_states, trace
@@ -686,6 +686,19 @@ def test_the_best_tokens_need_no_random_numbers(run, kind):
 def a_setting(model):
     for layer in attentions(model):
         layer.scale = 3.0
+
+
+def test_a_twin_has_what_its_model_has_now():
+    model = make(CausalLM, tiny()).train()
+    twin, layer = Twin(model), attentions(model)[0]
+    for fused in (False, True):
+        if fused:
+            del layer.fused  # as its class says, again
+        else:
+            layer.fused = False
+        (found,) = {attentions(twin.refreshed())[0].fused}
+        assert found is fused
+    assert model.training
 
 
 BETWEEN = (*CHANGES[1:], a_setting)
