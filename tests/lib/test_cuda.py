@@ -516,3 +516,13 @@ def test_a_decoder_compiles_one_step_for_all_lengths():
     model = lively_model(max_len=200).cuda()
     generate(CompiledDecoder(model, max_len=200), PROMPT.cuda(), max_new_tokens=190)
     assert counters["stats"]["unique_graphs"] == 2  # a block, and the choice of a token
+
+
+def test_training_leaves_the_random_numbers_of_the_gpu_as_they_were():
+    torch.manual_seed(0)
+    model = CausalLM(small_config(dropout=0.1))
+    torch.manual_seed(3)
+    before = torch.get_rng_state(), torch.cuda.get_rng_state()
+    recipe = Recipe(steps=2, learning_rate=0.01)
+    train(model, TextWindows(torch.arange(50) % 11, 4, 2), recipe, device="cuda", progress=False)
+    assert_close((torch.get_rng_state(), torch.cuda.get_rng_state()), before, rtol=0, atol=0)
