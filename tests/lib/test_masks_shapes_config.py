@@ -7,7 +7,10 @@ import os
 import numpy as np
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from beartype import beartype
+from jaxtyping import Float, TypeCheckError
+from shape_checks import checked as with_checks
+from torch import Tensor
 from torch.testing import assert_close
 
 from transformer_lib import checks
@@ -66,6 +69,49 @@ def test_describe_names_each_dimension():
 def test_wrong_shapes_are_caught_by_the_annotations_in_the_test_run():
     with pytest.raises(TypeCheckError):
         attention(torch.ones(2, 4), torch.ones(3, 5), torch.ones(3, 4))
+
+
+def turned(x: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    return x.mT
+
+
+def paired(x: Float[Tensor, "B T"], y: Float[Tensor, "B S"]) -> Float[Tensor, "T S"]:
+    return x.mT @ y
+
+
+def spread(x: Float[Tensor, " B"], n: int) -> Float[Tensor, "B {n}"]:
+    return x[:, None].expand(-1, n + 1)
+
+
+def named(x: str) -> int:
+    return x  # type: ignore[return-value]
+
+
+@checked
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (turned, [torch.ones(2)]),
+        (turned, [torch.ones(2, 3, dtype=torch.long)]),
+        (turned, [torch.ones(2, 3)]),  # the result is of another shape
+        (paired, [torch.ones(2, 3), torch.ones(4, 3)]),
+        (spread, [torch.ones(2), 3]),
+        (named, [3]),
+        (named, ["3"]),
+    ],
+)
+def test_arguments_and_results_are_checked_in_the_test_run(function, arguments):
+    found = with_checks(function, typechecker=beartype)
+    with pytest.raises(TypeCheckError):
+        found(*arguments)
+
+
+@checked
+def test_what_is_right_passes_the_checks_of_the_test_run():
+    assert with_checks(turned, typechecker=beartype)(torch.ones(2, 2)).shape == (2, 2)
+    found = with_checks(paired, typechecker=beartype)
+    assert found(torch.ones(2, 3), torch.ones(2, 5)).shape == (3, 5)
+    assert found(torch.ones(3, 2), torch.ones(3, 4)).shape == (2, 4)  # B of each call is its own
 
 
 def test_defaults_are_the_base_model_of_2017():
