@@ -214,7 +214,9 @@ def test_the_site_links_to_the_pdf_only_when_it_is_printed(tmp_path: Path) -> No
     offer(site, documents, 1207, 31_400_000)
     once = {d: (site / f"{d}.html").read_text(encoding="utf-8") for d in documents}
     front = BeautifulSoup(once["book/index"], "html.parser")
-    assert [a.get_text() for a in front.select("article a.action")] == ["PDF (1,207 pages, 31 MB)"]
+    assert [(a.get_text(), a["title"]) for a in front.select("article a.action")] == [
+        ("PDF", "1,207 pages, 31 MB")
+    ]
     for document in documents:
         links = BeautifulSoup(once[document], "html.parser").select(f"a[href$='{NAME}']")
         assert [a["href"] for a in links] == ["../" * document.count("/") + NAME]

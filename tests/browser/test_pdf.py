@@ -14,6 +14,7 @@ from urllib.parse import urljoin
 
 import pytest
 import yaml
+from browser_checks import settle
 from built_site import ROOT, SITE
 from local_site import serve
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
@@ -116,10 +117,14 @@ def test_readers_find_it_on_the_front_page_and_in_the_menu_of_a_chapter(
         return page.request.get(urljoin(page.url, link.get_attribute("href") or "")).body()
 
     page = context.new_page()
+    page.set_viewport_size({"width": 1280, "height": 900})
     with serve(site) as origin:
         page.goto(f"{origin}/book/index.html")
-        button = page.get_by_role("link", name=f"PDF ({printed.pages} pages, ")
+        settle(page)
+        button = page.get_by_role("link", name="PDF", exact=True)
+        expect(button).to_have_attribute("title", re.compile(f"^{printed.pages} pages, "))
         assert fetched(page, button) == printed.data
+        expect(page.locator(".specimen .printed")).to_be_in_viewport(ratio=1)  # on one screen
         page.goto(f"{origin}/book/03c_scores.html")
         line = page.get_by_role("link", name="whole book, .pdf")
         expect(line).to_be_hidden()

@@ -83,7 +83,7 @@ def _in_menu(html: str, address: str, document: str) -> str:
 
 
 def _on_front_page(html: str, address: str, size: str, document: str) -> str:
-    link = f'{OPEN}<a class="action reference" href="{address}">PDF ({size})</a>{CLOSE}'
+    link = f'{OPEN}<a class="action reference" href="{address}" title="{size}">PDF</a>{CLOSE}'
     head, article, rest = html.partition('<article class="bd-article">')
     if not article or not _PLACE.search(rest):
         raise PdfError(f"{document}: the front page has no {OPEN}{CLOSE} to put the PDF into")
