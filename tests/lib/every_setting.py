@@ -250,11 +250,11 @@ def one_key_at_a_time(architecture) -> Iterator[Case]:
 
 def _new_values(key, value, elsewhere):
     """What a key could say instead of its value here, or if it has none, of those elsewhere."""
-    found = []
+    found = {}
     for old in [value] if value is not None else elsewhere:
-        new = [*others(key, old), *([old] if value is None and old is not None else [])]
-        found += [new for new in new if repr(new) not in map(repr, found) and _is_tiny(key, new)]
-    return found
+        possible = [*others(key, old), *([old] if value is None and old is not None else [])]
+        found |= {repr(new): new for new in possible if _is_tiny(key, new)}
+    return list(found.values())
 
 
 def _is_tiny(key, value):

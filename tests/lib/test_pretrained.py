@@ -783,6 +783,10 @@ BAD_SETTINGS = [  # name, change, the message
         )
     ),
     ("llama", {"rope_parameters": "yarn"}, "config.json has rope_parameters='yarn'; expected an"),
+    *(
+        ("llama", {"rope_scaling": {"rope_type": kind, "factor": "4"}}, "factor='4' must be a num")
+        for kind in ("linear", "dynamic")
+    ),
     ("llama", {"rope_scaling": "yarn"}, "config.json has rope_scaling='yarn'; expected an object"),
     (
         "llama",
@@ -804,6 +808,8 @@ BAD_SETTINGS = [  # name, change, the message
     ),
     ("llama", {"head_dim": 7}, "position='rope' rotates pairs of features: "),
     ("gemma2", {"layer_types": ["chunked_attention"] * 3}, "config.json has layer_types=['chunked"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 must be a number greater th"),
+    ("gemma3", {"query_pre_attn_scalar": -4}, "query_pre_attn_scalar=-4 must be a number greater"),
     (
         "gemma2",
         {"layer_types": ["full_attention"] * 2},
@@ -842,7 +848,9 @@ BAD_SETTINGS = [  # name, change, the message
 
 
 @pytest.mark.parametrize(("name", "settings", "message"), BAD_SETTINGS)
-def test_settings_that_our_models_cannot_follow(name, settings, message, saved, tmp_path):
+def test_settings_that_our_models_cannot_follow(
+    name, settings, message, saved, tmp_path, unchecked_shapes
+):
     if "rope_scaling" in settings:
         settings = {"rope_parameters": None, **settings}
     folder = edited(saved(name)[1], tmp_path, settings)

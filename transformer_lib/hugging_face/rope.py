@@ -63,7 +63,7 @@ def one_rope_spelling(settings: Settings) -> Settings:
     settings = settings | {"rope_theta": theta, "rope_scaling": scaling}
     if kind == "dynamic":  # texts may be longer than the file says: that is what it is for
         longest, factor = settings.get("max_position_embeddings"), rope["factor"]
-        if isinstance(longest, int) and isinstance(factor, int | float):
+        if isinstance(longest, int) and isinstance(factor, int | float):  # else see RopeScaling
             settings["max_position_embeddings"] = int(longest * factor)
             settings["rope_scaling"] = rope | {_TRAINED: longest}
     return settings
