@@ -43,6 +43,34 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def seed_number(text: str) -> int:
+    """Read the start of the random numbers.
+
+    Args:
+        text: what was typed.
+
+    Returns:
+        The number.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is no whole number, or has more than 64 bits.
+
+    Example:
+        >>> seed_number("12")
+        12
+        >>> seed_number("many")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: 'many' must be a whole number below 2**63
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        number = 2**63
+    if abs(number) >= 2**63:
+        raise ArgumentTypeError(f"{text!r} must be a whole number below 2**63")
+    return number
+
+
 def train_options(parser: ArgumentParser) -> None:
     """Train a small GPT on a text, or a translator on pairs of texts.
 
@@ -107,7 +135,12 @@ def train_options(parser: ArgumentParser) -> None:
         help="number format of matrix products; 16 bits are faster on a GPU",
     )
     add("--compile", action="store_true", help="compile the model first: slow start, faster steps")
-    add("--seed", type=int, default=0, help="start of the random numbers: initial weights, batches")
+    add(
+        "--seed",
+        type=seed_number,
+        default=0,
+        help="start of random numbers: weights, batches",
+    )
     _add_device(parser)
 
 
@@ -267,7 +300,7 @@ def _add_sampling(parser: ArgumentParser, temperature: float) -> None:
         default=1.0,
         help="above 1: avoid tokens that were used before",
     )
-    add("--seed", type=int, help="the same number gives the same text (default: a new one)")
+    add("--seed", type=seed_number, help="the same number gives the same text (default: a new one)")
     add("--compile", action="store_true", help="compile the model first: slow start, faster tokens")
     add(
         "--dtype",

@@ -551,12 +551,14 @@ class TestTranslate:
     def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_a_name(self, tmp_path):
         """Excel writes one; "split" must be found all the same."""
         data = tmp_path / "data.tsv"
-        data.write_text("split\ta\tb\ntrain\t1\t2\nvalidation\t3\t4\n", encoding="utf-8-sig")
+        data.write_text(
+            "split\ta\tb\ntrain\t1\t2\n" + "validation\t3\t4\n" * 2, encoding="utf-8-sig"
+        )
         given = argparse.Namespace(
             data=data, tokenizer="char", vocab_size=300, batch_size=1, seed=0, context=5
         )
         _, (learned, judged), _ = cli_train._pairs(given)
-        assert (len(learned.examples), len(judged.examples)) == (1, 1)
+        assert (len(learned.examples), len(judged.examples)) == (1, 2)
 
     def test_without_that_column_every_twentieth_row_judges(self, tmp_path):
         data = tmp_path / "data.tsv"
@@ -823,7 +825,9 @@ class TestMistakes:
             ("generate --top-p 1.5", "top_p", "1.5", "greater than 0 and at most 1"),
             ("generate --min-p 2", "min_p", "2.0", "a number from 0 to 1"),
             ("generate --repetition-penalty 0", "repetition_penalty", "0.0", "greater than 0"),
-            ("generate --seed x", "--seed", "'x'", "int"),
+            ("generate --seed x", "--seed", "'x'", "a whole number below 2**63"),
+            (f"generate --seed {2**63}", "--seed", f"'{2**63}'", "a whole number below 2**63"),
+            (f"train --seed {10**30}", "--seed", f"'{10**30}'", "a whole number below 2**63"),
             ("generate --prompt ''", "prompt", "''", "expected something for the model to read"),
             ("generate --prompt '\udcff'", "prompt", r"'\udcff'", "expected text"),
             ("generate --model nowhere", "model", "'nowhere'", "expected what `train` makes"),
