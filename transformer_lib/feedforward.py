@@ -84,14 +84,6 @@ class MixtureOfExperts(nn.Module):
         config: ``d_model``, ``d_ff``, ``activation``, ``bias``, ``n_experts`` and
             ``active_experts`` are read.
 
-    Attributes:
-        balance_loss: of the latest forward pass: 1 if all experts were used evenly, up to
-            ``n_experts / active_experts`` if the same ones always were (Switch Transformer's loss).
-            ``Recipe.balance`` adds that of each block to the training loss, with a small weight
-            such as 0.01. It knows of no mask: padding is counted like any other token. It can be
-            differentiated as long as somebody holds what the pass has led to, such as the output;
-            after that it is a plain number, and nothing of the pass is left in memory.
-
     Raises:
         ValueError: if the configuration has no experts.
 
@@ -133,7 +125,15 @@ class MixtureOfExperts(nn.Module):
 
     @property
     def balance_loss(self) -> Tensor:
-        """How unevenly the experts were used in the latest forward pass; the class says more."""
+        """How unevenly the experts were used in the latest forward pass.
+
+        It is 1 if all of them were used evenly, up to ``n_experts / active_experts`` if the same
+        ones always were (Switch Transformer's loss). ``Recipe.balance`` adds that of each block to
+        the training loss, with a small weight such as 0.01. It knows of no mask: padding is counted
+        like any other token. It can be differentiated as long as somebody holds what the pass has
+        led to, such as the output; after that it is a plain number, and nothing of the pass is left
+        in memory.
+        """
         with_graph = None if self._with_graph is None else self._with_graph()
         return self._balance if with_graph is None else with_graph
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from transformer_lib.hooks import ModelWatch, are_plain
 
-M = TypeVar("M", bound=nn.Module)
+_Model = TypeVar("_Model", bound=nn.Module)
 
 _LOOKING = threading.Lock()  # held while modes are looked at or switched, never while a model runs
 _SWITCHED: dict[int, int] = {}  # modules that are switched now, by their ids, and for which thread
@@ -44,7 +44,7 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: M, twin: "Twin[M] | None" = None) -> Iterator[M]:
+def evaluating(model: _Model, twin: "Twin[_Model] | None" = None) -> Iterator[_Model]:
     """Give a model in evaluation mode, wrong for no thread; afterwards each module is as it was.
 
     Modes are attributes of modules, and all threads share them. So there are three cases.
@@ -172,7 +172,7 @@ def _set_modes(parts: Sequence[nn.Module], *, training: bool) -> None:
             part.training = training
 
 
-class Twin(Generic[M]):
+class Twin(Generic[_Model]):
     """The same model in evaluation mode, beside the model, which is neither written to nor called.
 
     Its parts are copies, its weights are the model's. Only models whose parts are all of this
@@ -192,12 +192,12 @@ class Twin(Generic[M]):
         True
     """
 
-    def __init__(self, model: M) -> None:
+    def __init__(self, model: _Model) -> None:
         self._model = model
         self._watch: ModelWatch | None = None
         self._twins: dict[nn.Module, nn.Module] = {}
 
-    def refreshed(self) -> M | None:
+    def refreshed(self) -> _Model | None:
         """Return the twin as the model is now, or nothing where somebody could tell them apart."""
         if self._watch is None or not self._watch.sees_no_change():
             self._watch = None
@@ -211,7 +211,7 @@ class Twin(Generic[M]):
         return found
 
 
-def shared_copy(model: M) -> M:
+def shared_copy(model: _Model) -> _Model:
     """Copy a model in evaluation mode: its parts are new, its weights are those of the model.
 
     The copy can be changed for speed without a trace on the model, which may be trained meanwhile.

@@ -1,7 +1,7 @@
 """What a chat template may use up, counted before it is spent.
 
 A unit is about ten nanoseconds of work, or ten bytes: a character, or a place in a list. An object,
-a look-up or a pass through a loop is :data:`ITEM` units. So nothing depends on how fast or how
+a look-up or a pass through a loop is ``ITEM`` units. So nothing depends on how fast or how
 busy a machine is.
 """
 
