@@ -10,7 +10,7 @@ from transformer_lib.hugging_face import rope
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-SOME = 40  # cases of each architecture run here, evenly spread
+SOME = 20  # cases of each architecture run here, evenly spread
 FULL, LOCAL = {"rope_type": "default", "rope_theta": 1e6}, {"rope_type": "default"}
 FOUND = [  # what the sweep has found wrong, once
     ("LlamaForCausalLM", {"rope_parameters": LOCAL, "rope_scaling": "yarn"}),
