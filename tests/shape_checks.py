@@ -33,7 +33,7 @@ def checked(thing: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     """Decorate a function; a class and a few kinds of functions are left to jaxtyping itself."""
     if thing is None:
         return partial(checked, typechecker=typechecker)
-    if not inspect.isfunction(thing) or inspect.isgeneratorfunction(thing) or _names_sizes(thing):
+    if not inspect.isfunction(thing) or inspect.isgeneratorfunction(thing) or _is_special(thing):
         return ITS_OWN(thing, typechecker=typechecker)
     inside = typechecker(thing)
 
@@ -52,6 +52,7 @@ def checked(thing: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     return wrapper
 
 
-def _names_sizes(function: Callable[..., Any]) -> bool:
-    """Whether an annotation names an argument, as in ``"B {n_keys}"``."""
-    return any("{" in str(hint) for hint in function.__annotations__.values())
+def _is_special(function: Callable[..., Any]) -> bool:
+    """Whether an annotation names an argument, as in ``"B {n_keys}"``, or tracebacks are read."""
+    names_sizes = any("{" in str(hint) for hint in function.__annotations__.values())
+    return names_sizes or function.__module__.startswith("transformer_book.exercises")

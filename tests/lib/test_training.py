@@ -514,6 +514,14 @@ def test_every_kind_of_model_can_be_trained_and_goes_on_exactly(kind, tmp_path):
 # --- Ctrl-C ---
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as in a terminal: a process that shares the tests with another ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Interrupted(TextWindows):
     """A text that sends Ctrl-C to this process when it is asked for certain batches."""
 
@@ -528,6 +536,7 @@ class Interrupted(TextWindows):
         return super().__next__()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_a_run_after_a_step_and_loses_nothing(tmp_path):
     recipe = quick(steps=30, log_every=10, checkpoint_every=10)
     straight, stopped = make_model(dropout=0.2), make_model(dropout=0.2)
@@ -545,18 +554,21 @@ def test_ctrl_c_ends_a_run_after_a_step_and_loses_nothing(tmp_path):
     assert_same(straight, resumed)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_the_last_step_reaches_the_caller_too(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(make_model(), Interrupted(5), quick(), folder=tmp_path)
     assert len(run(make_model(), text(), quick(), folder=tmp_path)) == 5  # all is there
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(make_model(), Interrupted(2, 2), quick(), folder=tmp_path)
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_without_a_folder_the_first_ctrl_c_ends_at_once():
     batches = Interrupted(2)
     with pytest.raises(KeyboardInterrupt):
