@@ -42,6 +42,7 @@ TESTS = {
             *("python -m tools.rename_tensors", "ruff format book/05_masks.ipynb"),
         ],
         "test_the_traces_that_a_recipe_shows_are_there": ["git grep *"],
+        "test_without_a_gpu_its_tests_are_not_said_to_pass": ["make test-cuda"],
     },
     "tests/book/test_budgets.py": {
         "test_check_prints_a_line_for_each_page_and_fails_above_a_budget": [
@@ -324,6 +325,15 @@ def test_clean_removes_what_was_made_and_nothing_else(tmp_path: Path) -> None:
 def test_a_command_does_what_it_says(command: str, said: str, written: str, clone: Path) -> None:
     assert re.search(said, said_by(command, clone))
     assert (clone / written).is_file()
+
+
+def test_without_a_gpu_its_tests_are_not_said_to_pass() -> None:
+    """They skip themselves, which would look like success."""
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = ["make", "test-cuda", f"PYTHON={sys.executable}"]
+    ran = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True, check=False)
+    assert ran.returncode != 0
+    assert "sees no GPU; name another Python" in ran.stderr
 
 
 def forget_a_word(file: Path) -> None:
