@@ -377,7 +377,6 @@ class TestCompiledDecoder:
 
     def test_every_batch_size_is_compiled(self, monkeypatch):
         """PyTorch gives up on code that was compiled in eight ways; here, in two."""
-        monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
         compiled = []
 
         def backend(graph, inputs):
@@ -387,12 +386,13 @@ class TestCompiledDecoder:
         monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))
         model = CausalLM(config(n_layers=1))
         fast = CompiledDecoder(model, max_len=12)
-        for size in range(1, 5):
-            prompt = torch.randint(30, (size, 3))
-            found = generate(fast, prompt, max_new_tokens=3)
-            assert torch.equal(found, generate(model, prompt, max_new_tokens=3))
-            assert compiled, f"a batch of {size} was not compiled"
-            compiled.clear()
+        with torch._dynamo.config.patch(recompile_limit=2):
+            for size in range(1, 5):
+                prompt = torch.randint(30, (size, 3))
+                found = generate(fast, prompt, max_new_tokens=3)
+                assert torch.equal(found, generate(model, prompt, max_new_tokens=3))
+                assert compiled, f"a batch of {size} was not compiled"
+                compiled.clear()
 
     def test_two_batches_at_once_are_refused(self):
         fast = CompiledDecoder(CausalLM(config()), max_len=16)
