@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from transformer_lib.checks import check_divides, check_whole, expect_shape
 from transformer_lib.config import TransformerConfig
+from transformer_lib.modes import check_modes
 from transformer_lib.parts import STANDARD_PARTS, Parts
 from transformer_lib.positions import AddedPositions
 
@@ -57,9 +58,11 @@ class Embedding(nn.Module):
             The start of the residual stream, ``(B, T, D)``.
 
         Raises:
+            RuntimeError: if another thread has switched the modes for a while.
             TypeError: if ids are not whole numbers.
             ValueError: if there is no batch of ids, or an id or segment is out of range.
         """
+        check_modes(self)
         check_ids("ids", ids, self.config.vocab_size)
         x = self.tokens(ids)  # (B, T, D)
         if self.config.scale_embeddings:

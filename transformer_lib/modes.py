@@ -1,12 +1,10 @@
 """What is set for a while, and put back whatever happens."""
 
-import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -17,6 +15,7 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 _LOOKING = threading.Lock()  # held while modes are looked at or switched, never while a model runs
 _SWITCHED: dict[int, int] = {}  # modules that are switched now, by their ids, and for which thread
+_TRAINERS: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()  # and who trained them last
 
 
 @contextmanager
@@ -54,8 +53,9 @@ def evaluating(model: _Model, twin: "Twin[_Model] | None" = None) -> Iterator[_M
        either: the model may be trained by another thread meanwhile.
     3. A module is in training, and there is no twin, or somebody could tell it from the model. Then
        the modes are switched, and until they are put back the model is for one thread alone. If
-       another one is inside it, this raises an error; if another one calls it, that one gets an
-       error from :func:`check_modes`. Neither computes with the other's modes.
+       another one, which is still there, was the last to train it, this raises an error; if
+       another one calls it meanwhile, that one gets an error from :func:`check_modes`. Neither
+       computes with the other's modes.
 
     Args:
         model: any model.
@@ -89,34 +89,40 @@ def evaluating(model: _Model, twin: "Twin[_Model] | None" = None) -> Iterator[_M
 @contextmanager
 def _switched(parts: Sequence[nn.Module]) -> Iterator[None]:
     """Evaluation mode for this thread, and for no other."""
-    in_training: list[nn.Module] = []
+    this = threading.get_ident()
+    with _LOOKING:
+        taken, in_training = _are_anothers(parts), [part for part in parts if part.training]
+        if not taken:
+            # First this, then a look at who trains: whoever begins between the two sees this.
+            _SWITCHED.update(dict.fromkeys(map(id, parts), this))
+            taken = _are_trained_by_another(parts)
+            if taken:
+                _forget(parts)
+        if taken:
+            raise RuntimeError(
+                "model is in training mode, and another thread uses it, whose modes would "
+                "change: call model.eval() first, or give each thread a copy.deepcopy(model)"
+            )
+        _set_modes(in_training, training=False)
     try:
-        with _LOOKING:
-            if _are_anothers(parts) or _is_inside_another(parts):
-                raise RuntimeError(
-                    "model is in training mode, and another thread uses it, whose modes would "
-                    "change: call model.eval() first, or give each thread a copy.deepcopy(model)"
-                )
-            in_training += [part for part in parts if part.training]
-            _SWITCHED.update(dict.fromkeys(map(id, parts), threading.get_ident()))
-            _set_modes(in_training, training=False)
         yield
     finally:
-        # Whoever came meanwhile is told so by the next block, and gone at once. Without this wait,
-        # that block might be called when the modes are back, and those read before were others.
-        while in_training and _is_inside_another(parts):
-            time.sleep(1e-5)
         with _LOOKING:
             _set_modes(in_training, training=True)
-            for part in parts if in_training else ():
-                _SWITCHED.pop(id(part), None)
+            _forget(parts if in_training else ())  # else an outer one of this thread goes on
+
+
+def _forget(parts: Sequence[nn.Module]) -> None:
+    """Say that modules are not switched any more."""
+    for part in parts:
+        _SWITCHED.pop(id(part), None)
 
 
 def check_modes(part: nn.Module) -> None:
     """Raise an error if another thread has put a module into evaluation mode for a while.
 
-    Asked by every block, since no pass through a model leaves all of them out. Dropout that drops
-    nothing would go unseen otherwise.
+    Asked by every embedding and every block, since no pass through a model leaves all of them out.
+    Dropout that drops nothing would go unseen otherwise. Who trains a module is noted down.
 
     Args:
         part: any module.
@@ -128,7 +134,11 @@ def check_modes(part: nn.Module) -> None:
         >>> with evaluating(model := nn.Dropout()):
         ...     check_modes(model)  # the same thread may go on
     """
-    if not torch.compiler.is_compiling() and _SWITCHED and _are_anothers((part,)):
+    if torch.compiler.is_compiling():
+        return
+    if part.training:
+        _TRAINERS[part] = threading.get_ident()
+    if _SWITCHED and _are_anothers((part,)):
         raise RuntimeError(
             "another thread generates from this model or judges it, and has switched its modes: "
             "call model.eval() before threads share a model, or give each a copy.deepcopy(model)"
@@ -152,16 +162,10 @@ def _are_anothers(parts: Sequence[nn.Module]) -> bool:
     return any(_SWITCHED.get(id(part), this) != this for part in parts)
 
 
-def _is_inside_another(parts: Sequence[nn.Module]) -> bool:
-    """Whether another thread is in a method of one of them now."""
-    known, this = set(map(id, parts)), threading.get_ident()
-    for thread, newest in sys._current_frames().items():
-        frame: FrameType | None = newest if thread != this else None
-        while frame is not None:
-            if id(frame.f_locals.get("self")) in known:
-                return True
-            frame = frame.f_back
-    return False
+def _are_trained_by_another(parts: Sequence[nn.Module]) -> bool:
+    """Whether another thread has run some of them in training mode, and may be doing so now."""
+    found = {_TRAINERS.get(part) for part in parts} - {None, threading.get_ident()}
+    return bool(found) and any(thread.ident in found for thread in threading.enumerate())
 
 
 def _set_modes(parts: Sequence[nn.Module], *, training: bool) -> None:
