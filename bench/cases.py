@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.races import Competitor
-from transformer_lib.config import TransformerConfig
+from transformer_lib import TransformerConfig
 
 Answers = Mapping[str, Any]  # the first answer of every competitor that gave one
 

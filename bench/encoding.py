@@ -14,9 +14,7 @@ from torch import Tensor
 from bench.cases import Answers, Case, sizes_of
 from bench.peers import TorchEncoder, hugging_face, without_warning
 from bench.races import Competitor, Run
-from transformer_lib.config import TransformerConfig
-from transformer_lib.encoder_decoder import Encoder
-from transformer_lib.masks import padding_mask
+from transformer_lib import Encoder, TransformerConfig, padding_mask
 
 
 @dataclass(frozen=True)

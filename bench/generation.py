@@ -13,11 +13,7 @@ from torch import Tensor
 from bench.cases import Answers, Case, sizes_of
 from bench.peers import PlainGPT, hugging_face
 from bench.races import Competitor, Run
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.compiled import CompiledDecoder
-from transformer_lib.config import TransformerConfig
-from transformer_lib.generation import generate
-from transformer_lib.models import CausalLM
+from transformer_lib import CausalLM, CompiledDecoder, KeyValueCache, TransformerConfig, generate
 
 NO_CACHE = "ours, no cache"
 

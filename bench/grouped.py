@@ -12,9 +12,7 @@ from torch import Tensor
 
 from bench.cases import Answers, Case
 from bench.races import Competitor, Run
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.cache import LayerCache
-from transformer_lib.fused import repeat_heads
+from transformer_lib import LayerCache, MultiHeadAttention, repeat_heads
 
 
 class PytorchGroups(MultiHeadAttention):

@@ -12,12 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor, nn
 
-from transformer_lib.blocks import Stack
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE
-from transformer_lib.encoder_decoder import Encoder
-from transformer_lib.models import CausalLM
-from transformer_lib.pretrained import save_pretrained
+from transformer_lib import IGNORE, CausalLM, Encoder, Stack, TransformerConfig, save_pretrained
 
 
 class TorchGPT(nn.Module):

@@ -15,7 +15,7 @@ from bench.generation import NO_CACHE, Generation
 from bench.grouped import GroupedQueries
 from bench.races import Competitor
 from bench.training import Training
-from transformer_lib.presets import PRESETS
+from transformer_lib import PRESETS
 
 Suite = dict[str, Callable[[], Case]]  # a case is built when its turn comes
 

@@ -15,11 +15,7 @@ from torch import Tensor, nn
 from bench.cases import Answers, Case, sizes_of
 from bench.peers import PlainGPT, TorchGPT, hugging_face
 from bench.races import Competitor, Run
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM
+from transformer_lib import IGNORE, CausalLM, MultiHeadAttention, Objective, TransformerConfig
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,23 @@ from experiments.common import (
 from experiments.decoders import judge, letters, numbers
 from experiments.loops import minimise
 from transformer_book.tasks import FIRST_SYMBOL
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE, Batch, Batches, TextWindows, translation_batch
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.recipes import Recipe, modern_recipe, recipe_2017
-from transformer_lib.run_log import Metrics
-from transformer_lib.training import evaluate, train
+from transformer_lib import (
+    IGNORE,
+    Batch,
+    Batches,
+    CausalLM,
+    Metrics,
+    Objective,
+    Recipe,
+    Seq2SeqLM,
+    TextWindows,
+    TransformerConfig,
+    evaluate,
+    modern_recipe,
+    recipe_2017,
+    train,
+    translation_batch,
+)
 
 CHAPTER = "14b_recipes"
 BASE = "baseline"

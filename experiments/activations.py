@@ -35,12 +35,16 @@ from experiments.common import (
 )
 from experiments.decoders import Silent
 from experiments.loops import minimise
-from transformer_lib.blocks import Block
-from transformer_lib.config import TransformerConfig
-from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.models import CausalLM
-from transformer_lib.parts import Parts
-from transformer_lib.recipes import Recipe, modern_recipe
+from transformer_lib import (
+    Block,
+    CausalLM,
+    FeedForward,
+    MixtureOfExperts,
+    Parts,
+    Recipe,
+    TransformerConfig,
+    modern_recipe,
+)
 
 CHAPTER = "08_feedforward"
 WIDTH, LAYERS = 128, 2  # of the model that all others are compared with

@@ -25,10 +25,7 @@ from experiments.common import (
     write_results,
 )
 from experiments.loops import minimise
-from transformer_lib.config import Position
-from transformer_lib.data import IGNORE
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe, modern_recipe
+from transformer_lib import IGNORE, CausalLM, Position, Recipe, modern_recipe
 
 CHAPTER = "20b_questions"
 Order = Literal["first digit first", "last digit first"]

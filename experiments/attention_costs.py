@@ -30,9 +30,7 @@ from experiments.common import (
     wait,
     write_results,
 )
-from transformer_lib.attention import attention
-from transformer_lib.fused import fused_attention
-from transformer_lib.masks import causal_mask
+from transformer_lib import attention, causal_mask, fused_attention
 
 CHAPTER = "17_cost"
 N_HEADS, D_HEAD = 8, 64

@@ -33,11 +33,7 @@ from experiments.common import (
     wait,
     write_results,
 )
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.generation import generate
-from transformer_lib.models import CausalLM
-from transformer_lib.modes import evaluating
-from transformer_lib.recipes import Recipe
+from transformer_lib import CausalLM, KeyValueCache, Recipe, evaluating, generate
 
 CHAPTER = "16b_cache"
 SHAPES = {  # width, heads, blocks, width of the feed-forward network, tokens

@@ -33,15 +33,21 @@ from experiments.common import (
     write_results,
 )
 from experiments.loops import minimise, rise_and_fall
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.blocks import Stack
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import TextWindows
-from transformer_lib.masks import causal_mask, window_mask
-from transformer_lib.models import CausalLM
-from transformer_lib.parts import Parts, make_attention
-from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.training import evaluate, train
+from transformer_lib import (
+    CausalLM,
+    MultiHeadAttention,
+    Parts,
+    Recipe,
+    Stack,
+    TextWindows,
+    TransformerConfig,
+    causal_mask,
+    evaluate,
+    make_attention,
+    modern_recipe,
+    train,
+    window_mask,
+)
 
 CHAPTER = "17b_cheaper"
 WINDOW = 16

@@ -25,13 +25,16 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from experiments.cards import card_text, describe_data, environment, show
 from transformer_book import datasets
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import Batches
-from transformer_lib.modes import modes_kept
-from transformer_lib.recipes import Recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.saving import describe_model, save_model
-from transformer_lib.tokenizers import CharTokenizer
+from transformer_lib import (
+    Batches,
+    CharTokenizer,
+    Metrics,
+    Recipe,
+    TransformerConfig,
+    describe_model,
+    modes_kept,
+    save_model,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_ROWS = 500  # of a metrics.csv

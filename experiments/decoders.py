@@ -34,15 +34,20 @@ from experiments.common import (
 )
 from transformer_book import datasets
 from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, reverse_task
-from transformer_lib.data import IGNORE, Batch, Batches, translation_batch
-from transformer_lib.models import Seq2SeqLM
-from transformer_lib.modes import modes_kept
-from transformer_lib.recipes import Recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.saving import load_model
-from transformer_lib.tokenizers import Tokenizer
-from transformer_lib.tracing import attention_maps
-from transformer_lib.training import train
+from transformer_lib import (
+    IGNORE,
+    Batch,
+    Batches,
+    Metrics,
+    Recipe,
+    Seq2SeqLM,
+    Tokenizer,
+    attention_maps,
+    load_model,
+    modes_kept,
+    train,
+    translation_batch,
+)
 
 CHAPTER = "12b_teacher_forcing"
 TASKS = {"numbers": 900, "reverse": 600, "copy": 600, "shuffle": 600}  # and their updates

@@ -27,11 +27,7 @@ from experiments.common import (
 )
 from transformer_book import datasets
 from transformer_book.datasets import image_batch
-from transformer_lib.data import Batch, Batches
-from transformer_lib.models import VisionTransformer
-from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.training import train
+from transformer_lib import Batch, Batches, Metrics, Recipe, VisionTransformer, modern_recipe, train
 
 CHAPTER = "18b_beyond_text"
 IMAGE, PATCH = 8, 2

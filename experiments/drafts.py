@@ -36,18 +36,25 @@ from experiments.common import (
     write_results,
 )
 from transformer_book import datasets
-from transformer_lib.beams import beam_search
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.data import TextWindows
-from transformer_lib.generation import generate
-from transformer_lib.models import CausalLM
-from transformer_lib.modes import evaluating
-from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.sampling import GREEDY, Sampling, filter_logits
-from transformer_lib.saving import load_model, save_model
-from transformer_lib.tokenizers import Tokenizer
-from transformer_lib.training import evaluate, train
+from transformer_lib import (
+    GREEDY,
+    CausalLM,
+    KeyValueCache,
+    Metrics,
+    Recipe,
+    Sampling,
+    TextWindows,
+    Tokenizer,
+    beam_search,
+    evaluate,
+    evaluating,
+    filter_logits,
+    generate,
+    load_model,
+    modern_recipe,
+    save_model,
+    train,
+)
 
 CHAPTER = "16_generation"
 LARGE = ROOT / "book" / "results" / "shakespeare"

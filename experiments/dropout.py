@@ -25,11 +25,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from transformer_lib.data import TextWindows
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.training import evaluate, train
+from transformer_lib import CausalLM, Metrics, Recipe, TextWindows, evaluate, train
 
 CHAPTER = "10c_dropout"
 DROPOUTS = (0.0, 0.1, 0.2, 0.3)

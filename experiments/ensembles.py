@@ -12,10 +12,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from transformer_lib.config import TransformerConfig
-from transformer_lib.norms import RMSNorm, make_norm, rms_norm
-from transformer_lib.parts import Parts
-from transformer_lib.recipes import Recipe, learning_rate
+from transformer_lib import (
+    Parts,
+    Recipe,
+    RMSNorm,
+    TransformerConfig,
+    learning_rate,
+    make_norm,
+    rms_norm,
+)
 
 Answer = TypeVar("Answer")  # of a model: a tensor, or a tuple of tensors
 
@@ -145,5 +150,5 @@ def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
 @contextmanager
 def _for_many() -> Iterator[None]:
     """Leave out what cannot be done for many models at once: looking at values, fused kernels."""
-    with mock.patch("transformer_lib.embeddings.check_ids"), sdpa_kernel(SDPBackend.MATH):
+    with mock.patch("transformer_lib.layers.embeddings.check_ids"), sdpa_kernel(SDPBackend.MATH):
         yield

@@ -38,23 +38,29 @@ from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES, NumberWords
 from transformer_book.objectives import corrupt_spans, draw_spans, mask_tokens
 from transformer_book.tasks import answer_batch
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import (
+from transformer_lib import (
     IGNORE,
     Batch,
     Batches,
+    CausalLM,
+    Decoder,
+    Encoder,
+    Metrics,
+    OutputLayer,
+    Recipe,
+    Seq2SeqLM,
+    TransformerConfig,
     classification_batch,
+    evaluate,
+    mean_over_tokens,
+    modes_kept,
     next_token_batch,
     pad,
+    prefix_mask,
+    token_mask,
+    train,
     translation_batch,
 )
-from transformer_lib.encoder_decoder import Decoder, Encoder
-from transformer_lib.masks import prefix_mask, token_mask
-from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM, mean_over_tokens
-from transformer_lib.modes import modes_kept
-from transformer_lib.recipes import Recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.training import evaluate, train
 
 CHAPTER = "15_families"
 PAD, BOS, EOS, SEP, MASK = range(5)  # SEP: the source ends; MASK: here is a letter to guess

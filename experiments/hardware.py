@@ -30,9 +30,7 @@ from experiments.common import (
     wait,
     write_results,
 )
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM
-from transformer_lib.presets import PRESETS
+from transformer_lib import PRESETS, CausalLM, Objective
 
 CHAPTER = "19c_hardware"
 TYPES = {

@@ -30,12 +30,18 @@ from experiments.common import (
 )
 from experiments.loops import minimise, rise_and_fall
 from transformer_book import datasets
-from transformer_lib.attention import MultiHeadAttention, attention
-from transformer_lib.data import Batch, Batches, TextWindows, classification_batch
-from transformer_lib.data import translation_batch as translated
-from transformer_lib.recipes import Recipe
-from transformer_lib.saving import load_model
-from transformer_lib.tokenizers import Tokenizer
+from transformer_lib import (
+    Batch,
+    Batches,
+    MultiHeadAttention,
+    Recipe,
+    TextWindows,
+    Tokenizer,
+    attention,
+    classification_batch,
+    load_model,
+)
+from transformer_lib import translation_batch as translated
 
 CHAPTER = "06b_trained_heads"
 N_NAMES, N_VALUES, N_ITEMS = 16, 8, 8

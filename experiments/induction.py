@@ -28,11 +28,7 @@ from experiments.common import (
     write_results,
 )
 from experiments.loops import minimise
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.feedforward import FeedForward
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
-from transformer_lib.tracing import attention_maps
+from transformer_lib import CausalLM, FeedForward, MultiHeadAttention, Recipe, attention_maps
 
 CHAPTER = "20_learned"
 N_SYMBOLS, LENGTH = 32, 48  # different ones, and of a sequence

@@ -27,10 +27,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from transformer_lib.data import TextWindows
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
-from transformer_lib.training import evaluate, train
+from transformer_lib import CausalLM, Recipe, TextWindows, evaluate, train
 
 CHAPTER = "02b_embeddings"
 STARTS = ("small", "unit")

@@ -21,11 +21,15 @@ from experiments.common import (
 )
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES, NumberWords
-from transformer_lib.data import Batches, classification_batch
-from transformer_lib.models import SequenceClassifier
-from transformer_lib.recipes import modern_recipe
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.training import train
+from transformer_lib import (
+    Batches,
+    CharTokenizer,
+    SequenceClassifier,
+    Tokenizer,
+    classification_batch,
+    modern_recipe,
+    train,
+)
 
 CHAPTER = "11b_context"
 ABOUT = {

@@ -30,14 +30,22 @@ from experiments.common import (
 )
 from transformer_book import datasets
 from transformer_book.mistakes import mistake
-from transformer_lib.data import IGNORE, Batch, Batches, next_token_batch
-from transformer_lib.masks import token_mask
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.sampling import Sampling, choose_token
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.training import evaluate, train
+from transformer_lib import (
+    IGNORE,
+    Batch,
+    Batches,
+    CausalLM,
+    CharTokenizer,
+    Metrics,
+    Recipe,
+    Sampling,
+    Tokenizer,
+    choose_token,
+    evaluate,
+    next_token_batch,
+    token_mask,
+    train,
+)
 
 CHAPTER = "05c_cheating"
 PAD, BOS, EOS = 0, 1, 2

@@ -33,13 +33,17 @@ from experiments.common import (
     write_results,
 )
 from experiments.loops import minimise, rise_and_fall
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.config import Position
-from transformer_lib.data import IGNORE, TextWindows
-from transformer_lib.models import CausalLM
-from transformer_lib.parts import Parts
-from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.training import train
+from transformer_lib import (
+    IGNORE,
+    CausalLM,
+    MultiHeadAttention,
+    Parts,
+    Position,
+    Recipe,
+    TextWindows,
+    modern_recipe,
+    train,
+)
 
 CHAPTER = "07b_length"
 Method = Literal["plain", "interpolation", "ntk", "yarn", "yarn-8"]

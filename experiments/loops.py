@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from transformer_lib.recipes import Recipe, learning_rate
+from transformer_lib import Recipe, learning_rate
 
 
 def rise_and_fall(step: int, recipe: Recipe) -> float:
@@ -28,7 +28,7 @@ def minimise(
 ) -> list[float]:
     """Train with data that are drawn as the training goes.
 
-    Where there is a list of examples, :func:`transformer_lib.training.train` does more.
+    Where there is a list of examples, :func:`transformer_lib.training.loop.train` does more.
 
     Args:
         model: what learns.

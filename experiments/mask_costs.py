@@ -19,8 +19,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from experiments.attention_costs import Compute, measure
 from experiments.common import Options, Row, constant_adam, read_options, rows_where, write_results
 from transformer_book import datasets
-from transformer_lib.masks import padding_mask
-from transformer_lib.ragged import Rows, attend_by_row
+from transformer_lib import padding_mask
+from transformer_lib.layers.fast.padding_free import Rows, attend_by_row
 
 CHAPTER = "05d_without_a_mask"
 N_HEADS, D_HEAD, WINDOW = 16, 64, 256

@@ -40,10 +40,7 @@ from transformer_book.recurrent import (
     with_lengths,
 )
 from transformer_book.tasks import FIRST_SYMBOL, Pair, copy_task, recall_task
-from transformer_lib.data import Batch, Batches, translation_batch
-from transformer_lib.recipes import Recipe
-from transformer_lib.run_log import Metrics
-from transformer_lib.training import train
+from transformer_lib import Batch, Batches, Metrics, Recipe, train, translation_batch
 
 CHAPTER = "01b_one_vector"
 N_LETTERS = 10  # of the words that are copied

@@ -29,9 +29,7 @@ from experiments.common import (
     write_results,
 )
 from experiments.ensembles import PARTS, Ensemble, learn, losses_of
-from transformer_lib.config import TransformerConfig
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe, modern_recipe
+from transformer_lib import CausalLM, Recipe, TransformerConfig, modern_recipe
 
 CHAPTER = "18_modern"
 WIDTH, LAYERS, HEADS = 128, 4, 4

@@ -15,13 +15,18 @@ import torch
 from experiments.common import Options, intervals, read_options, watch, write_results
 from transformer_book import datasets
 from transformer_book.datasets import Number
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import Batches, pad, translation_batch
-from transformer_lib.generation import generate
-from transformer_lib.models import Seq2SeqLM
-from transformer_lib.recipes import recipe_2017
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.training import train
+from transformer_lib import (
+    Batches,
+    CharTokenizer,
+    Seq2SeqLM,
+    Tokenizer,
+    TransformerConfig,
+    generate,
+    pad,
+    recipe_2017,
+    train,
+    translation_batch,
+)
 
 CHAPTER = "14_training"
 MAX_LEN = 80  # the longest English text has 72 letters, the longest German word 64

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from experiments.common import ROOT, Row, constant_adam, read_options, write_results
 from transformer_book import minilm
-from transformer_lib.models import SequenceClassifier, mean_over_tokens
+from transformer_lib import SequenceClassifier, mean_over_tokens
 
 CHAPTER = "21_real_weights"
 LAST = 13  # the last chapter whose text is kept

@@ -36,13 +36,17 @@ from experiments.digits import distort
 from experiments.ensembles import Ensemble, learn, losses_of
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
-from transformer_lib.blocks import Stack, next_positions
-from transformer_lib.config import TransformerConfig
-from transformer_lib.initialisation import initialise
-from transformer_lib.models import VisionTransformer
-from transformer_lib.positions import AddedPositions
-from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.tokenizers import CharTokenizer
+from transformer_lib import (
+    AddedPositions,
+    CharTokenizer,
+    Recipe,
+    Stack,
+    TransformerConfig,
+    VisionTransformer,
+    initialise,
+    modern_recipe,
+    next_positions,
+)
 
 CHAPTER = "18b_beyond_text"
 Position = Literal["sinusoidal", "learned", "none"]

@@ -28,9 +28,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from transformer_lib.data import TextWindows
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe, learning_rate
+from transformer_lib import CausalLM, Recipe, TextWindows, learning_rate
 
 CHAPTER = "19c_hardware"
 LENGTH = 128

@@ -35,8 +35,7 @@ from experiments.common import (
 from experiments.ensembles import Ensemble, losses_of
 from transformer_book.recurrent import Kind, RecurrentClassifier, open_forget_gate
 from transformer_book.tasks import FIRST_SYMBOL
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
+from transformer_lib import CausalLM, Recipe
 
 CHAPTER = "01_recurrence"
 N_SYMBOLS = 8

@@ -41,9 +41,7 @@ from experiments.common import (
 )
 from transformer_book.counting import forward_flops, parameter_count, training_flops
 from transformer_book.laws import Law, fit_law, resampled_laws, spread
-from transformer_lib.config import TransformerConfig
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
+from transformer_lib import CausalLM, Recipe, TransformerConfig
 
 CHAPTER = "19b_scaling"
 PACKAGES = (

@@ -34,14 +34,19 @@ from experiments.common import (
     texts,
     write_results,
 )
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.data import Batch, TextWindows
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM
-from transformer_lib.parts import Parts
-from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.tracing import attention_maps
-from transformer_lib.training import evaluate, train
+from transformer_lib import (
+    Batch,
+    CausalLM,
+    MultiHeadAttention,
+    Objective,
+    Parts,
+    Recipe,
+    TextWindows,
+    attention_maps,
+    evaluate,
+    modern_recipe,
+    train,
+)
 
 CHAPTER = "04c_scale_in_training"
 # What scores, first queries and first keys are multiplied by: powers of d_head. A score starts with

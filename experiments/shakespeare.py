@@ -16,12 +16,18 @@ from torch import Tensor
 from experiments.common import Options, intervals, modern_config, read_options, watch, write_results
 from transformer_book import datasets
 from transformer_book.tasks import answer_batch
-from transformer_lib.data import Batches, TextWindows
-from transformer_lib.generation import generate
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import modern_recipe
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.training import bits_per_byte, evaluate, train
+from transformer_lib import (
+    Batches,
+    CausalLM,
+    CharTokenizer,
+    TextWindows,
+    Tokenizer,
+    bits_per_byte,
+    evaluate,
+    generate,
+    modern_recipe,
+    train,
+)
 
 CHAPTER = "14b_recipes"
 NANOGPT = 1.4697  # validation loss in the README of github.com/karpathy/nanoGPT

@@ -31,7 +31,7 @@ from experiments.common import (
     write_results,
 )
 from transformer_book import datasets
-from transformer_lib.recipes import Recipe
+from transformer_lib import Recipe
 
 CHAPTER = "10b_surfaces"
 WIDTH = 32

@@ -33,15 +33,22 @@ from experiments.common import (
     write_results,
 )
 from experiments.ensembles import PARTS, Stacked
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.blocks import Block
-from transformer_lib.config import Norm, NormPosition, TransformerConfig
-from transformer_lib.data import TextWindows
-from transformer_lib.feedforward import FeedForward
-from transformer_lib.models import CausalLM
-from transformer_lib.parts import STANDARD_PARTS, Parts
-from transformer_lib.recipes import Recipe, learning_rate
-from transformer_lib.training import evaluate, train
+from transformer_lib import (
+    STANDARD_PARTS,
+    Block,
+    CausalLM,
+    FeedForward,
+    MultiHeadAttention,
+    Norm,
+    NormPosition,
+    Parts,
+    Recipe,
+    TextWindows,
+    TransformerConfig,
+    evaluate,
+    learning_rate,
+    train,
+)
 
 CHAPTER = "09b_before_or_after"
 KINDS = ("post", "pre", "post, small writes", "pre, no final norm", "pre, rms", "no norm")

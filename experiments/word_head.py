@@ -20,8 +20,7 @@ from torch import Tensor
 
 from experiments.common import Row, constant_adam, read_options, write_results
 from transformer_book import minilm
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.models import SequenceClassifier
+from transformer_lib import MultiHeadAttention, SequenceClassifier
 
 CHAPTER = "03_attention"
 KEPT = (2, 3)  # heads of layer 0

@@ -29,10 +29,7 @@ from experiments.common import (
     write_results,
 )
 from transformer_book import datasets
-from transformer_lib.data import TextWindows
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe, modern_recipe
-from transformer_lib.training import evaluate, train
+from transformer_lib import CausalLM, Recipe, TextWindows, evaluate, modern_recipe, train
 
 CHAPTER = "02c_meaning"
 UNKNOWN = "<unk>"  # has the id 0

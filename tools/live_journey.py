@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_book.live.journey_parts import FEW, NAMES, Part, parts_of, sizes_of
-from transformer_lib.presets import PRESETS
+from transformer_lib import PRESETS
 
 TARGET = Path(__file__).resolve().parent.parent / "book" / "_static" / "live" / "journey_data.js"
 SIZES = "L D H G K F V M C N P I"  # the order in which a preset's sizes are written

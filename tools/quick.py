@@ -1,7 +1,7 @@
 """The quick check: what a change is most likely to break, in seconds instead of half an hour.
 
     make quick NB=04                            # one page, by its number, name or path
-    make quick FILE=transformer_lib/sampling.py # one file
+    make quick FILE=transformer_lib/generation/sampling.py # one file
     make quick                                  # all that changed since the last merge
 
 It runs ruff, mypy, the guard of the notebooks, the comparison of changed pages, and the tests that
@@ -54,10 +54,10 @@ def module_name(path: str) -> str:
 
     Example:
         >>> (
-        ...     module_name("transformer_lib/masks.py"),
+        ...     module_name("transformer_lib/layers/masks.py"),
         ...     module_name("book/_ext/book_terms.py"),
         ... )
-        ('transformer_lib.masks', 'book_terms')
+        ('transformer_lib.layers.masks', 'book_terms')
     """
     parts = Path(path).with_suffix("").parts
     inside = parts if parts[0] in PACKAGES else parts[-1:]

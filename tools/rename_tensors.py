@@ -10,8 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from transformer_lib.files import write_file
-from transformer_lib.saving import with_current_names
+from transformer_lib import with_current_names, write_file
 
 RESULTS = Path(__file__).resolve().parents[1] / "book" / "results"
 

@@ -35,8 +35,8 @@ from torch.utils._device import _device_constructors  # what set_default_device 
 
 from tools.notebooks.svg import difference
 from transformer_book import exercises
-from transformer_lib import saving
-from transformer_lib.parts import STANDARD_PARTS, Parts
+from transformer_lib import STANDARD_PARTS, Parts
+from transformer_lib.models import saving
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 TAKERS = {torch.tensor, torch.as_tensor, torch.from_numpy}  # they take numbers that are there

@@ -7,9 +7,7 @@ remains are the two products inside attention, which have no parameters.
 
 from typing import Literal, NamedTuple, get_args
 
-from transformer_lib.checks import check_choice, check_whole
-from transformer_lib.config import TransformerConfig
-from transformer_lib.feedforward import ACTIVATIONS
+from transformer_lib import ACTIVATIONS, TransformerConfig, check_choice, check_whole
 
 Kind = Literal[
     "encoder", "decoder", "encoder-decoder", "masked-lm", "classifier", "mean-classifier", "vision"
@@ -50,7 +48,7 @@ def parameter_count(
         ValueError: if there is no such kind, or a number is too small.
 
     Example:
-        >>> from transformer_lib.presets import PRESETS
+        >>> from transformer_lib import PRESETS
         >>> for part, count in parameter_count(
         ...     PRESETS["gpt2"].config, "decoder"
         ... ).items():

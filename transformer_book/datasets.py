@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_lib.data import Batch
-from transformer_lib.files import book_folder
+from transformer_lib import Batch, book_folder
 
 FOLDER_VARIABLE = "EXECUTABLE_TRANSFORMER_DATA"
 LANGUAGES = {  # the classes of `languages()`, in the order of their labels

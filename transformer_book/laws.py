@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_lib.checks import check_number, check_whole
+from transformer_lib import check_number, check_whole
 
 Array = NDArray[np.float64]
 STARTS = ((0.3, 0.3), (0.3, 0.6), (0.6, 0.3), (0.6, 0.6), (1.0, 0.5))

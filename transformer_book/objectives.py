@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from transformer_lib.checks import check_number, check_whole
-from transformer_lib.data import IGNORE, Ids
+from transformer_lib import IGNORE, Ids, check_number, check_whole
 
 
 def mask_tokens(

@@ -14,11 +14,15 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.attention import attention
-from transformer_lib.checks import check_choice, check_whole, expect_shape
-from transformer_lib.data import Batch
-from transformer_lib.embeddings import check_ids
-from transformer_lib.masks import padding_mask
+from transformer_lib import (
+    Batch,
+    attention,
+    check_choice,
+    check_ids,
+    check_whole,
+    expect_shape,
+    padding_mask,
+)
 
 Kind = Literal["rnn", "gru", "lstm"]
 
@@ -578,7 +582,7 @@ def with_lengths(batch: Batch) -> Batch:
         The same with ``lengths`` or ``source_lengths``, ``(B,)``.
 
     Example:
-        >>> from transformer_lib.data import classification_batch
+        >>> from transformer_lib import classification_batch
         >>> with_lengths(classification_batch([([5, 6, 7], 1), ([8], 0)]))[
         ...     "lengths"
         ... ]

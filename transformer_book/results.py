@@ -3,8 +3,7 @@
 import csv
 from pathlib import Path
 
-from transformer_lib.checks import check_choice
-from transformer_lib.files import book_folder
+from transformer_lib import book_folder, check_choice
 
 Cell = int | float | str
 FOLDER = book_folder() / "results"

@@ -1,7 +1,7 @@
 """Made-up tasks that show what a model can remember.
 
 Each task is a list of pairs of a source and a target, both lists of token ids.
-``transformer_lib.data.translation_batch`` turns them into batches for an encoder-decoder,
+``transformer_lib.training.data.translation_batch`` turns them into batches for an encoder-decoder,
 :func:`answer_batch` for a decoder alone. For a classifier, the only id of the target is the class.
 """
 
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from transformer_lib.checks import check_whole
-from transformer_lib.data import IGNORE, Batch, Ids, next_token_batch
+from transformer_lib import IGNORE, Batch, Ids, check_whole, next_token_batch
 
 FIRST_SYMBOL = 3  # 0, 1 and 2 are padding, start and end
 

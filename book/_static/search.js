@@ -104,7 +104,7 @@ const BookSearch = (() => {
   }
 
   /* Names of the code, as they are imported, and where they are documented. Only their anchors have
-     dots: `transformer_lib.models.CausalLM`, which `from transformer_lib import CausalLM` means, too.
+     dots: `transformer_lib.models.language_models.CausalLM`, which `from transformer_lib import CausalLM` means, too.
      The members of a class come last. */
   function documented(pages) {
     const found = pages.flatMap(([address, , , , rows]) =>

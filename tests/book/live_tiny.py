@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from transformer_book.live.numbers import normals
 from transformer_book.live.one_byte import pack, unpack, weights_script
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.config import TransformerConfig
-from transformer_lib.generation import generate
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.norms import layer_norm, rms_norm
-from transformer_lib.positions import rope_angles, rotate, sinusoidal
-from transformer_lib.saving import load_model, save_model
-from transformer_lib.tokenizers import BPETokenizer, CharTokenizer
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.generation.generate import generate
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.norms import layer_norm, rms_norm
+from transformer_lib.layers.positions import rope_angles, rotate, sinusoidal
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.saving import load_model, save_model
+from transformer_lib.text.tokenizers import BPETokenizer, CharTokenizer
 
 NASTY = [
     "", "To be", "für ß ẞ ö", "  two  spaces\n\n\tx ", "e\u0301 5 € 🙂👍🏽", "<eos><pad>",

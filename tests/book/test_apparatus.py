@@ -441,13 +441,16 @@ def test_every_import_line_of_the_api_works() -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("transformer_lib.models.CausalLM", "from transformer_lib import CausalLM"),
-        ("transformer_lib.checks.check_whole", "from transformer_lib.checks import check_whole"),
+        ("transformer_lib.models.language_models.CausalLM", "from transformer_lib import CausalLM"),
+        (
+            "transformer_lib.core.checks.check_whole",
+            "from transformer_lib.core.checks import check_whole",
+        ),
         (
             "transformer_lib.tracing.watch.influence",
             "from transformer_lib.tracing import influence",
         ),
-        ("transformer_lib.cli_train.train", "from transformer_lib.cli_train import train"),
+        ("transformer_lib.cli.train.train", "from transformer_lib.cli.train import train"),
     ],
 )
 def test_a_name_is_imported_from_the_outermost_package_that_has_it(name: str, line: str) -> None:
@@ -456,14 +459,14 @@ def test_a_name_is_imported_from_the_outermost_package_that_has_it(name: str, li
 
 def test_a_name_that_nobody_can_import_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"transformer_lib\.models\.CausalLM cannot be imported"):
-        book_symbols.import_line("transformer_lib.models.CausalLM", None)
+        book_symbols.import_line("transformer_lib.models.language_models.CausalLM", None)
 
 
 def test_an_import_stands_below_the_first_paragraph() -> None:
     lines = ["Do it.", "", "At length.", ""]
-    name, value = "transformer_lib.checks.check_whole", transformer_lib.checks.check_whole
+    name, value = "transformer_lib.core.checks.check_whole", transformer_lib.core.checks.check_whole
     book_symbols._add_import(None, "function", name, value, None, lines)
-    shown = "``from transformer_lib.checks import check_whole``"
+    shown = "``from transformer_lib.core.checks import check_whole``"
     assert lines == ["Do it.", "", shown, "", "At length.", ""]
     book_symbols._add_import(None, "method", name, value, None, lines)
     assert lines.count(shown) == 1
@@ -539,10 +542,10 @@ def test_no_place_is_kept_for_a_name_that_is_gone() -> None:
 
 
 def test_a_place_that_is_left_over_is_told() -> None:
-    places = {"transformer_lib.masks": {"gone": "05_masks"}, "transformer_lib.legs": {}}
-    first, second = left_over(places, {"transformer_lib.masks.causal_mask"})
+    places = {"transformer_lib.layers.masks": {"gone": "05_masks"}, "transformer_lib.legs": {}}
+    first, second = left_over(places, {"transformer_lib.layers.masks.causal_mask"})
     assert first == (
-        "book/symbols.yml, transformer_lib.masks: "
+        "book/symbols.yml, transformer_lib.layers.masks: "
         "there is no public 'gone' in it: take its line out"
     )
     assert second.startswith("book/symbols.yml has an entry for transformer_lib.legs (No module")

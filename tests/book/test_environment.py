@@ -30,7 +30,7 @@ SITE_CODE = [
     ROOT / "transformer_book" / "live" / "one_byte.py",
 ]
 OURS_WITHOUT_TORCH = {
-    *("transformer_book.live.one_byte", "transformer_book.paths", "transformer_lib.files"),
+    *("transformer_book.live.one_byte", "transformer_book.paths", "transformer_lib.core.files"),
 }
 
 

@@ -19,12 +19,12 @@ from py_mini_racer import JSEvalException
 from tools.live import MODELS, write_weights
 from transformer_book import datasets
 from transformer_book.live.one_byte import RESULTS, read_tensors
-from transformer_lib.data import TextWindows, pad
-from transformer_lib.generation import generate
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.saving import load_model
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.training import evaluate
+from transformer_lib.generation.generate import generate
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.saving import load_model
+from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.training.data import TextWindows, pad
+from transformer_lib.training.loop import evaluate
 
 
 @pytest.fixture(scope="module")

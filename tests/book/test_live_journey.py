@@ -19,9 +19,9 @@ from transformer_book.live.journey_parts import (
     parts_of,
     sizes_of,
 )
-from transformer_lib.models import Seq2SeqLM, VisionTransformer
-from transformer_lib.presets import PRESETS, build_preset
-from transformer_lib.tracing import trace
+from transformer_lib.models.language_models import Seq2SeqLM, VisionTransformer
+from transformer_lib.models.presets import PRESETS, build_preset
+from transformer_lib.tracing.watch import trace
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # checks of shapes make a trace slow
 

@@ -10,7 +10,7 @@ from live_v8 import agree, caught, difference, engine
 
 from transformer_book.live.mask_lab import N, drawing, say, values
 from transformer_book.mistakes import mistake
-from transformer_lib import attention, masks
+from transformer_lib.layers import attention, masks
 
 NAME = "mask-lab"
 START = {

@@ -8,7 +8,7 @@ from live_v8 import SCRIPTS, agree, caught, difference, engine
 
 from tools.live_merges import TARGET, script
 from transformer_book.live.tokenizer import drawing, learned, say, values
-from transformer_lib.tokenizers import BPETokenizer
+from transformer_lib.text.tokenizers import BPETokenizer
 
 NAME = "tokenizer"
 START = {"text": "The cats are sleeping while the dogs are running.", "merges": 1277}

@@ -176,7 +176,7 @@ def test_what_runs_untraced_is_there() -> None:
     assert untraced.is_untraced("tests/book/test_site.py::test_x")
     assert not untraced.is_untraced("tests/book/test_live.py::test_x")
     assert not untraced.is_untraced("tests/lib/test_parts.py::test_x")
-    assert not untraced.is_untraced("transformer_lib/masks.py::transformer_lib.masks")
+    assert not untraced.is_untraced("transformer_lib/layers/masks.py::transformer_lib.layers.masks")
 
 
 def test_every_chapter_can_be_stamped_for_the_deployment(tmp_path: Path) -> None:

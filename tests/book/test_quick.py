@@ -30,8 +30,8 @@ PASS = Step("guard", (sys.executable, "-c", "print('fine')"))
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
-        ("transformer_lib/sampling.py", ["tests/lib/test_generation.py"]),
-        ("transformer_lib/masks.py", ["tests/lib/test_masks_shapes_config.py"]),
+        ("transformer_lib/generation/sampling.py", ["tests/lib/test_generation.py"]),
+        ("transformer_lib/layers/masks.py", ["tests/lib/test_masks_shapes_config.py"]),
         ("transformer_book/exercises/masks.py", ["tests/lib/test_exercises.py"]),
         ("tools/notebooks/svg.py", ["tests/book/test_notebooks.py"]),
         ("tests/lib/tiny_models.py", ["tests/lib/test_generation.py"]),
@@ -59,7 +59,11 @@ def test_every_module_of_the_library_has_tests() -> None:
 
 def test_a_name_of_the_package_stands_for_its_module() -> None:
     found = imports_of("from transformer_lib import causal_mask, CausalLM\nimport tools.cover\n")
-    assert {"transformer_lib.masks", "transformer_lib.models", "tools.cover"} <= found
+    assert {
+        "transformer_lib.layers.masks",
+        "transformer_lib.models.language_models",
+        "tools.cover",
+    } <= found
     assert module_name("transformer_lib/tracing/__init__.py") == "transformer_lib.tracing"
 
 
@@ -114,22 +118,22 @@ def test_each_kind_of_file_gets_its_checks(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(quick, "MYPY_CACHE", tmp_path)
     ruff = {"ruff check", "ruff format"}
     assert names_of("book/04_scaling.ipynb") == ruff | {"guard", "compare", "tests"}
-    assert names_of("transformer_lib/masks.py") == ruff | {"mypy", "tests"}
+    assert names_of("transformer_lib/layers/masks.py") == ruff | {"mypy", "tests"}
     assert names_of("tests/lib/test_attention.py") == ruff | {"tests"}
     assert names_of("book/glossary.md") == {"tests"}
     monkeypatch.setattr(quick, "MYPY_CACHE", tmp_path / "none")
-    assert names_of("transformer_lib/masks.py") == ruff | {"tests"}
-    _, left = steps_for(["transformer_lib/masks.py"], 60.0)
+    assert names_of("transformer_lib/layers/masks.py") == ruff | {"tests"}
+    _, left = steps_for(["transformer_lib/layers/masks.py"], 60.0)
     assert "mypy has no cache yet: `make lint` makes one, in a minute" in left
 
 
 def test_one_file_gets_its_closest_tests_and_the_others_are_counted() -> None:
-    (_, (tests,)), left = steps_for(["transformer_lib/masks.py"], 20.0)
+    (_, (tests,)), left = steps_for(["transformer_lib/layers/masks.py"], 20.0)
     assert tests.command[-quick.FEW :][:2] == (
-        "transformer_lib/masks.py",
+        "transformer_lib/layers/masks.py",
         "tests/lib/test_masks_shapes_config.py",
     )
-    more = len(matching_tests("transformer_lib/masks.py")) - quick.FEW
+    more = len(matching_tests("transformer_lib/layers/masks.py")) - quick.FEW
     assert f"{more} more files of tests match: `make test` runs them" in left
 
 

@@ -15,7 +15,7 @@ from tools import replay
 from tools.replay import DrawnOnCpu
 from transformer_book import exercises
 from transformer_book.figures import plots
-from transformer_lib import saving
+from transformer_lib.models import saving
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURE = """

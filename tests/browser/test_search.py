@@ -9,6 +9,8 @@ from built_site import SITE
 from playwright.sync_api import BrowserContext, Page, expect
 
 PATIENCE_MS = 10_000
+ATTENTION = "api/attention#transformer_lib.layers.attention"
+MODELS = "api/models#transformer_lib.models.language_models"
 
 # A query, and the page, or the section of a page, that must come first.
 TEACHES = {
@@ -74,16 +76,16 @@ TEACHES = {
     "licence figures": "questions#may-i-use-the-figures-and-the-text-what-is-the-licence",
     "license": "questions#may-i-use-the-figures-and-the-text-what-is-the-licence",
     "cite": "colophon#how-to-cite-it",
-    "from transformer_lib.attention import": "api/attention#module-transformer_lib.attention",
-    "from transformer_lib import CausalLM": "api/models#transformer_lib.models.CausalLM",
+    "from transformer_lib.layers.attention import": ATTENTION.replace("#", "#module-"),
+    "from transformer_lib import CausalLM": f"{MODELS}.CausalLM",
     "write my own GPT": "lab4_mini_gpt",
     "errata": "sources",
     "mask live figure": "play#masks",
     # names of the library, and questions for code
-    "MultiHeadAttention": "api/attention#transformer_lib.attention.MultiHeadAttention",
-    "causal_mask": "api/values#transformer_lib.masks.causal_mask",
-    "multi-head attention class": "api/attention#transformer_lib.attention.MultiHeadAttention",
-    "import multi-head attention": "api/attention#transformer_lib.attention.MultiHeadAttention",
+    "MultiHeadAttention": f"{ATTENTION}.MultiHeadAttention",
+    "causal_mask": "api/values#transformer_lib.layers.masks.causal_mask",
+    "multi-head attention class": f"{ATTENTION}.MultiHeadAttention",
+    "import multi-head attention": f"{ATTENTION}.MultiHeadAttention",
     "class token": "15_families",
     "multihead": "06_heads",
     "multihead attention": "06_heads",

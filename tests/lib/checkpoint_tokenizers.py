@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, 
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from transformer_lib.files import book_folder
+from transformer_lib.core.files import book_folder
 
 SCRIPTS = {
     "English": "To be, or not to be, that is the question: It's what THEY'LL say; I'd go.",

@@ -25,10 +25,10 @@ import transformers
 from torch import nn
 from transformers import GenerationConfig, PreTrainedConfig
 
-from transformer_lib.hugging_face import FAMILIES
+from transformer_lib.hugging_face.family_list import FAMILIES
+from transformer_lib.hugging_face.pretrained import load_pretrained
 from transformer_lib.hugging_face.settings import _HARMLESS, find_family, read_config
-from transformer_lib.models import Seq2SeqLM, VisionTransformer
-from transformer_lib.pretrained import load_pretrained
+from transformer_lib.models.language_models import Seq2SeqLM, VisionTransformer
 
 TOLERANCE = 1e-4  # of the largest number that transformers gives
 VOCAB = 40

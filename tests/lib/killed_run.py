@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from transformer_lib import run_checkpoints
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import Batches, next_token_batch
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
-from transformer_lib.training import train
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.models.language_models import CausalLM
+from transformer_lib.training import run_checkpoints
+from transformer_lib.training.data import Batches, next_token_batch
+from transformer_lib.training.loop import train
+from transformer_lib.training.recipes import Recipe
 
 
 def train_to_the_end(folder, stops=()):

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from transformer_lib.config import TransformerConfig
-from transformer_lib.models import CausalLM
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.models.language_models import CausalLM
 
 PROMPT = torch.tensor([[3, 5, 7], [2, 4, 6]])
 

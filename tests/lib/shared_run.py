@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import Batches, next_token_batch
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM
-from transformer_lib.recipes import Recipe
-from transformer_lib.training import evaluate, train
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.models.language_models import CausalLM
+from transformer_lib.training.data import Batches, next_token_batch
+from transformer_lib.training.loop import evaluate, train
+from transformer_lib.training.losses import Objective
+from transformer_lib.training.recipes import Recipe
 
 
 class Stopping(Batches):

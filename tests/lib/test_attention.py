@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from transformer_lib.attention import (
-    AttentionHead,
-    MultiHeadAttention,
-    attention,
-)
-from transformer_lib.cache import LayerCache
-from transformer_lib.fused import fused_attention
-from transformer_lib.masks import causal_mask, padding_mask, query_key_distances
-from transformer_lib.positions import AlibiBias, rope_angles, rotate
+from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
+from transformer_lib.layers.fused_attention import fused_attention
+from transformer_lib.layers.kv_cache import LayerCache
+from transformer_lib.layers.masks import causal_mask, padding_mask, query_key_distances
+from transformer_lib.layers.positions import AlibiBias, rope_angles, rotate
 
 SHAPES = {  # q batch, T, S, K, Dv
     "one matrix": ((), 3, 5, 4, 4),

@@ -24,8 +24,8 @@ from bench.grouped import RepeatedHeads
 from bench.peers import PlainGPT
 from bench.races import Clock, Competitor, describe, matmul_rate, prepare, summary, take_turns
 from bench.suites import cpu_suite, cuda_suite, spread
-from transformer_lib.models import CausalLM
-from transformer_lib.presets import PRESETS
+from transformer_lib.models.language_models import CausalLM
+from transformer_lib.models.presets import PRESETS
 
 
 class Watch:

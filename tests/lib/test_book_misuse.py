@@ -7,7 +7,7 @@ import torch
 
 from transformer_book import counting, laws, objectives, tasks
 from transformer_book.figures import diagrams, panels, plots, sketches
-from transformer_lib.config import TransformerConfig
+from transformer_lib.core.config import TransformerConfig
 
 NAN, INF = math.nan, math.inf
 LAW = laws.Law(E=1.0, A=100.0, B=400.0, alpha=0.5, beta=0.5)

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from transformer_lib.hugging_face import chat, chat_sandbox
-from transformer_lib.hugging_face.chat import protect, render_chat
-from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
+from transformer_lib.text.chat import sandbox as chat_sandbox
+from transformer_lib.text.chat import template as chat
+from transformer_lib.text.chat.template import protect, render_chat
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 
 MESSAGES = [
     {"role": "system", "content": "Be brief.  "},
@@ -290,7 +291,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
 resource.setrlimit(resource.RLIMIT_AS, (4_000_000_000, 4_000_000_000))
 from transformer_lib.hugging_face import chat_budget
-from transformer_lib.hugging_face.chat import render_chat
+from transformer_lib.text.chat.template import render_chat
 
 chat_budget.WORK //= 10  # there are a hundred of them; what is used up grows with it
 
@@ -522,7 +523,7 @@ def test_a_missing_package_is_named(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **options)
 
-    monkeypatch.delitem(sys.modules, "transformer_lib.hugging_face.chat_sandbox")
+    monkeypatch.delitem(sys.modules, "transformer_lib.text.chat.sandbox")
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=r"need the package jinja2, 3\.1\.6 or newer: pip"):
         render_chat("", [])

@@ -13,8 +13,8 @@ from checkpoint_tokenizers import SCRIPTS, mixed_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
-from transformer_lib.text_stream import TextStream
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_lib.text.text_stream import TextStream
 
 tiktoken = pytest.importorskip("tiktoken", reason="tiktoken is not installed")
 offline = pytest.importorskip(

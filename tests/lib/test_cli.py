@@ -21,19 +21,22 @@ from checkpoint_tokenizers import settings_of
 from torch.nn.functional import cross_entropy
 
 import transformer_lib
-from transformer_lib import cli, cli_options, cli_text, cli_train
-from transformer_lib.compiled import CompiledDecoder
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE, translation_batch
-from transformer_lib.files import lock_folder
-from transformer_lib.generation import generate
-from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
-from transformer_lib.models import CausalLM
-from transformer_lib.presets import PRESETS
-from transformer_lib.pretrained import load_pretrained, save_pretrained
-from transformer_lib.sampling import Sampling
-from transformer_lib.saving import load_model, save_model
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.cli import main as cli
+from transformer_lib.cli import options as cli_options
+from transformer_lib.cli import text as cli_text
+from transformer_lib.cli import train as cli_train
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.files import lock_folder
+from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
+from transformer_lib.generation.generate import generate
+from transformer_lib.generation.sampling import Sampling
+from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretrained
+from transformer_lib.models.language_models import CausalLM
+from transformer_lib.models.presets import PRESETS
+from transformer_lib.models.saving import load_model, save_model
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.training.data import IGNORE, translation_batch
 
 TINY = ["--layers", "1", "--d-model", "8", "--heads", "2"]
 COMMANDS = ("train", "generate", "chat", "translate", "trace", "presets")
@@ -798,7 +801,7 @@ class TestHelp:
         assert ran.stdout.splitlines()[-1] == str([0, 0, 2, 2, *[0] * len(COMMANDS)])
         assert f"transformer_lib {transformer_lib.__version__}\n" in ran.stdout
 
-    @pytest.mark.parametrize("module", ["transformer_lib", "transformer_lib.cli"])
+    @pytest.mark.parametrize("module", ["transformer_lib", "transformer_lib.cli.main"])
     def test_both_modules_can_be_run(self, module):
         command = [sys.executable, "-m", module, "--version"]
         ran = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -17,19 +17,19 @@ from transformer_book.counting import (
     six_n_d,
     training_flops,
 )
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.config import TransformerConfig
-from transformer_lib.encoder_decoder import Decoder, Encoder
-from transformer_lib.models import (
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.models.encoder_decoder import Decoder, Encoder
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.presets import PRESETS, build_preset
-from transformer_lib.tracing import attention_maps, trace
+from transformer_lib.models.presets import PRESETS, build_preset
+from transformer_lib.tracing.watch import attention_maps, trace
 
 SMALL = TransformerConfig(vocab_size=50, max_len=10, d_model=12, n_heads=6, d_ff=20, n_layers=2)
 BUILD = {  # each kind with 4 classes, and images of 9 patches of 2 × 2 × 1

@@ -24,23 +24,25 @@ from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
-from transformer_lib import losses, ragged, recorded
-from transformer_lib.attention import attention
-from transformer_lib.blocks import Stack
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.compiled import CompiledDecoder
-from transformer_lib.data import IGNORE, TextWindows
-from transformer_lib.fused import fused_attention
-from transformer_lib.generation import generate, stream
-from transformer_lib.losses import linear_cross_entropy
-from transformer_lib.masks import additive_mask, causal_mask, padding_mask
-from transformer_lib.models import CausalLM, Seq2SeqLM, VisionTransformer
-from transformer_lib.packing import pack
-from transformer_lib.presets import PRESETS, build_preset
-from transformer_lib.recipes import Recipe
-from transformer_lib.static_cache import StaticCache, StaticLayerCache
-from transformer_lib.step_kernel import append_and_attend
-from transformer_lib.training import train
+from transformer_lib.generation.fast import cuda_graph as recorded
+from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
+from transformer_lib.generation.fast.decode_kernel import append_and_attend
+from transformer_lib.generation.generate import generate, stream
+from transformer_lib.layers.attention import attention
+from transformer_lib.layers.fast import padding_free as ragged
+from transformer_lib.layers.fused_attention import fused_attention
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.masks import additive_mask, causal_mask, padding_mask
+from transformer_lib.layers.static_kv_cache import StaticCache, StaticLayerCache
+from transformer_lib.models.blocks import Stack
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM, VisionTransformer
+from transformer_lib.models.presets import PRESETS, build_preset
+from transformer_lib.training import losses
+from transformer_lib.training.data import IGNORE, TextWindows
+from transformer_lib.training.loop import train
+from transformer_lib.training.losses import linear_cross_entropy
+from transformer_lib.training.packing import pack
+from transformer_lib.training.recipes import Recipe
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here"),

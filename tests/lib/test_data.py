@@ -21,8 +21,14 @@ from transformer_book import tasks
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq, with_lengths
 from transformer_book.tasks import answer_batch
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import (
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.models.language_models import (
+    CausalLM,
+    Seq2SeqLM,
+    SequenceClassifier,
+    VisionTransformer,
+)
+from transformer_lib.training.data import (
     IGNORE,
     Batches,
     TextWindows,
@@ -31,9 +37,8 @@ from transformer_lib.data import (
     pad,
     translation_batch,
 )
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM, Seq2SeqLM, SequenceClassifier, VisionTransformer
-from transformer_lib.packing import pack
+from transformer_lib.training.losses import Objective
+from transformer_lib.training.packing import pack
 
 WORDS = [[*range(1, 2 + i % 7), 10 + i] for i in range(53)]  # all different, lengths 2 to 8
 TINY = {"vocab_size": 100, "d_model": 16, "n_heads": 2, "n_layers": 2, "d_ff": 32, "max_len": 64}

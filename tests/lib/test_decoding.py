@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.beams import beam_search
-from transformer_lib.blocks import Stack
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.compiled import CompiledDecoder, _set_biases_apart
-from transformer_lib.config import TransformerConfig
-from transformer_lib.decoding import DecodingStep
-from transformer_lib.generation import generate, stream
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.modes import evaluating
-from transformer_lib.recorded import shared_copy
-from transformer_lib.static_cache import StaticCache
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.eval_mode import evaluating
+from transformer_lib.generation.beam_search import beam_search
+from transformer_lib.generation.decoding_step import DecodingStep
+from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder, _set_biases_apart
+from transformer_lib.generation.fast.cuda_graph import shared_copy
+from transformer_lib.generation.generate import generate, stream
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.static_kv_cache import StaticCache
+from transformer_lib.models.blocks import Stack
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 POSITIONS = ("sinusoidal", "learned", "rope", "alibi", "t5", "none")
 

@@ -58,16 +58,16 @@ from transformer_book import datasets, minilm, objectives
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq
 from transformer_book.tasks import recall_task
-from transformer_lib.attention import attention
-from transformer_lib.config import TransformerConfig
-from transformer_lib.feedforward import MixtureOfExperts
-from transformer_lib.masks import window_mask
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.modes import evaluating
-from transformer_lib.recipes import learning_rate, modern_recipe
-from transformer_lib.saving import load_model
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.tracing import influence
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.eval_mode import evaluating
+from transformer_lib.layers.attention import attention
+from transformer_lib.layers.feedforward import MixtureOfExperts
+from transformer_lib.layers.masks import window_mask
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.saving import load_model
+from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.tracing.watch import influence
+from transformer_lib.training.recipes import learning_rate, modern_recipe
 
 MODELS = {  # what each experiment trains, and the name of its result
     numbers: ("Seq2SeqLM", "test_exact_match", "numbers.tsv"),

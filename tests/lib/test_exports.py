@@ -14,12 +14,12 @@ import torch
 from omissions import fail_on
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from transformer_lib.saving import with_current_names
 
 import transformer_book
 import transformer_lib
 from tools import rename_tensors
 from transformer_lib.moved import MOVED, MOVED_NAMES, MovedModules, tell_moved_modules
-from transformer_lib.saving import with_current_names
 
 ROOT = Path(transformer_lib.__file__).parents[1]
 SOURCE = Path(transformer_lib.__file__).read_text(encoding="utf-8")

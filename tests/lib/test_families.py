@@ -12,17 +12,17 @@ import torch
 import transformers
 from torch.testing import assert_close
 
-from transformer_lib.bounded import BoundedAttention
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.compiled import CompiledDecoder
-from transformer_lib.config import RopeScaling, TransformerConfig
-from transformer_lib.encoder_decoder import Decoder
-from transformer_lib.generation import generate
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.parts import Parts, make_attention
-from transformer_lib.positions import rope_angles, rotate
-from transformer_lib.pretrained import load_pretrained, save_pretrained
+from transformer_lib.core.config import RopeScaling, TransformerConfig
+from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
+from transformer_lib.generation.generate import generate
+from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretrained
+from transformer_lib.layers.bounded_attention import BoundedAttention
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.parts import Parts, make_attention
+from transformer_lib.layers.positions import rope_angles, rotate
+from transformer_lib.models.encoder_decoder import Decoder
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.training.losses import Objective
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -24,21 +24,23 @@ from tiny_models import (
 from torch.testing import assert_close
 from transformers.generation import logits_process
 
-from transformer_lib import cli_options, cli_text, generation
-from transformer_lib.beams import beam_search
-from transformer_lib.data import pad
-from transformer_lib.generation import DecodingStep, generate, stream
-from transformer_lib.masks import padding_mask
-from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM
-from transformer_lib.pretrained import load_pretrained
-from transformer_lib.sampling import (
+from transformer_lib.cli import options as cli_options
+from transformer_lib.cli import text as cli_text
+from transformer_lib.generation import generate as generation
+from transformer_lib.generation.beam_search import beam_search
+from transformer_lib.generation.generate import DecodingStep, generate, stream
+from transformer_lib.generation.sampling import (
     GREEDY,
     Sampling,
     choose_token,
     draw_token,
     filter_logits,
 )
-from transformer_lib.tokenizers import CharTokenizer
+from transformer_lib.hugging_face.pretrained import load_pretrained
+from transformer_lib.layers.masks import padding_mask
+from transformer_lib.models.language_models import CausalLM, MaskedLM, Seq2SeqLM
+from transformer_lib.text.tokenizers import CharTokenizer
+from transformer_lib.training.data import pad
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -938,7 +940,7 @@ def test_an_option_of_sampling_that_is_lost_is_told_where(monkeypatch):
 
     monkeypatch.setattr(cli_text, "stream", forgetful)
     assert option_problems("min_p", 0.1, monkeypatch) == [
-        "'min_p' of Sampling is lost: hand it on in transformer_lib/cli_text.py: write_on"
+        "'min_p' of Sampling is lost: hand it on in transformer_lib/cli/text.py: write_on"
     ]
     told = option_problems("top_z", 0.1, monkeypatch)
     assert [problem.partition("transformer_lib/")[2].split(":")[0] for problem in told] == [

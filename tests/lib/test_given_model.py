@@ -15,11 +15,11 @@ from torch.nn.modules import module as all_modules
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from transformer_book.mistakes import mistake
-from transformer_lib.data import IGNORE, Batches, next_token_batch
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM, OutputLayer, Seq2SeqLM
-from transformer_lib.recipes import Recipe
-from transformer_lib.training import evaluate, train
+from transformer_lib.models.language_models import CausalLM, OutputLayer, Seq2SeqLM
+from transformer_lib.training.data import IGNORE, Batches, next_token_batch
+from transformer_lib.training.loop import evaluate, train
+from transformer_lib.training.losses import Objective
+from transformer_lib.training.recipes import Recipe
 
 # Ids have no gradient: PyTorch warns that it calls backward hooks of a model all the same.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")

@@ -10,9 +10,9 @@ from torch import nn
 
 from transformer_book.exercises import EXERCISES
 from transformer_book.exercises.checking import judge
-from transformer_lib.data import IGNORE, pad
-from transformer_lib.encoder_decoder import Encoder
-from transformer_lib.models import OutputLayer
+from transformer_lib.models.encoder_decoder import Encoder
+from transformer_lib.models.language_models import OutputLayer
+from transformer_lib.training.data import IGNORE, pad
 
 PAD, BOS, EOS, SEP, MASK = range(5)
 ANSWERS = Answers()

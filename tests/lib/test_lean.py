@@ -9,14 +9,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.lib.tiny_models import LLAMA, VOCAB, make, tiny, tiny_configs
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.decoding import DecodingStep
-from transformer_lib.generation import generate, stream
-from transformer_lib.hooks import PartsWatch, methods_of
-from transformer_lib.lean import LeanDecoder
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.sampling import ScoreWatch
+from transformer_lib.core.fingerprint import PartsWatch, methods_of
+from transformer_lib.generation.decoding_step import DecodingStep
+from transformer_lib.generation.fast.single_token import LeanDecoder
+from transformer_lib.generation.generate import generate, stream
+from transformer_lib.generation.sampling import ScoreWatch
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 GPT = {"position": "learned", "norm_position": "pre", "activation": "gelu_tanh"}
 PROMPT = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])

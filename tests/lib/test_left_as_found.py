@@ -14,11 +14,11 @@ from tiny_models import tiny
 from torch import nn
 
 from experiments import common
-from transformer_lib.data import Batches, TextWindows, classification_batch
-from transformer_lib.models import CausalLM, SequenceClassifier
-from transformer_lib.modes import modes_kept
-from transformer_lib.recipes import Recipe
-from transformer_lib.training import evaluate, train
+from transformer_lib.core.eval_mode import modes_kept
+from transformer_lib.models.language_models import CausalLM, SequenceClassifier
+from transformer_lib.training.data import Batches, TextWindows, classification_batch
+from transformer_lib.training.loop import evaluate, train
+from transformer_lib.training.recipes import Recipe
 
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
 

@@ -6,19 +6,19 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer_lib import losses
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE, TextWindows
-from transformer_lib.losses import Objective, linear_cross_entropy
-from transformer_lib.models import (
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.recipes import Recipe
-from transformer_lib.training import train
+from transformer_lib.training import losses
+from transformer_lib.training.data import IGNORE, TextWindows
+from transformer_lib.training.loop import train
+from transformer_lib.training.losses import Objective, linear_cross_entropy
+from transformer_lib.training.recipes import Recipe
 
 CONFIG = TransformerConfig(
     vocab_size=11, max_len=8, d_model=8, n_heads=2, n_layers=1, dropout=0.0, logit_scale=0.5

@@ -13,11 +13,11 @@ from shape_checks import checked as with_checks
 from torch import Tensor
 from torch.testing import assert_close
 
-from transformer_lib import checks
-from transformer_lib.attention import AttentionHead, attention
-from transformer_lib.config import TransformerConfig
-from transformer_lib.masks import causal_mask, padding_mask
-from transformer_lib.tracing import influence
+from transformer_lib.core import checks
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.layers.attention import AttentionHead, attention
+from transformer_lib.layers.masks import causal_mask, padding_mask
+from transformer_lib.tracing.watch import influence
 
 # The quick check, and tests on a GPU, run without the checks of shapes; `make test` with them.
 checked = pytest.mark.skipif("JAXTYPING_DISABLE" in os.environ, reason="shapes are not checked")

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from torch.testing import assert_close
 
 from transformer_book import minilm
-from transformer_lib.masks import token_mask
-from transformer_lib.models import SequenceClassifier, mean_over_tokens
-from transformer_lib.pretrained import load_pretrained, save_pretrained
+from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretrained
+from transformer_lib.layers.masks import token_mask
+from transformer_lib.models.language_models import SequenceClassifier, mean_over_tokens
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

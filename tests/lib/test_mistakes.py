@@ -15,8 +15,8 @@ from omissions import fail_on
 from tiny_models import make, random_ids, tiny
 
 from transformer_book.mistakes import MISTAKES, mistake
-from transformer_lib import attention
-from transformer_lib.models import CausalLM
+from transformer_lib.layers import attention
+from transformer_lib.models.language_models import CausalLM
 
 REQUIRED = 50  # the catalogue may grow, not shrink
 ALSO_CAUGHT = {  # tests that are not the best ones to name, but must be able to fail too

@@ -10,30 +10,26 @@ import torch
 from torch import nn
 from torch_weights import small_config
 
-from transformer_lib.attention import (
-    AttentionHead,
-    MultiHeadAttention,
-    attention,
+from transformer_lib.cli.text import write_on
+from transformer_lib.core.checks import describe
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.generation.generate import generate
+from transformer_lib.generation.sampling import Sampling
+from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
+from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
+from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
+from transformer_lib.layers.fused_attention import fused_attention
+from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
+from transformer_lib.layers.masks import (
+    causal_mask,
+    padding_mask,
+    prefix_mask,
+    token_mask,
+    window_mask,
 )
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.cache import KeyValueCache, LayerCache, MemoryCache
-from transformer_lib.checks import describe
-from transformer_lib.cli_text import write_on
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import TextWindows
-from transformer_lib.distributed import choose_device
-from transformer_lib.embeddings import Embedding, PatchEmbedding
-from transformer_lib.encoder_decoder import Encoder, EncoderDecoder
-from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.fused import fused_attention
-from transformer_lib.generation import generate
-from transformer_lib.losses import Objective, linear_cross_entropy
-from transformer_lib.masks import causal_mask, padding_mask, prefix_mask, token_mask, window_mask
-from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer, mean_over_tokens
-from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm
-from transformer_lib.packing import pack
-from transformer_lib.parts import Parts
-from transformer_lib.positions import (
+from transformer_lib.layers.norms import LayerNorm, RMSNorm, layer_norm
+from transformer_lib.layers.parts import Parts
+from transformer_lib.layers.positions import (
     AlibiBias,
     T5Bias,
     change_pairing,
@@ -42,15 +38,26 @@ from transformer_lib.positions import (
     sinusoidal,
     t5_bucket,
 )
-from transformer_lib.presets import PRESETS, build_preset
-from transformer_lib.recipes import Recipe
-from transformer_lib.run_checkpoints import check_same_data, sum_up
-from transformer_lib.sampling import Sampling
-from transformer_lib.static_cache import StaticCache
-from transformer_lib.text_stream import TextStream
-from transformer_lib.tokenizers import CharTokenizer
-from transformer_lib.tracing import influence
-from transformer_lib.training import train
+from transformer_lib.layers.static_kv_cache import StaticCache
+from transformer_lib.models.blocks import Block, Stack
+from transformer_lib.models.encoder_decoder import Encoder, EncoderDecoder
+from transformer_lib.models.language_models import (
+    CausalLM,
+    SequenceClassifier,
+    VisionTransformer,
+    mean_over_tokens,
+)
+from transformer_lib.models.presets import PRESETS, build_preset
+from transformer_lib.text.text_stream import TextStream
+from transformer_lib.text.tokenizers import CharTokenizer
+from transformer_lib.tracing.watch import influence
+from transformer_lib.training.data import TextWindows
+from transformer_lib.training.distributed import choose_device
+from transformer_lib.training.loop import train
+from transformer_lib.training.losses import Objective, linear_cross_entropy
+from transformer_lib.training.packing import pack
+from transformer_lib.training.recipes import Recipe
+from transformer_lib.training.run_checkpoints import check_same_data, sum_up
 
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 X = torch.zeros(2, 3, 8)

@@ -11,11 +11,11 @@ import torch
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.embeddings import Embedding
-from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
-from transformer_lib.masks import padding_mask, prefix_mask
-from transformer_lib.models import (
+from transformer_lib.layers.embeddings import Embedding
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.masks import padding_mask, prefix_mask
+from transformer_lib.models.encoder_decoder import Decoder, Encoder, EncoderDecoder
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     OutputLayer,
@@ -24,9 +24,9 @@ from transformer_lib.models import (
     VisionTransformer,
     mean_over_tokens,
 )
-from transformer_lib.presets import PRESETS, build_preset
-from transformer_lib.saving import without_copies
-from transformer_lib.tracing import influence
+from transformer_lib.models.presets import PRESETS, build_preset
+from transformer_lib.models.saving import without_copies
+from transformer_lib.tracing.watch import influence
 
 IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 

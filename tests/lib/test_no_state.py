@@ -16,20 +16,20 @@ from torch.nn.modules import module as all_modules
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.testing import assert_close
 
-from transformer_lib.attention import MultiHeadAttention, attention
-from transformer_lib.beams import beam_search
-from transformer_lib.cache import KeyValueCache, LayerCache
-from transformer_lib.compiled import CompiledDecoder
-from transformer_lib.data import TextWindows
-from transformer_lib.decoding import DecodingStep
-from transformer_lib.generation import generate, stream
-from transformer_lib.masks import padding_mask
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.modes import Twin, evaluating
-from transformer_lib.parts import Parts
-from transformer_lib.recipes import Recipe
-from transformer_lib.tracing import attention_maps, hidden_states, trace
-from transformer_lib.training import evaluate, train
+from transformer_lib.core.eval_mode import Twin, evaluating
+from transformer_lib.generation.beam_search import beam_search
+from transformer_lib.generation.decoding_step import DecodingStep
+from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
+from transformer_lib.generation.generate import generate, stream
+from transformer_lib.layers.attention import MultiHeadAttention, attention
+from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache
+from transformer_lib.layers.masks import padding_mask
+from transformer_lib.layers.parts import Parts
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.tracing.watch import attention_maps, hidden_states, trace
+from transformer_lib.training.data import TextWindows
+from transformer_lib.training.loop import evaluate, train
+from transformer_lib.training.recipes import Recipe
 
 PROMPT = random_ids(2, 3)
 

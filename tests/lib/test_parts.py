@@ -15,24 +15,21 @@ from torch.testing import assert_close
 from torch_weights import randomise, small_config
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from transformer_lib.attention import MultiHeadAttention, attention
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.cache import KeyValueCache, LayerCache
-from transformer_lib.config import RopeScaling
-from transformer_lib.embeddings import Embedding, PatchEmbedding
-from transformer_lib.feedforward import FeedForward, MixtureOfExperts, make_feed_forward
-from transformer_lib.fused import fused_attention
-from transformer_lib.initialisation import initialise
-from transformer_lib.masks import (
+from transformer_lib.core.config import RopeScaling
+from transformer_lib.layers.attention import MultiHeadAttention, attention
+from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
+from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts, make_feed_forward
+from transformer_lib.layers.fused_attention import fused_attention
+from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache
+from transformer_lib.layers.masks import (
     causal_mask,
     prefix_mask,
     query_key_distances,
     token_mask,
     window_mask,
 )
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
-from transformer_lib.positions import (
+from transformer_lib.layers.norms import LayerNorm, RMSNorm, layer_norm, make_norm, rms_norm
+from transformer_lib.layers.positions import (
     AddedPositions,
     AlibiBias,
     T5Bias,
@@ -43,6 +40,9 @@ from transformer_lib.positions import (
     sinusoidal,
     t5_bucket,
 )
+from transformer_lib.models.blocks import Block, Stack
+from transformer_lib.models.initialisation import initialise
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 
 class Mark:

@@ -19,7 +19,7 @@ from transformer_book.figures import (
     unrolled,
 )
 from transformer_book.figures.pictures import INK, finish_svg
-from transformer_lib.config import Position, TransformerConfig
+from transformer_lib.core.config import Position, TransformerConfig
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["the", "cat"]

@@ -15,21 +15,21 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
-from transformer_lib import pretrained
-from transformer_lib.config import TransformerConfig
-from transformer_lib.encoder_decoder import Decoder, Encoder
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.hugging_face import pretrained
+from transformer_lib.hugging_face.pretrained import save_pretrained
 from transformer_lib.hugging_face.settings import find_family, read_config
-from transformer_lib.masks import padding_mask
-from transformer_lib.models import (
+from transformer_lib.layers.masks import padding_mask
+from transformer_lib.layers.parts import Parts
+from transformer_lib.models.encoder_decoder import Decoder, Encoder
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.parts import Parts
-from transformer_lib.presets import PRESETS
-from transformer_lib.pretrained import save_pretrained
+from transformer_lib.models.presets import PRESETS
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -1088,7 +1088,7 @@ def test_the_commit_that_was_downloaded_is_said(saved, tmp_path, monkeypatch, ca
     snapshot = tmp_path / "models--openai-community--gpt2" / "snapshots" / commit
     shutil.copytree(saved("gpt2")[1], snapshot)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
-    with caplog.at_level("INFO", logger="transformer_lib.pretrained"):
+    with caplog.at_level("INFO", logger="transformer_lib.hugging_face.pretrained"):
         load_pretrained("openai-community/gpt2")
     assert caplog.messages == [f"openai-community/gpt2 was loaded with revision='{commit}'"]
 
@@ -1118,7 +1118,7 @@ def test_no_huggingface_hub(monkeypatch):
 def test_optional_packages_and_the_compiler_are_imported_only_when_needed():
     """The compiler alone takes longer to import than the library."""
     code = (
-        "import sys, transformer_lib.pretrained, transformer_lib.training\n"
+        "import sys, transformer_lib.hugging_face.pretrained, transformer_lib.training.loop\n"
         "print(sorted({'transformers', 'huggingface_hub', 'torch._dynamo'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -24,15 +24,15 @@ from tiny_models import (
 )
 from torch.testing import assert_close
 
-from transformer_lib.attention import MultiHeadAttention, attention
-from transformer_lib.blocks import Stack
-from transformer_lib.embeddings import Embedding
-from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
-from transformer_lib.fused import fused_attention
-from transformer_lib.masks import causal_mask, prefix_mask, query_key_distances
-from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
-from transformer_lib.positions import rope_angles, rotate
-from transformer_lib.tracing import influence
+from transformer_lib.layers.attention import MultiHeadAttention, attention
+from transformer_lib.layers.embeddings import Embedding
+from transformer_lib.layers.fused_attention import fused_attention
+from transformer_lib.layers.masks import causal_mask, prefix_mask, query_key_distances
+from transformer_lib.layers.positions import rope_angles, rotate
+from transformer_lib.models.blocks import Stack
+from transformer_lib.models.encoder_decoder import Decoder, Encoder, EncoderDecoder
+from transformer_lib.models.language_models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
+from transformer_lib.tracing.watch import influence
 
 N = 6  # the padded length of a batch
 few = settings(max_examples=5, deadline=None)

@@ -10,21 +10,22 @@ from torch.nn.utils import parametrizations, prune
 from torch.testing import assert_close
 from torch_weights import randomise
 
-from transformer_lib import blocks, ragged
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.blocks import Stack
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE
-from transformer_lib.encoder_decoder import Encoder
-from transformer_lib.feedforward import FeedForward
-from transformer_lib.hooks import methods_of
-from transformer_lib.losses import Objective
-from transformer_lib.masks import causal_mask, padding_mask, prefix_mask
-from transformer_lib.models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
-from transformer_lib.packing import pack
-from transformer_lib.parts import Parts
-from transformer_lib.ragged import Rows, rows_without_padding
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.fingerprint import methods_of
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.fast import padding_free as ragged
+from transformer_lib.layers.fast.padding_free import Rows, rows_without_padding
+from transformer_lib.layers.feedforward import FeedForward
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.masks import causal_mask, padding_mask, prefix_mask
+from transformer_lib.layers.parts import Parts
+from transformer_lib.models import blocks
+from transformer_lib.models.blocks import Stack
+from transformer_lib.models.encoder_decoder import Encoder
+from transformer_lib.models.language_models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
+from transformer_lib.training.data import IGNORE
+from transformer_lib.training.losses import Objective
+from transformer_lib.training.packing import pack
 
 SCHEMES = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 SIZES = {"vocab_size": 20, "d_model": 16, "n_heads": 4, "d_ff": 24, "n_layers": 2, "max_len": 12}

@@ -14,16 +14,21 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_lib import generation
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.decoding import DecodingStep
-from transformer_lib.fused import kernels_for
-from transformer_lib.generation import generate, stream
-from transformer_lib.hooks import ModelWatch
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.recorded import RecordedBatch, RecordedSteps, can_record, shared_copy
-from transformer_lib.step_kernel import join_projections, use_step_kernel
+from transformer_lib.core.fingerprint import ModelWatch
+from transformer_lib.generation import generate as generation
+from transformer_lib.generation.decoding_step import DecodingStep
+from transformer_lib.generation.fast.cuda_graph import (
+    RecordedBatch,
+    RecordedSteps,
+    can_record,
+    shared_copy,
+)
+from transformer_lib.generation.fast.decode_kernel import join_projections, use_step_kernel
+from transformer_lib.generation.generate import generate, stream
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.fused_attention import kernels_for
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 POSITIONS = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 
@@ -156,7 +161,8 @@ def test_a_copy_that_fails_is_not_used(replays, monkeypatch):
         return model
 
     monkeypatch.setattr(
-        "transformer_lib.recorded.shared_copy", lambda model: broken(shared_copy(model))
+        "transformer_lib.generation.fast.cuda_graph.shared_copy",
+        lambda model: broken(shared_copy(model)),
     )
     model = lively_model()
     assert torch.equal(generate(model, PROMPT, max_new_tokens=20), by_the_book(model))
@@ -285,7 +291,7 @@ def test_one_product_makes_what_three_made(options):
 def test_weights_that_cannot_be_laid_together_are_used_as_they_are(monkeypatch):
     attention, _ = joined_attention()
     assert attention.joined is not None
-    monkeypatch.setattr("transformer_lib.step_kernel.WIDEST_JOINED", 4)
+    monkeypatch.setattr("transformer_lib.generation.fast.decode_kernel.WIDEST_JOINED", 4)
     assert joined_attention()[0].joined is None
     monkeypatch.undo()
     model = nn.Sequential(MultiHeadAttention(d_model=8, n_heads=4))

@@ -16,9 +16,9 @@ from experiments.numbers import mistakes
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
 from transformer_book.results import table
-from transformer_lib.data import Batches, classification_batch
-from transformer_lib.saving import load_model
-from transformer_lib.tokenizers import Tokenizer
+from transformer_lib.models.saving import load_model
+from transformer_lib.text.tokenizers import Tokenizer
+from transformer_lib.training.data import Batches, classification_batch
 
 RESULTS = ROOT / "book" / "results"
 CARDS = {path.parent.name: json.loads(path.read_text()) for path in RESULTS.glob("*/card.json")}

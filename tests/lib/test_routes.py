@@ -26,22 +26,22 @@ from tiny_models import (
 from torch import nn
 from torch.testing import assert_close
 
-from transformer_lib.attention import AttentionHead, MultiHeadAttention
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.embeddings import Embedding, PatchEmbedding
-from transformer_lib.encoder_decoder import Decoder, EncoderDecoder
-from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.masks import causal_mask
-from transformer_lib.models import (
+from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention
+from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
+from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.masks import causal_mask
+from transformer_lib.layers.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
+from transformer_lib.layers.positions import change_pairing
+from transformer_lib.models.blocks import Block, Stack
+from transformer_lib.models.encoder_decoder import Decoder, EncoderDecoder
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
-from transformer_lib.positions import change_pairing
 
 N = 7
 few = settings(max_examples=5, deadline=None)

@@ -11,18 +11,18 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
-from transformer_lib.files import write_file
-from transformer_lib.models import (
+from transformer_lib.core.files import write_file
+from transformer_lib.layers.parts import Parts, make_attention
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.parts import Parts, make_attention
-from transformer_lib.run_checkpoints import read_checkpoint, write_checkpoint
-from transformer_lib.saving import describe_model, load_model, save_model
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.models.saving import describe_model, load_model, save_model
+from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.training.run_checkpoints import read_checkpoint, write_checkpoint
 
 IDS = random_ids(2, 5)
 IMAGES = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -8,9 +8,9 @@ from checkpoint_tokenizers import MAKERS, SCRIPTS, mixed_texts, settings_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
-from transformer_lib.text_stream import TextStream
-from transformer_lib.tokenizers import (
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_lib.text.text_stream import TextStream
+from transformer_lib.text.tokenizers import (
     BPETokenizer,
     CharTokenizer,
     WordPieceTokenizer,

@@ -22,11 +22,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from transformer_lib.hugging_face import tokenizer_model
-from transformer_lib.hugging_face.added_tokens import AddedToken, AddedTokens
-from transformer_lib.hugging_face.tokenizer_json import PretrainedTokenizer
-from transformer_lib.hugging_face.tokenizer_patterns import find_spans
-from transformer_lib.hugging_face.tokenizer_steps import read_normalizer, read_pre_tokenizer
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_lib.text.tokenizer_json import merge_model as tokenizer_model
+from transformer_lib.text.tokenizer_json.added_tokens import AddedToken, AddedTokens
+from transformer_lib.text.tokenizer_json.patterns import find_spans
+from transformer_lib.text.tokenizer_json.steps import read_normalizer, read_pre_tokenizer
 
 BYTES_EACH = 80_000  # of mixed text for every set-up: 1.4 MB in all
 BEHAVIORS = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"]

@@ -15,8 +15,8 @@ from tokenizers.models import BPE, WordPiece
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from transformer_lib import tokenizers
-from transformer_lib.tokenizers import (
+from transformer_lib.text import tokenizers
+from transformer_lib.text.tokenizers import (
     SPECIAL,
     BPETokenizer,
     CharTokenizer,

@@ -6,11 +6,11 @@ from torch import nn
 from torch.testing import assert_close
 from torch_weights import copy_attention, copy_block, copy_stack, randomise, small_config
 
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.feedforward import ACTIVATIONS
-from transformer_lib.masks import causal_mask, padding_mask
-from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.feedforward import ACTIVATIONS
+from transformer_lib.layers.masks import causal_mask, padding_mask
+from transformer_lib.layers.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
+from transformer_lib.models.blocks import Block, Stack
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}
 D, H, F = 8, 2, 12

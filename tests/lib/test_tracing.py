@@ -14,31 +14,26 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_book.counting import attention_matrix_bytes, forward_flops
-from transformer_lib import attention, blocks
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.cache import KeyValueCache
-from transformer_lib.config import TransformerConfig
-from transformer_lib.encoder_decoder import Decoder, Encoder, EncoderDecoder
-from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.masks import padding_mask
-from transformer_lib.models import (
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.layers import attention
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.masks import padding_mask
+from transformer_lib.models import blocks
+from transformer_lib.models.blocks import Block, Stack
+from transformer_lib.models.encoder_decoder import Decoder, Encoder, EncoderDecoder
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.presets import PRESETS
-from transformer_lib.tracing import (
-    STEP_LETTERS,
-    WORDS,
-    Words,
-    attention_maps,
-    hidden_states,
-    influence,
-    trace,
-)
+from transformer_lib.models.presets import PRESETS
+from transformer_lib.tracing.letters import STEP_LETTERS
+from transformer_lib.tracing.watch import attention_maps, hidden_states, influence, trace
+from transformer_lib.tracing.words import WORDS, Words
 
 # All sizes differ: a letter in the wrong place would have the wrong size.
 B, T, S, D, H, F, V = 3, 5, 7, 12, 6, 20, 50

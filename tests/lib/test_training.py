@@ -22,8 +22,16 @@ from torch.testing import assert_close
 
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, with_lengths
-from transformer_lib import run_checkpoints, training
-from transformer_lib.data import (
+from transformer_lib.models.language_models import (
+    CausalLM,
+    MaskedLM,
+    Seq2SeqLM,
+    SequenceClassifier,
+    VisionTransformer,
+)
+from transformer_lib.training import loop as training
+from transformer_lib.training import run_checkpoints
+from transformer_lib.training.data import (
     IGNORE,
     Batches,
     TextWindows,
@@ -31,19 +39,12 @@ from transformer_lib.data import (
     next_token_batch,
     translation_batch,
 )
-from transformer_lib.distributed import choose_device, own_rows
-from transformer_lib.losses import Objective
-from transformer_lib.models import (
-    CausalLM,
-    MaskedLM,
-    Seq2SeqLM,
-    SequenceClassifier,
-    VisionTransformer,
-)
-from transformer_lib.recipes import Recipe, learning_rate, modern_recipe, recipe_2017
-from transformer_lib.run_checkpoints import check_same_data, sum_up
-from transformer_lib.run_log import COLUMNS
-from transformer_lib.training import bits_per_byte, evaluate, train
+from transformer_lib.training.distributed import choose_device, own_rows
+from transformer_lib.training.loop import bits_per_byte, evaluate, train
+from transformer_lib.training.losses import Objective
+from transformer_lib.training.recipes import Recipe, learning_rate, modern_recipe, recipe_2017
+from transformer_lib.training.run_checkpoints import check_same_data, sum_up
+from transformer_lib.training.run_log import COLUMNS
 
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
 # Adam divides a gradient by its size, which turns rounding errors of one that is 0 into steps; a

@@ -10,14 +10,14 @@ from tiny_models import tiny
 from torch import nn
 from torch.testing import assert_close
 
-from transformer_lib import run_checkpoints
-from transformer_lib.data import IGNORE, Batches, TextWindows, next_token_batch
-from transformer_lib.losses import Objective
-from transformer_lib.models import CausalLM
-from transformer_lib.norms import RMSNorm
-from transformer_lib.parts import Parts
-from transformer_lib.recipes import Recipe, RecipeChoices, learning_rate
-from transformer_lib.training import evaluate, train
+from transformer_lib.layers.norms import RMSNorm
+from transformer_lib.layers.parts import Parts
+from transformer_lib.models.language_models import CausalLM
+from transformer_lib.training import run_checkpoints
+from transformer_lib.training.data import IGNORE, Batches, TextWindows, next_token_batch
+from transformer_lib.training.loop import evaluate, train
+from transformer_lib.training.losses import Objective
+from transformer_lib.training.recipes import Recipe, RecipeChoices, learning_rate
 
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
 TEXT = torch.arange(200) % 7 + torch.arange(200) // 100

@@ -10,15 +10,15 @@ import pytest
 import torch
 from tiny_models import LLAMA, tiny
 
-from transformer_lib import files
-from transformer_lib.data import TextWindows
-from transformer_lib.files import lock_folder, whole_files, write_file
-from transformer_lib.models import CausalLM
-from transformer_lib.pretrained import load_pretrained, save_pretrained
-from transformer_lib.recipes import Recipe
-from transformer_lib.saving import load_model, save_model
-from transformer_lib.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.training import train
+from transformer_lib.core import files
+from transformer_lib.core.files import lock_folder, whole_files, write_file
+from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretrained
+from transformer_lib.models.language_models import CausalLM
+from transformer_lib.models.saving import load_model, save_model
+from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
+from transformer_lib.training.data import TextWindows
+from transformer_lib.training.loop import train
+from transformer_lib.training.recipes import Recipe
 
 # --- whole, or not at all -------------------------------------------------------------------------
 

@@ -20,10 +20,10 @@ from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
 
 import transformer_lib
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE
-from transformer_lib.models import CausalLM, Seq2SeqLM
-from transformer_lib.recipes import Recipe
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.training.data import IGNORE
+from transformer_lib.training.recipes import Recipe
 
 INDEX = Path(__file__).resolve().parents[2] / "book" / "api" / "index.md"
 TABLES = INDEX.read_text(encoding="utf-8").partition("\n## Our words")[2].partition("\n## ")[0]

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import strategies as st
 
-from transformer_lib.config import TransformerConfig
+from transformer_lib.core.config import TransformerConfig
 
 VOCAB = 11
 SIZES = {

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from transformer_lib.config import TransformerConfig
+from transformer_lib.core.config import TransformerConfig
 
 
 def randomise(module, seed=0):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transformer_book.exercises.checking import Exercise, random_inputs
 from transformer_book.exercises.slips import attend, mixing_slips, scale_slips
-from transformer_lib.data import IGNORE
+from transformer_lib import IGNORE
 
 
 def _cross(x: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from transformer_book.exercises.checking import Answer, Exercise, random_inputs
 from transformer_book.objectives import corrupt_spans
-from transformer_lib.data import IGNORE
+from transformer_lib import IGNORE
 
 
 def _pairs(n_source: int, n_target: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_book.exercises.checking import Answer, Exercise, UnfitError, random_inputs
-from transformer_lib.attention import MultiHeadAttention
+from transformer_lib import MultiHeadAttention
 
 Run = Callable[[], object]
 

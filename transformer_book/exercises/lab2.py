@@ -9,11 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_book.exercises.checking import Exercise, UnfitError
-from transformer_lib.config import TransformerConfig
-from transformer_lib.data import IGNORE, pad
-from transformer_lib.encoder_decoder import Encoder
-from transformer_lib.masks import causal_mask
-from transformer_lib.models import CausalLM, MaskedLM
+from transformer_lib import IGNORE, CausalLM, Encoder, MaskedLM, TransformerConfig, causal_mask, pad
 
 Pairs = Sequence[tuple[list[int], list[int]]]
 

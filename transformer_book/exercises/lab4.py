@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_book.exercises.checking import Answer, Exercise, UnfitError, random_inputs
-from transformer_lib.config import TransformerConfig
-from transformer_lib.models import CausalLM
+from transformer_lib import CausalLM, TransformerConfig
 
 
 def _batch(ids: Tensor, starts: Tensor, length: int, *, shift: int = 1) -> tuple[Tensor, Tensor]:

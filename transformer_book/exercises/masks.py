@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from transformer_book.exercises.checking import Exercise, random_inputs
-from transformer_lib.data import IGNORE
+from transformer_lib import IGNORE
 
 _POLARITY = "The polarity is turned round: True means may attend."
 _BIAS = "These are numbers to be added to scores; here a mask is boolean: True means may attend."

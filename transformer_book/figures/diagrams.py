@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from transformer_book.figures.pictures import INK, MUTED, ROLES, Picture, finish_svg
-from transformer_lib.checks import check_choice, check_whole
-from transformer_lib.config import TransformerConfig
+from transformer_lib import TransformerConfig, check_choice, check_whole
 
 BOX_WIDTH = 200.0
 LINE = 17.0  # height of a line of text

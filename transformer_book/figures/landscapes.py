@@ -17,7 +17,7 @@ from transformer_book.figures.pictures import MUTED, Picture
 from transformer_book.figures.plot_data import as_array, check_filled, written
 from transformer_book.figures.plot_style import AMOUNT, VALUE, picture_of, styled_axes
 from transformer_book.figures.plots import MAX_INCHES
-from transformer_lib.checks import check_whole
+from transformer_lib import check_whole
 
 
 def level_maps(

@@ -32,7 +32,7 @@ from transformer_book.figures.plot_style import (
     styled_axes,
 )
 from transformer_book.figures.plots import MAX_INCHES
-from transformer_lib.checks import check_whole
+from transformer_lib import check_whole
 
 FORBIDDEN_ALLOWED = ListedColormap([PAPER, "#e3bdd4"])
 Each = TypeVar("Each", str, bool)

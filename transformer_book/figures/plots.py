@@ -37,7 +37,7 @@ from transformer_book.figures.plot_style import (
     picture_of,
     styled_axes,
 )
-from transformer_lib.checks import check_choice
+from transformer_lib import check_choice
 
 MAX_INCHES = 6.9  # what a page has room for
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from transformer_book.figures.diagrams import Box, Canvas
 from transformer_book.figures.pictures import INK, MUTED, PANEL, PAPER, ROLES, Picture
 from transformer_book.figures.plot_data import check_filled
-from transformer_lib.checks import check_whole
+from transformer_lib import check_whole
 
 LETTER = 8.2  # width of a letter of 13 px, about
 CELL = 30.0  # height of a token

@@ -7,7 +7,7 @@ import torch
 
 from transformer_book.figures.pictures import GRID, INK, MUTED, PAPER, ROLES
 from transformer_book.live.wording import number
-from transformer_lib.attention import attention
+from transformer_lib import attention
 
 WORDS = ("The", "quick", "brown", "fox", "jumps")
 SIZE = 300.0  # of a plane, in px

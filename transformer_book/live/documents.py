@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from transformer_book.live.one_byte import weights_script
-from transformer_lib.files import book_folder
+from transformer_lib import book_folder
 
 STATIC = book_folder() / "_static"
 SCRIPTS = STATIC / "live"

@@ -12,11 +12,7 @@ from torch import Tensor, nn
 from transformer_book.figures.pictures import INK, MUTED, PANEL, PAPER, ROLES
 from transformer_book.live.one_byte import RESULTS, pack, unpack
 from transformer_book.live.wording import number
-from transformer_lib.generation import generate
-from transformer_lib.models import Seq2SeqLM
-from transformer_lib.saving import load_model
-from transformer_lib.tokenizers import Tokenizer
-from transformer_lib.tracing import attention_maps
+from transformer_lib import Seq2SeqLM, Tokenizer, attention_maps, generate, load_model
 
 MAX = 40  # tokens; what comes after them is cut off
 LEAST = 0.005  # weights that are shown as 0.00 are no links

@@ -9,7 +9,7 @@ from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import INK, MUTED, ROLES
 from transformer_book.live.journey_parts import NAMES, Part, length_of, parts_at, sizes_of
 from transformer_book.live.wording import number
-from transformer_lib.presets import PRESETS
+from transformer_lib import PRESETS
 
 WORDS = ("", " thousand", " million", " billion", " trillion")
 # Widths: a box, the way past it, shapes, between the towers.

@@ -16,9 +16,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from transformer_lib.models import Seq2SeqLM, VisionTransformer
-from transformer_lib.presets import PRESETS
-from transformer_lib.tracing import Step, trace
+from transformer_lib import PRESETS, Seq2SeqLM, Step, VisionTransformer, trace
 
 # The letters of the trace, and those of what a preset has besides: M longest text, N patches of
 # P numbers each, I the side of an image.

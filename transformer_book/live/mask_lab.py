@@ -16,7 +16,7 @@ from transformer_book.figures.pictures import GRID, INK, MUTED, PANEL, ROLES
 from transformer_book.live.numbers import normals
 from transformer_book.live.wording import number
 from transformer_book.mistakes import mistake as made
-from transformer_lib import attention, masks
+from transformer_lib.layers import attention, masks
 
 N = 8  # positions: T queries, S keys
 WORDS = ("we", "saw", "her", "go", "home", "late", "last", "night")

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.recurrent import CELLS, State
-from transformer_lib.attention import attention
+from transformer_lib import attention
 
 LONGEST = 200
 SMALLEST = 1e-300  # float64 has not much below; what is smaller counts as nothing

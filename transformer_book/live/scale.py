@@ -16,7 +16,7 @@ from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.live.numbers import normals
 from transformer_book.live.wording import number
-from transformer_lib.attention import attention
+from transformer_lib import attention
 
 WIDTHS = tuple(2**power for power in range(11))
 ROWS, KEYS = 31, 64  # queries and keys of a draw

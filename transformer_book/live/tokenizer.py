@@ -8,7 +8,7 @@ from transformer_book.datasets import shakespeare
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import MUTED, ROLES
 from transformer_book.live.wording import number
-from transformer_lib.tokenizers import BPETokenizer
+from transformer_lib import BPETokenizer
 
 CHARACTERS, VOCABULARY = 60_000, 1_536  # as in chapter 2
 COLOURS = tuple(ROLES[role] for role in ("query", "key", "value", "weight"))

@@ -6,9 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
-from transformer_lib.attention import MultiHeadAttention, attention
-from transformer_lib.fused import repeat_heads
-from transformer_lib.masks import query_key_distances
+from transformer_lib import MultiHeadAttention, attention, query_key_distances, repeat_heads
 
 # The right versions, kept from before any mistake is made.
 _attend = MultiHeadAttention.forward

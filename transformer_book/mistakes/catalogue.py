@@ -9,8 +9,7 @@ from unittest import mock
 
 from torch import Tensor, nn
 
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.checks import check_choice
+from transformer_lib import MultiHeadAttention, check_choice
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Maybe = Tensor | None

@@ -6,15 +6,19 @@ import torch
 from torch import Tensor, nn
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.bounded import BoundedAttention
-from transformer_lib.config import RopeScaling
-from transformer_lib.hugging_face.family import Family
-from transformer_lib.hugging_face.layouts import Layout
-from transformer_lib.models import OutputLayer
-from transformer_lib.norms import RMSNorm, rms_norm
-from transformer_lib.positions import rotate
-from transformer_lib.rope_scaling import scale_frequencies
+from transformer_lib import (
+    Block,
+    BoundedAttention,
+    Family,
+    Layout,
+    OutputLayer,
+    RMSNorm,
+    RopeScaling,
+    Stack,
+    rms_norm,
+    rotate,
+    scale_frequencies,
+)
 
 # The right versions, kept from before any mistake is made.
 _seen = Stack._seen

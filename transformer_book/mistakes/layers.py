@@ -9,11 +9,17 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of, with_part
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.embeddings import Embedding, PatchEmbedding
-from transformer_lib.feedforward import FeedForward, MixtureOfExperts, _gelu_tanh
-from transformer_lib.models import OutputLayer
-from transformer_lib.norms import LayerNorm
+from transformer_lib import (
+    Block,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    MixtureOfExperts,
+    OutputLayer,
+    PatchEmbedding,
+    Stack,
+)
+from transformer_lib.layers.feedforward import _gelu_tanh
 
 Sublayer = Callable[[Tensor], Tensor]
 

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of, with_part
-from transformer_lib.attention import _masked_softmax
-from transformer_lib.blocks import Block, Stack
-from transformer_lib.encoder_decoder import Decoder, Encoder
-from transformer_lib.masks import query_key_distances
+from transformer_lib import Block, Decoder, Encoder, Stack, query_key_distances
+from transformer_lib.layers.attention import _masked_softmax
 
 # The right versions, kept from before any mistake is made.
 _block = Block.forward

@@ -6,9 +6,15 @@ import torch
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.encoder_decoder import Decoder
-from transformer_lib.positions import AddedPositions, AlibiBias, rope_angles, rotate, t5_bucket
+from transformer_lib import (
+    AddedPositions,
+    AlibiBias,
+    Decoder,
+    MultiHeadAttention,
+    rope_angles,
+    rotate,
+    t5_bucket,
+)
 
 # The right versions, kept from before any mistake is made.
 _keys_values = MultiHeadAttention.project_keys_values

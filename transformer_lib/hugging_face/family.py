@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from transformer_lib.checks import check_whole
-from transformer_lib.config import TransformerConfig
+from transformer_lib.core.checks import check_whole
+from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.layouts import SAME, Layout, Model
 
 Settings = dict[str, object]  # the content of config.json
@@ -69,7 +69,7 @@ class Family:
         more_settings: what is written to ``config.json`` beside the configuration of a model.
 
     Example:
-        >>> from transformer_lib.hugging_face import FAMILIES
+        >>> from transformer_lib import FAMILIES
         >>> name, layout = FAMILIES["gpt2"].place(
         ...     "decoder.stack.blocks.3.attention_norm.weight"
         ... )

@@ -6,15 +6,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_lib.encoder_decoder import Encoder
-from transformer_lib.models import (
+from transformer_lib.layers.positions import change_pairing
+from transformer_lib.models.encoder_decoder import Encoder
+from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
     Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
 )
-from transformer_lib.positions import change_pairing
 
 Model = Encoder | MaskedLM | SequenceClassifier | CausalLM | Seq2SeqLM | VisionTransformer
 

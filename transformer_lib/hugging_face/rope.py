@@ -2,7 +2,7 @@
 
 import math
 
-from transformer_lib.config import RopeScaling, TransformerConfig
+from transformer_lib.core.config import RopeScaling, TransformerConfig
 from transformer_lib.hugging_face.family import Settings, check_setting
 
 # Their kinds of scaling, and ours; and of each, the keys that it must have and those that it may.

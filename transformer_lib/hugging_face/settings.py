@@ -4,14 +4,14 @@ from dataclasses import asdict, fields, replace
 
 from torch import nn
 
-from transformer_lib.checks import check_choice
-from transformer_lib.config import TransformerConfig
-from transformer_lib.hugging_face.families import FAMILIES
+from transformer_lib.core.checks import check_choice
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.hugging_face.families.llama import LLAMA
 from transformer_lib.hugging_face.family import Family, Settings, check_setting
+from transformer_lib.hugging_face.family_list import FAMILIES
 from transformer_lib.hugging_face.layouts import Model
-from transformer_lib.hugging_face.llama import LLAMA
-from transformer_lib.models import CausalLM, SequenceClassifier, VisionTransformer
-from transformer_lib.parts import STANDARD_PARTS
+from transformer_lib.layers.parts import STANDARD_PARTS
+from transformer_lib.models.language_models import CausalLM, SequenceClassifier, VisionTransformer
 
 # The keys of which no family can follow more than one value.
 _MUST_BE: Settings = {

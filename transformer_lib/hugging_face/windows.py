@@ -1,6 +1,6 @@
 """Which layers have a window, as ``config.json`` says it."""
 
-from transformer_lib.config import TransformerConfig
+from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.family import Settings
 
 _LETTERS = {"sliding_attention": "L", "full_attention": "G"}

@@ -40,7 +40,7 @@ class Step:
         bytes: new memory that the output takes; 0 if it is a view of what was there.
 
     Example:
-        >>> from transformer_lib.tracing import trace
+        >>> from transformer_lib import trace
         >>> step = trace(nn.Linear(3, 4), torch.zeros(2, 3)).steps[0]
         >>> (
         ...     step.what,

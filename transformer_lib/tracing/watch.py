@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.blocks import Block
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.models.blocks import Block
 from transformer_lib.tracing.recorder import Recorder
 from transformer_lib.tracing.report import Trace
 
@@ -67,7 +67,7 @@ def attention_maps(
         ValueError: if a cache is among the inputs.
 
     Example:
-        >>> from transformer_lib.config import TransformerConfig
+        >>> from transformer_lib import TransformerConfig
         >>> block = Block(TransformerConfig(d_model=8, n_heads=2))
         >>> maps = attention_maps(block, torch.zeros(1, 3, 8), causal=True)
         >>> maps["attention"][0, 0]
@@ -109,8 +109,8 @@ def hidden_states(
         the block's path, in the order in which they ran. The final norm is not applied.
 
     Example:
-        >>> from transformer_lib.config import TransformerConfig
-        >>> from transformer_lib.blocks import Stack
+        >>> from transformer_lib import TransformerConfig
+        >>> from transformer_lib import Stack
         >>> stack = Stack(
         ...     TransformerConfig(d_model=8, n_heads=2, n_layers=2),
         ...     causal=True,

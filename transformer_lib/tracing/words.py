@@ -5,12 +5,17 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.blocks import Block
-from transformer_lib.embeddings import Embedding, PatchEmbedding
-from transformer_lib.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.models import MaskedLM, OutputLayer, SequenceClassifier, VisionTransformer
-from transformer_lib.positions import AddedPositions, T5Bias
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
+from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
+from transformer_lib.layers.positions import AddedPositions, T5Bias
+from transformer_lib.models.blocks import Block
+from transformer_lib.models.language_models import (
+    MaskedLM,
+    OutputLayer,
+    SequenceClassifier,
+    VisionTransformer,
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The command line: train, generate, chat, translate, trace, presets."""

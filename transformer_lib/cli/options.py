@@ -1,0 +1,327 @@
+"""What each command does and can be told, without PyTorch.
+
+Importing PyTorch takes seconds, and somebody who asks for help should not wait for it. So nothing
+here, and nothing that :mod:`transformer_lib.cli.main` imports before it runs a command, imports it.
+"""
+
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
+from pathlib import Path
+
+from transformer_lib.core.files import book_folder
+
+BOOK = book_folder()
+OWN_WRITER = Path("runs/shakespeare")  # where `train` puts what it makes of the default text
+# The large model is left out of the installed package, which it would make twice as big.
+BOOK_WRITERS = (BOOK / "results/shakespeare", BOOK / "results/drafts")
+TOKENIZERS = ("char", "word", "bpe", "wordpiece")
+NUMBERS = ("float32", "bfloat16", "float16")
+DEVICES = ("auto", "cuda", "mps", "cpu")
+
+
+def whole_number(text: str) -> int:
+    """Read an argument that counts something.
+
+    Args:
+        text: what was typed.
+
+    Returns:
+        The number.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is no whole number of at least 1.
+
+    Example:
+        >>> whole_number("12")
+        12
+        >>> whole_number("many")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: 'many' must be a whole number of at least 1
+    """
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def seed_number(text: str) -> int:
+    """Read the start of the random numbers.
+
+    Args:
+        text: what was typed.
+
+    Returns:
+        The number.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is no whole number, or has more than 64 bits.
+
+    Example:
+        >>> seed_number("12")
+        12
+        >>> seed_number("many")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: 'many' must be a whole number below 2**63
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        number = 2**63
+    if abs(number) >= 2**63:
+        raise ArgumentTypeError(f"{text!r} must be a whole number below 2**63")
+    return number
+
+
+def train_options(parser: ArgumentParser) -> None:
+    """Train a small GPT on a text, or a translator on pairs of texts.
+
+    Without any option it learns to write like Shakespeare, character by character, in minutes on
+    a laptop:
+
+        python -m transformer_lib train
+
+    A file that ends in .tsv makes a translator instead. Its first line names the columns; the
+    last two are source and target. If the first column is called "split", it says which rows are
+    for "train" and which for "validation"; otherwise every twentieth row is for validation. (Of a
+    text, the last twentieth is.)
+
+        python -m transformer_lib train --data book/data/numbers.tsv --steps 3000
+
+    The progress bar shows the loss: how much the right next token surprises the model, in nats.
+    A model that knows nothing has about 5.6, one that knows how frequent each letter is about 3.
+    When it is done, you see a sample of what it has learned, and the folder --out holds
+
+        model.json, model.safetensors, tokenizer.json   the model, for `generate` or `translate`
+        metrics.csv, curve.svg                          how the loss went down
+        checkpoints                                     where to go on from
+
+    You can stop it with Ctrl-C: it then ends the step, writes a checkpoint and says how to go on. A
+    second Ctrl-C stops at once; the same command goes on from the last checkpoint then. To share
+    the work among several processes, write `torchrun --nproc-per-node 2 -m` for `python -m`.
+
+    Args:
+        parser: of the command.
+
+    Example:
+        >>> train_options(parser := ArgumentParser())
+        >>> parser.parse_args([]).steps
+        1000
+    """
+    add = parser.add_argument
+    add(
+        "--data",
+        type=Path,
+        default=BOOK / "data/shakespeare.txt",
+        help="a text file, or pairs of texts (.tsv) (default: the book's Shakespeare)",
+    )
+    add("--out", type=Path, default=SUPPRESS, help="folder to write to (default: runs/NAME)")
+    add("--steps", type=whole_number, default=1_000, help="number of updates of the weights")
+    add("--batch-size", type=whole_number, default=16, help="pieces of text, or pairs, per update")
+    add("--context", type=whole_number, default=64, help="how many tokens the model sees at once")
+    add("--layers", type=whole_number, default=4, help="number of blocks")
+    add("--d-model", type=whole_number, default=128, help="width: numbers in a token's vector")
+    add("--heads", type=whole_number, default=4, help="attention heads per block")
+    add("--tokenizer", choices=TOKENIZERS, default="char", help="how text is cut into tokens")
+    add(
+        "--vocab-size",
+        type=whole_number,
+        default=2_000,
+        help="maximum number of different tokens; at least 259, the bytes and 3 marks",
+    )
+    add("--learning-rate", type=float, default=2e-3, help="its peak; it then falls to a tenth")
+    add(
+        "--precision",
+        choices=NUMBERS,
+        default="float32",
+        help="number format of matrix products; 16 bits are faster on a GPU",
+    )
+    add("--compile", action="store_true", help="compile the model first: slow start, faster steps")
+    add(
+        "--seed",
+        type=seed_number,
+        default=0,
+        help="start of random numbers: weights, batches",
+    )
+    _add_device(parser)
+
+
+def generate_options(parser: ArgumentParser) -> None:
+    """Continue a prompt with a language model; the text appears as it is written.
+
+        python -m transformer_lib generate --prompt "Friends, " --tokens 300
+
+    Without --model it uses the model that `train` has made, in runs/shakespeare; if there is none,
+    one that comes with the book. --model names the folder of another one that `train` has made,
+    or of a Hugging Face checkpoint.
+
+    Each token is drawn at random, with the probabilities that the model gives. The options below
+    favour likely tokens, or exclude unlikely ones. The text may be longer than the model's
+    context; the model then sees only the most recent part.
+
+    Args:
+        parser: of the command.
+
+    Example:
+        >>> generate_options(parser := ArgumentParser())
+        >>> parser.parse_args([]).tokens
+        500
+    """
+    add = parser.add_argument
+    add("--model", type=Path, help="folder of a model that `train` made, or of a checkpoint")
+    add("--prompt", default="\n", help="the beginning of the text (default: a new line)")
+    _add_sampling(parser, temperature=0.8)
+
+
+def chat_options(parser: ArgumentParser) -> None:
+    """Talk with a model that was trained to answer, line by line.
+
+        python -m transformer_lib chat --model FOLDER
+
+    The folder holds a Hugging Face checkpoint whose tokenizer has a chat template. Each line that
+    you type is a message; the model sees the whole conversation so far. If that is longer than its
+    context, the oldest turns are left out, and a line says so (on the standard error output). The
+    instructions of --system stay. An empty line, or the end of the input, ends it.
+
+    Args:
+        parser: of the command.
+
+    Example:
+        >>> chat_options(parser := ArgumentParser())
+        >>> parser.parse_args(["--model", "somewhere"]).temperature
+        0.7
+    """
+    add = parser.add_argument
+    add("--model", type=Path, required=True, help="the folder of a checkpoint")
+    add("--system", default="", help="instructions before the first message (default: none)")
+    _add_sampling(parser, temperature=0.7)
+
+
+def translate_options(parser: ArgumentParser) -> None:
+    """Translate texts with a model that `train` has made from pairs.
+
+        python -m transformer_lib translate "two hundred and forty-one" seven
+        echo twelve | python -m transformer_lib translate --beams 4
+
+    It prints one line for each text; without any text, one for each line of the standard input
+    that is not empty. If a text looks unlike what the model was trained on, a second line says so
+    (on the standard error output): the model then guesses, and its answer is worth little.
+
+    The model that comes with the book turns English number words into German ones.
+
+    Args:
+        parser: of the command.
+
+    Example:
+        >>> translate_options(parser := ArgumentParser())
+        >>> parser.parse_args(["two"]).beams
+        1
+    """
+    add = parser.add_argument
+    add("text", nargs="*", help="what to translate (default: lines of the standard input)")
+    add(
+        "--model",
+        type=Path,
+        default=BOOK / "results/numbers",
+        help="folder of a model that `train` made (default: the book's)",
+    )
+    add(
+        "--beams",
+        type=whole_number,
+        default=1,
+        help="candidates to follow at once; the most probable one wins",
+    )
+    _add_device(parser)
+
+
+def trace_options(parser: ArgumentParser) -> None:
+    """Show every step of a forward pass: shapes, parameters, operations, memory.
+
+        python -m transformer_lib trace gpt2
+        python -m transformer_lib trace book/results/numbers --length 64
+
+    The model is one of `presets` (even the largest, which takes no memory here), or a folder that
+    `train` has written. Blocks that do the same share one line.
+
+    Args:
+        parser: of the command.
+
+    Example:
+        >>> trace_options(parser := ArgumentParser())
+        >>> parser.parse_args(["gpt2"]).length
+        8
+    """
+    add = parser.add_argument
+    add("model", help="a preset, or the folder of a trained model")
+    add("--batch", type=whole_number, default=1, help="number of sequences read at once")
+    add("--length", type=whole_number, default=8, help="number of tokens in each of them")
+
+
+def presets_options(parser: ArgumentParser) -> None:
+    """List the famous models that this library builds, and how large they are.
+
+        python -m transformer_lib presets
+
+    "parameters" are counted here; "published" is what the authors say, or what their weights have.
+
+    Args:
+        parser: of the command.
+
+    Example:
+        >>> presets_options(parser := ArgumentParser())
+        >>> parser.parse_args([])
+        Namespace()
+    """  # there is nothing to choose
+
+
+def _add_sampling(parser: ArgumentParser, temperature: float) -> None:
+    add = parser.add_argument
+    add("--tokens", type=whole_number, default=500, help="maximum number of tokens to write")
+    add(
+        "--temperature",
+        type=float,
+        default=temperature,
+        help="0: always the most probable token; 1: as the model learned it; more: wilder",
+    )
+    add("--top-k", type=whole_number, help="draw only from the K most probable tokens")
+    add(
+        "--top-p",
+        type=float,
+        default=0.95,
+        help="draw only from the most probable tokens that together reach this probability",
+    )
+    add(
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="exclude tokens less probable than this fraction of the most probable one",
+    )
+    add(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        help="above 1: avoid tokens that were used before",
+    )
+    add("--seed", type=seed_number, help="the same number gives the same text (default: a new one)")
+    add("--compile", action="store_true", help="compile the model first: slow start, faster tokens")
+    add(
+        "--dtype",
+        choices=NUMBERS,
+        default="float32",
+        help="number format of a checkpoint's weights",
+    )
+    _add_device(parser)
+
+
+def _add_device(parser: ArgumentParser) -> None:
+    words = "where to compute; auto takes a GPU if there is one"
+    parser.add_argument("--device", choices=DEVICES, default=DEVICES[0], help=words)
+
+
+# Each command with the module that runs it and what adds its options, whose docstring is its help.
+COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
+    "train": ("cli_train", train_options),
+    "generate": ("cli_text", generate_options),
+    "chat": ("cli_text", chat_options),
+    "translate": ("cli_text", translate_options),
+    "trace": ("cli_models", trace_options),
+    "presets": ("cli_models", presets_options),
+}

@@ -1,0 +1,402 @@
+"""Commands that write text: generate, chat, translate."""
+
+import csv
+import math
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from transformer_lib.cli.options import BOOK_WRITERS, OWN_WRITER
+from transformer_lib.generation.beam_search import beam_search
+from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
+from transformer_lib.generation.generate import stream
+from transformer_lib.generation.sampling import Sampling
+from transformer_lib.hugging_face.pretrained import load_pretrained
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.saving import load_model
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_lib.text.text_stream import TextStream
+from transformer_lib.text.tokenizers import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+LENGTH_PENALTY = 0.6  # of beam search, as in 2017
+# Nats per token above the validation loss from which on a translation counts as a guess. Of 1,100
+# number words that the book's model was not trained on, none has more than 0.0023; of what is no
+# number, hardly anything has less than 0.0064.
+UNSURE = 0.006
+
+SMALLEST_ROOM = 256  # tokens that a compiled decoder has room for, if the model has
+
+AnyTokenizer = Tokenizer | PretrainedTokenizer
+
+
+def generate(given: Namespace) -> None:
+    """Continue a prompt: :func:`~transformer_lib.cli.options.generate_options` says how.
+
+    Args:
+        given: what the command line says.
+
+    Example:
+        >>> generate.__name__
+        'generate'
+    """
+    sampling = _sampling(given)  # which says what is wrong before a model is looked for
+    prompt = _some("prompt", given.prompt)
+    if given.model is None:
+        given.model = _default_writer()
+    model, tokenizer = _load_writer(given)
+    ids = tokenizer.encode(prompt)
+    if not ids:
+        raise ValueError(f"{prompt=} has no tokens; expected something for the model to read")
+    print(prompt, end="", flush=True)
+    writer = _with_room(model, len(ids) + given.tokens) if given.compile else model
+    _seed(given)
+    device = find_device(given.device)
+    for text in write_on(writer, tokenizer, ids, sampling, given.tokens, device):
+        print(text, end="", flush=True)
+    print()
+
+
+def chat(given: Namespace) -> None:
+    """Talk with a model: :func:`~transformer_lib.cli.options.chat_options` says how.
+
+    Args:
+        given: what the command line says.
+
+    Example:
+        >>> chat.__name__
+        'chat'
+    """
+    sampling = _sampling(given)
+    model, tokenizer = _load_writer(given)
+    if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.chat_template is None:
+        raise ValueError(f"{_named(given)} has no chat template; `generate` needs none")
+    context, device = model.config.max_len, find_device(given.device)
+    messages = [{"role": "system", "content": given.system}] if given.system else []
+    fast: CompiledDecoder | None = None
+    while line := _next_line():
+        messages.append({"role": "user", "content": _some("message", line)})
+        ids = _fit(tokenizer, messages, context, given.tokens)
+        n_tokens = min(given.tokens, context + 1 - len(ids))  # nobody reads the last one
+        if given.compile:
+            fast = _with_room(model, len(ids) + n_tokens, fast)
+        _seed(given)
+        answer = write_on(fast or model, tokenizer, ids, sampling, n_tokens, device, goes_on=False)
+        pieces = []
+        for text in answer:
+            print(text, end="", flush=True)
+            pieces.append(text)
+        print()
+        if len(pieces) > n_tokens < given.tokens:  # one for each token, and the end
+            print(
+                f"The context of {context} tokens is full: the answer ends here.", file=sys.stderr
+            )
+        messages.append({"role": "assistant", "content": "".join(pieces)})
+
+
+def _next_line() -> str:
+    if sys.stdin.isatty():
+        print("> ", end="", flush=True)
+    return sys.stdin.readline().strip()
+
+
+def _fit(
+    tokenizer: PretrainedTokenizer, messages: list[dict[str, str]], context: int, n_tokens: int
+) -> list[int]:
+    """Return the ids of a conversation; the oldest turns are removed if there is no room for them.
+
+    The system prompt and the last message stay. Up to a quarter of the context is for the answer.
+    """
+    room = context - min(n_tokens, context // 4)
+    first = 1 if messages[0]["role"] == "system" else 0
+    ids, n_removed = tokenizer.chat(messages), 0
+    while len(ids) > room and len(messages) > first + 1:
+        del messages[first : first + 2]  # a question and its answer
+        ids, n_removed = tokenizer.chat(messages), n_removed + 1
+    if len(ids) > context:
+        parts = "the system prompt and the message" if first else "the message"
+        raise ValueError(
+            f"{parts} take {len(ids)} tokens; expected {context}, the context, at most"
+        )
+    if not ids:
+        raise ValueError(
+            "the chat template wrote nothing; expected something for the model to read"
+        )
+    if n_removed:
+        turns = "oldest turn was" if n_removed == 1 else f"{n_removed} oldest turns were"
+        print(f"The context of {context} tokens is full: the {turns} left out.", file=sys.stderr)
+    return ids
+
+
+def _with_room(
+    model: CausalLM, n_tokens: int, fast: CompiledDecoder | None = None
+) -> CompiledDecoder:
+    """Return a compiled decoder for so many tokens: the one that is there, if it has room.
+
+    Rooms double, so a conversation that grows is seldom compiled anew.
+    """
+    most = model.config.max_len
+    if fast is not None and fast.max_len >= min(n_tokens, most):
+        return fast
+    room = SMALLEST_ROOM
+    while room < n_tokens:
+        room *= 2
+    return CompiledDecoder(model, min(room, most))
+
+
+def _seed(given: Namespace) -> None:
+    if given.seed is not None:
+        torch.manual_seed(given.seed)
+
+
+def write_on(
+    writer: CausalLM | CompiledDecoder,
+    tokenizer: AnyTokenizer,
+    ids: list[int],
+    sampling: Sampling,
+    n_tokens: int,
+    device: str,
+    *,
+    goes_on: bool = True,
+) -> Iterator[str]:
+    """Write on from ids, until there is a new end token, or until there are enough tokens.
+
+    Args:
+        writer: a language model.
+        tokenizer: its tokenizer.
+        ids: of the prompt; if it is longer than the context, its end is read.
+        sampling: how tokens are drawn.
+        n_tokens: how many tokens are written at most.
+        device: where the model is.
+        goes_on: whether the new text goes on from that of the prompt; if not, it is a text of its
+            own, such as an answer. Some tokenizers begin a text without its first space.
+
+    Yields:
+        The new text in pieces, never half a letter.
+
+    Raises:
+        ValueError: if there are no ids.
+
+    Example:
+        >>> from transformer_lib import CharTokenizer, TransformerConfig
+        >>> sizes = {"vocab_size": 259, "d_model": 8, "n_heads": 2}
+        >>> model = CausalLM(TransformerConfig(**sizes))
+        >>> pieces = write_on(
+        ...     model, CharTokenizer(), [70], Sampling(), 3, "cpu"
+        ... )
+        >>> len(list(pieces)) <= 3 + 1  # the end, in which nothing may be
+        True
+    """
+    if not ids:
+        raise ValueError("ids is empty; expected one token at least to go on from")
+    context, ends = writer.config.max_len, _end_ids(tokenizer)
+    text = TextStream(tokenizer, prompt=ids if goes_on else ())
+    ids, end, ended = list(ids), len(ids) + n_tokens, False
+    while len(ids) < end and not ended:
+        known = ids if len(ids) <= context else ids[-(context // 2) - 1 :]  # empty it by half
+        tokens = stream(
+            writer,
+            torch.tensor([known], device=device),
+            max_new_tokens=min(end - len(ids), context + 1 - len(known)),
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            eos_id=ends or None,
+        )
+        for token in tokens:
+            ids.append(int(token))
+            yield text.push(ids[-1])
+        ended = ids[-1] in ends
+    yield text.end()
+
+
+def _end_ids(tokenizer: AnyTokenizer) -> tuple[int, ...]:
+    return tokenizer.eos_ids if isinstance(tokenizer, PretrainedTokenizer) else (tokenizer.eos_id,)
+
+
+def translate(given: Namespace) -> None:
+    """Translate texts: :func:`~transformer_lib.cli.options.translate_options` says how.
+
+    Args:
+        given: what the command line says.
+
+    Example:
+        >>> translate.__name__
+        'translate'
+    """
+    model, tokenizer = _load_translator(given)
+    expected = validation_loss(given.model)
+    for text in given.text or filter(str.strip, sys.stdin):
+        source = _some("text", text.strip())
+        target, surprise = translate_text(model, tokenizer, source, given.beams)
+        print(target, flush=True)
+        if surprise > expected + UNSURE:
+            numbers = f"{surprise:.3f} nats per token; {expected:.3f} in validation"
+            print(
+                f"Unsure: {source!r} looks unlike the training data ({numbers}).", file=sys.stderr
+            )
+
+
+def translate_text(
+    model: Seq2SeqLM, tokenizer: Tokenizer, text: str, n_beams: int = 1
+) -> tuple[str, float]:
+    """Translate one text, and say how unsure the model is of what it wrote.
+
+    Args:
+        model: what translates.
+        tokenizer: its tokenizer.
+        text: what to translate.
+        n_beams: how many translations are followed at once.
+
+    Returns:
+        The translation, and how much it surprises the model itself, which is the mean of -log p
+        over its tokens, in nats. A loss is the same mean, so both can be compared.
+
+    Example:
+        >>> from transformer_lib import CharTokenizer, TransformerConfig
+        >>> sizes = {
+        ...     "vocab_size": 259,
+        ...     "d_model": 8,
+        ...     "n_heads": 2,
+        ...     "max_len": 9,
+        ... }
+        >>> model = Seq2SeqLM(TransformerConfig(**sizes))
+        >>> _, surprise = translate_text(model, CharTokenizer(), "one")
+        >>> surprise > 1  # it has learned nothing
+        True
+    """
+    source = torch.tensor([tokenizer.encode(text)], device=next(model.parameters()).device)
+    ids, scores = beam_search(
+        model,
+        torch.full_like(source[:, :1], tokenizer.bos_id),
+        source=source,
+        n_beams=n_beams,
+        max_new_tokens=model.config.max_len,
+        length_penalty=LENGTH_PENALTY,
+        eos_id=tokenizer.eos_id,
+    )
+    best = ids[0, 0, 1:].tolist()
+    n_tokens = best.index(tokenizer.eos_id) + 1 if tokenizer.eos_id in best else len(best)
+    # A score is log p over this power of the length; the mean is log p over the length.
+    log_p = float(scores[0, 0]) * ((5 + n_tokens) / 6) ** LENGTH_PENALTY
+    return tokenizer.decode(best), -log_p / n_tokens
+
+
+def validation_loss(folder: Path) -> float:
+    """Read how well a model did in validation.
+
+    Args:
+        folder: where `train` has put it.
+
+    Returns:
+        The last validation loss in ``metrics.csv``; infinity if nothing is known.
+
+    Example:
+        >>> validation_loss(Path("nowhere"))
+        inf
+    """
+    path = folder / "metrics.csv"
+    if not path.is_file():
+        return math.inf
+    with path.open(encoding="utf-8", newline="") as file:
+        losses = [row.get("validation_loss") for row in csv.DictReader(file)]
+    return next((float(loss) for loss in reversed(losses) if loss), math.inf)
+
+
+def find_device(name: str) -> str:
+    """Find where to compute.
+
+    Args:
+        name: a kind of device, or ``"auto"``: a GPU if there is one.
+
+    Returns:
+        Its name for PyTorch.
+
+    Raises:
+        ValueError: if PyTorch finds no such device.
+
+    Example:
+        >>> find_device("cpu")
+        'cpu'
+    """
+    gpus = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    there = [gpu for gpu, is_there in gpus.items() if is_there] + ["cpu"]
+    if name not in ("auto", *there):
+        raise ValueError(f"device={name!r}: PyTorch finds none here; expected {' or '.join(there)}")
+    return there[0] if name == "auto" else name
+
+
+def _sampling(given: Namespace) -> Sampling:
+    return Sampling(
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        min_p=given.min_p,
+        repetition_penalty=given.repetition_penalty,
+    )
+
+
+def _default_writer() -> Path:
+    """Choose a model if none is named: what the user has trained, else the book's; say which."""
+    if _is_finished(OWN_WRITER):
+        print(f"Model: {OWN_WRITER}, which you have trained.", file=sys.stderr)
+        return OWN_WRITER
+    for folder in filter(_is_finished, BOOK_WRITERS):
+        own = "to train your own: python -m transformer_lib train"
+        print(f"Model: {folder.name!r}, which comes with the book; {own}", file=sys.stderr)
+        return folder
+    raise ValueError("--model is not given, and no model is here; `train` makes one")
+
+
+def _load_writer(given: Namespace) -> tuple[CausalLM, AnyTokenizer]:
+    """Return a model that writes on, of `train` or of a checkpoint, and its tokenizer."""
+    is_checkpoint = not _is_finished(given.model) and (given.model / "config.json").is_file()
+    model, tokenizer = _load_checkpoint(given) if is_checkpoint else _load_own(given)
+    if not isinstance(model, CausalLM):
+        raise ValueError(f"{_named(given)} has a {type(model).__name__}; expected a CausalLM")
+    return model, tokenizer
+
+
+def _load_translator(given: Namespace) -> tuple[Seq2SeqLM, Tokenizer]:
+    model, tokenizer = _load_own(given)
+    if not isinstance(model, Seq2SeqLM):
+        raise ValueError(f"{_named(given)} has a {type(model).__name__}; expected a Seq2SeqLM")
+    return model, tokenizer
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "model.json").is_file()
+
+
+def _named(given: Namespace) -> str:
+    return f"model={str(given.model)!r}"
+
+
+def _load_own(given: Namespace) -> tuple[torch.nn.Module, Tokenizer]:
+    if not _is_finished(given.model):
+        raise ValueError(f"{_named(given)} holds no finished model; expected what `train` makes")
+    tokenizer = Tokenizer.load(given.model / "tokenizer.json")
+    return load_model(given.model, find_device(given.device)), tokenizer
+
+
+def _load_checkpoint(given: Namespace) -> tuple[torch.nn.Module, PretrainedTokenizer]:
+    device = find_device(given.device)
+    model, tokenizer = load_pretrained(given.model, dtype=DTYPES[given.dtype], device=device)
+    if tokenizer is None:
+        raise ValueError(f"{_named(given)} has no tokenizer.json, so there is no text to write")
+    return model, tokenizer
+
+
+def _some(argument: str, text: str) -> str:
+    if not text:
+        raise ValueError(f"{argument}='' is empty; expected something for the model to read")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # what Python makes of bytes that it cannot read
+        raise ValueError(f"{argument}={text!r} is not UTF-8; expected text") from None
+    return text

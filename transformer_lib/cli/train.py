@@ -1,0 +1,192 @@
+"""The command that trains a model on a text or on pairs."""
+
+import signal
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from transformer_lib.cli.text import find_device, translate_text, write_on
+from transformer_lib.generation.sampling import Sampling
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.presets import PRESETS
+from transformer_lib.models.saving import save_model
+from transformer_lib.text.tokenizers import Tokenizer
+from transformer_lib.training.data import Batches, TextWindows, translation_batch
+from transformer_lib.training.distributed import rank_and_world
+from transformer_lib.training.loop import train as run_training
+from transformer_lib.training.recipes import Recipe, modern_recipe
+from transformer_lib.training.run_log import Metrics
+
+KINDS = {k.__name__.removesuffix("Tokenizer").lower(): k for k in Tokenizer.__subclasses__()}
+Data = tuple[Tokenizer, tuple[Batches, Batches], int]  # for training and validation; the length
+SAMPLE = 200  # tokens of the text that is shown when training is done
+
+
+def train(given: Namespace) -> None:
+    """Train a model: :func:`~transformer_lib.cli.options.train_options` says how.
+
+    Args:
+        given: what the command line says.
+
+    Example:
+        >>> train(Namespace(data=Path("a.txt")))
+        Traceback (most recent call last):
+        ValueError: data='a.txt' holds nothing; expected a text file or a .tsv
+    """
+    if not (given.data.is_file() and given.data.stat().st_size):
+        raise ValueError(f"data={str(given.data)!r} holds nothing; expected a text file or a .tsv")
+    device = find_device(given.device)
+    translates = given.data.suffix.lower() == ".tsv"
+    tokenizer, (batches, validation), max_len = _pairs(given) if translates else _windows(given)
+    model = _build(given, tokenizer, max_len, translates)
+    out = getattr(given, "out", Path("runs") / given.data.stem)
+    made: list[Metrics] = []
+    with _stopped_politely(given, out):
+        rows = run_training(
+            model, batches, _recipe(given),
+            validation=validation, folder=out, device=device, on_step=made.append,
+        )  # fmt: skip
+    if rank_and_world()[0] == 0:  # of the processes of torchrun
+        save_model(model, out, tokenizer=tokenizer)
+        loss = f"validation loss {rows[-1]['validation_loss']:.4f}"
+        if made:
+            print(f"{loss}; the model is in {out}.")
+        else:
+            print(f"Already finished: {out} holds all {given.steps} steps ({loss}).")
+            print("To go on, ask for more --steps; to start anew, name another folder with --out.")
+        _show(model, tokenizer, validation, device)
+        use = f'translate "{_sources(tokenizer, validation)[0]}"' if translates else "generate"
+        print(f'For more:\npython -m transformer_lib {use} --model "{out}"')
+
+
+@contextmanager
+def _stopped_politely(given: Namespace, out: Path) -> Iterator[None]:
+    """Say after Ctrl-C how to go on. A request to end (SIGTERM) does the same as Ctrl-C."""
+    before = signal.getsignal(signal.SIGTERM)
+    here = threading.current_thread() is threading.main_thread()  # others get no signals
+    if here:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    except KeyboardInterrupt:
+        steps = [int(path.name.split("-")[1]) for path in out.glob("checkpoints/step-*")]
+        after = (
+            f"after step {max(steps)} of {given.steps}" if steps else "before the first checkpoint"
+        )
+        how = f"The same command goes on from {out}" if steps else "The same command starts anew"
+        print(f"Stopped {after}. {how}.", file=sys.stderr)
+        raise
+    finally:
+        if here:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _read(path: Path) -> str:
+    """Read a text; the mark with which some editors begin a file is none of it."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data={str(path)!r} is not UTF-8; {error}") from None
+
+
+def _build(
+    given: Namespace, tokenizer: Tokenizer, max_len: int, translates: bool
+) -> CausalLM | Seq2SeqLM:
+    config = replace(
+        PRESETS["llama-2-7b"].config,
+        vocab_size=tokenizer.vocab_size,
+        max_len=max_len,
+        d_model=given.d_model,
+        n_heads=given.heads,
+        n_layers=given.layers,
+        d_ff=given.d_model // 3 * 8,  # three matrices of SwiGLU cost what two of 4 D did
+    )
+    torch.manual_seed(given.seed)
+    return Seq2SeqLM(config) if translates else CausalLM(config)
+
+
+def _recipe(given: Namespace) -> Recipe:
+    """What decides about the weights does not depend on the steps, so that more can be added."""
+    return modern_recipe(
+        given.steps,
+        given.learning_rate,
+        warmup=10 if given.steps > 10 else 0,
+        precision=given.precision,
+        compile=given.compile,
+        seed=given.seed,
+        log_every=max(given.steps // 100, 1),
+        checkpoint_every=max(given.steps // 20, 1),
+        validate_every=200,
+    )
+
+
+def _show(
+    model: CausalLM | Seq2SeqLM, tokenizer: Tokenizer, validation: Batches, device: str
+) -> None:
+    """Print a sample of what the model has learned."""
+    if isinstance(model, Seq2SeqLM):
+        for source in _sources(tokenizer, validation):
+            print(f"{source} -> {translate_text(model, tokenizer, source)[0]}")
+        return
+    torch.manual_seed(0)  # the same weights, the same sample
+    prompt, sampling = tokenizer.encode("\n"), Sampling(temperature=0.8, top_p=0.95)
+    print("A sample of what it writes:")
+    print(*write_on(model, tokenizer, prompt, sampling, SAMPLE, device), sep="")
+
+
+def _sources(tokenizer: Tokenizer, pairs: Batches) -> list[str]:
+    """The first few texts that a translator was judged by."""
+    return [tokenizer.decode(pairs.examples[n][0]) for n in range(min(len(pairs.examples), 3))]
+
+
+def _windows(given: Namespace) -> Data:
+    """Return a text's tokenizer, its windows for training and validation, and their length."""
+    text = _read(given.data)
+    cut = len(text) * 19 // 20
+    tokenizer = KINDS[given.tokenizer].train([text[:cut]], given.vocab_size)
+    parts = [tokenizer.encode(text[:cut]), tokenizer.encode(text[cut:])]
+    shortest = min(map(len, parts))
+    if shortest <= given.context:
+        rest = f"{shortest} tokens of {given.data} are for validation; expected fewer, or more text"
+        raise ValueError(f"context={given.context} is too long: {rest}")
+    training, validation = (
+        TextWindows(torch.tensor(ids).long(), given.context, given.batch_size, given.seed)
+        for ids in parts
+    )
+    return tokenizer, (training, validation), given.context
+
+
+def _pairs(given: Namespace) -> Data:
+    """Return the same for pairs of texts; the length has room for the longest."""
+    lines = _read(given.data).strip("\n").split("\n")
+    names, *rows = [line.split("\t") for line in lines]
+    parts: dict[str, list[list[str]]] = {"train": [], "validation": []}
+    for n, row in enumerate(rows):
+        if len(row) != len(names) or len(row) < 2 or not all(row[-2:]):
+            raise ValueError(f"{given.data}, line {n + 2} must have what line 1 names")
+        part = row[0] if names[0] == "split" else "train" if n % 20 else "validation"
+        parts.setdefault(part, []).append(row[-2:])
+    for part in ("train", "validation"):
+        if not parts[part]:
+            raise ValueError(f"data={str(given.data)!r} has no row for {part!r}; expected some")
+    texts = [text for pair in parts["train"] for text in pair]
+    tokenizer = KINDS[given.tokenizer].train(texts, given.vocab_size)
+    training, validation = (
+        Batches(
+            [(tokenizer.encode(source), tokenizer.encode(target)) for source, target in pairs],
+            translation_batch,
+            batch_size=given.batch_size,
+            length=lambda pair: max(map(len, pair)),
+            bucket=32 * given.batch_size,
+            seed=given.seed,
+        )
+        for pairs in (parts["train"], parts["validation"])
+    )
+    longest = max(training.lengths + validation.lengths)
+    return tokenizer, (training, validation), max(given.context, longest + 1)  # <bos> is read too

@@ -1,0 +1,1 @@
+"""What all rests on: configuration, checks of shapes, precision, files, fingerprints of modules."""

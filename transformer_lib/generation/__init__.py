@@ -1,0 +1,1 @@
+"""One token after another: the loop, the decoding step, sampling, stopping, beam search."""

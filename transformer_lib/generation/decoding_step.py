@@ -1,0 +1,241 @@
+"""One decoding step: tokens in, scores of the next one out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from transformer_lib.core.checks import check_whole, expect_shape
+from transformer_lib.core.eval_mode import Twin, evaluating
+from transformer_lib.core.fingerprint import forward_hooks, has_forward_of
+from transformer_lib.generation.fast.single_token import LeanDecoder
+from transformer_lib.layers.embeddings import check_ids
+from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.models.blocks import next_positions
+from transformer_lib.models.encoder_decoder import EncoderDecoder
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.moved import tell_moved_names
+
+LanguageModel = CausalLM | Seq2SeqLM
+
+
+class DecodingStep:
+    """The tokens so far in, the scores of the next one out; with a cache only new ones are read.
+
+    For use under ``torch.no_grad``. One object serves one batch. Tokens are read in evaluation
+    mode; a model in training is left as it is, or put back after each call: see
+    :func:`~transformer_lib.core.eval_mode.evaluating`. A ``CausalLM`` with a ``forward`` or hooks
+    of its own is called as a whole; of others the parts are, since nobody asks for scores at every
+    position of the prompt.
+
+    Args:
+        model: a ``CausalLM`` or ``Seq2SeqLM``.
+        prompt: what the batch starts with, ``(B, T)``.
+        max_new_tokens: how many tokens will be asked for.
+        prompt_mask: where the prompt has real tokens, ``(B, T)`` or ``(B, 1, 1, T)``; padding
+            stands on the left.
+        source: what a ``Seq2SeqLM`` reads, ``(B, S)``; it is encoded here, once.
+        source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
+        use_cache: whether to keep keys and values, or to compute them anew in each step.
+        cache: a cache to use instead of one of its own; what it holds already is taken for the
+            first tokens of the prompt. If it holds all of them, the last one is read again.
+
+    Raises:
+        RuntimeError: in a call, if a model in training is used by another thread, too.
+        TypeError: if the model is of another kind, ids are not whole numbers, or the prompt's mask
+            is not boolean.
+        ValueError: if something does not fit together, or there is no room for so many tokens.
+
+    Example:
+        >>> import torch
+        >>> from transformer_lib import TransformerConfig
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config).eval()
+        >>> prompt = torch.tensor([[5, 7, 9]])
+        >>> with torch.no_grad():
+        ...     DecodingStep(model, prompt, max_new_tokens=4)(prompt).shape
+        torch.Size([1, 100])
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompt: Int[Tensor, "B T"],
+        max_new_tokens: int,
+        *,
+        prompt_mask: Bool[Tensor, "..."] | None = None,
+        source: Int[Tensor, "B S"] | None = None,
+        source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
+        use_cache: bool = True,
+        cache: KeyValueCache | None = None,
+    ) -> None:
+        _check_kind(model, source)
+        check_ids("prompt", prompt, model.config.vocab_size)
+        check_whole("max_new_tokens", max_new_tokens)
+        sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
+        max_len = sizes["T"] + max_new_tokens - 1  # nobody reads the last token
+        limit = model.config.max_len if cache is None else min(model.config.max_len, cache.max_len)
+        if max_len > limit:
+            room = f"there is room for max_len={limit}, not counting the last token"
+            raise ValueError(f"{max_new_tokens=} after a prompt of {sizes['T']} tokens: {room}")
+        if cache is not None and cache.length > sizes["T"]:
+            more = f"more than a prompt of {sizes['T']} tokens: begin the prompt with all of them"
+            raise ValueError(f"cache holds {cache.length} tokens, {more}, or rewind it")
+        self._given, self._twin = model, Twin(model)
+        self.use(model)
+        if use_cache and cache is None:
+            cache = KeyValueCache(model.config.n_layers, max_len)
+        self.cache = cache
+        self.memory, self.memory_mask = self._encode(source, source_mask, sizes)
+        self.real = self.positions = None
+        if prompt_mask is not None:
+            n_places = max_len if cache is None else cache.max_len
+            real = prompt_rows(prompt_mask, sizes)
+            self.real = F.pad(real, (0, n_places - sizes["T"]), value=True)  # (B, n_places)
+            # A place is the number of real tokens before it: padding does not push a row along.
+            self.positions = (self.real.cumsum(dim=1) - 1).clamp(min=0)
+
+    def _encode(
+        self, source: Tensor | None, source_mask: Tensor | None, sizes: dict[str, int]
+    ) -> tuple[Float[Tensor, "B S D"] | None, Bool[Tensor, "B 1 1 S"] | None]:
+        """What the encoder says of the source, and what hides the source's padding."""
+        if source is None or not isinstance(self.model, Seq2SeqLM):
+            return None, None
+        expect_shape("source", source, "B S", sizes)
+        if source_mask is not None:
+            expect_shape("source_mask", source_mask, "B 1 1 S", sizes)
+            source_mask = source_mask.clone()  # recorded steps will write to it
+        with self.in_evaluation():
+            assert isinstance(self.model, Seq2SeqLM), "a twin is of the same class"
+            return self.model.body.encoder(source, source_mask), source_mask
+
+    def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
+        start, n_keys = 0, ids.shape[1]
+        if self.cache is not None:
+            start = self.cache.length
+            if start == ids.shape[1]:  # somebody has read all of the prompt, and kept no scores
+                start -= 1
+                self.cache.rewind(start)
+            n_keys = self.cache.n_keys(ids.shape[1] - start)
+        with self.in_evaluation():
+            return self.read(ids[:, start:], n_keys, lean=True)
+
+    @contextmanager
+    def in_evaluation(self) -> Iterator[None]:
+        """Read in evaluation mode meanwhile: with the model, or with a twin of it."""
+        with evaluating(self._given, self._twin) as model:
+            if model is not self.model:
+                self.use(model)
+            yield
+
+    def read(
+        self, new: Int[Tensor, "B T"], n_keys: int, *, lean: bool = False
+    ) -> Float[Tensor, "B V"]:
+        """Return the scores of the token after ``new``, ``(B, T)``, which the cache has not seen.
+
+        The model stays in the mode it is in.
+
+        Args:
+            new: the tokens that come next.
+            n_keys: how many places attention sees: those before, the new ones, and in a static
+                cache some that are not in use.
+            lean: whether to go around parts of the decoder where nobody can tell.
+
+        Returns:
+            Logits of the last position, ``(B, V)``.
+        """
+        mask = positions = None
+        if self.real is not None and self.positions is not None:
+            mask = self.real[:, None, None, :n_keys]
+            positions = self.positions[:, next_positions(new, self.cache)[0]]
+        if isinstance(self.model, CausalLM) and not _is_as_built(self.model):
+            logits: Tensor = self.model(new, mask, positions=positions, cache=self.cache)
+            return logits[:, -1]
+        x = self._read_leanly(new, mask, positions) if lean else None
+        if x is None:
+            x = self.decoder(
+                new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
+            )
+        last: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
+        return last
+
+    def _read_leanly(
+        self, new: Tensor, mask: Tensor | None, positions: Tensor | None
+    ) -> Float[Tensor, "B 1 D"] | None:
+        """What the decoder says of one token, if that can be had in the shorter way."""
+        if self.cache is None or new.shape[1] != 1:
+            return None
+        if not self._lean.can_read(new, self.cache):
+            return None
+        return self._lean(new, self.cache, mask, positions)
+
+    @cached_property
+    def _lean(self) -> LeanDecoder:
+        return LeanDecoder(self.decoder)
+
+    def use(self, model: LanguageModel) -> None:
+        """Go on reading the batch with this model, whose form is that of the last."""
+        self.model, self.output = model, model.output
+        self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
+        vars(self).pop("_lean", None)  # that of another model
+
+    def select(self, rows: Int[Tensor, " B"]) -> None:
+        """Go on with these rows of the batch in this order, each with the memory of its place."""
+        if self.cache is not None:
+            self.cache.select(rows)
+
+
+def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool[Tensor, "B T"]:
+    """Check where a prompt has real tokens, and give the mask two dimensions.
+
+    Args:
+        prompt_mask: ``(B, T)``, or ``(B, 1, 1, T)`` as
+            :func:`~transformer_lib.training.data.pad` makes it.
+        sizes: those that are known, B and T.
+
+    Returns:
+        The mask, ``(B, T)``.
+
+    Raises:
+        ValueError: if the shape is another one, or padding does not stand on the left.
+
+    Example:
+        >>> import torch
+        >>> prompt_rows(
+        ...     torch.tensor([[False, True, True]])[:, None, None],
+        ...     {"B": 1, "T": 3},
+        ... )
+        tensor([[False,  True,  True]])
+    """
+    is_wide = prompt_mask.ndim == 4 and prompt_mask.shape[1:3] == (1, 1)
+    rows = prompt_mask[:, 0, 0] if is_wide else prompt_mask
+    expect_shape("prompt_mask", rows, "B T", sizes)
+    if not (rows[:, -1].all() and (rows.int().diff() >= 0).all()):
+        raise ValueError("prompt_mask hides a token that comes after a real one")
+    return rows
+
+
+def _check_kind(model: nn.Module, source: Tensor | None) -> None:
+    """Refuse models that cannot be decoded, or not without leaving out something of theirs."""
+    kind = type(model).__name__
+    if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
+        raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
+    if isinstance(model, Seq2SeqLM):
+        for part, built in ((model, Seq2SeqLM), (model.body, EncoderDecoder)):
+            if not has_forward_of(part, built):
+                why = "would not be called, only its encoder, decoder and output are"
+                raise TypeError(f"model is a {kind}, whose own forward {why}")
+
+
+def _is_as_built(model: CausalLM) -> bool:
+    """Whether to call a model is to call its parts: nobody replaced its forward, or listens."""
+    return has_forward_of(model, CausalLM) and not any(forward_hooks(model))
+
+
+if not TYPE_CHECKING:  # who reads types still finds every typo
+    __getattr__ = tell_moved_names(__name__)

@@ -1,0 +1,1 @@
+"""Generation, faster: whoever deletes this folder has the same results, later."""

@@ -1,0 +1,1 @@
+"""One file a subject: embeddings, masks, positions, attention, networks, norms, caches."""

@@ -1,0 +1,375 @@
+"""Attention: the formula, one head, and many.
+
+:func:`attention` is the formula, one step a line. :class:`MultiHeadAttention` projects, splits into
+heads, attends and merges; it attends with
+:func:`~transformer_lib.layers.fused_attention.fused_attention`, which gives the same answer as the
+formula and never stores the weights.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from transformer_lib.core.checks import (
+    check_attention,
+    check_divides,
+    check_probability,
+    check_streams,
+)
+from transformer_lib.core.config import RopePairing
+from transformer_lib.layers.fast.padding_free import Rows, attend_by_row
+from transformer_lib.layers.fused_attention import fused_attention, repeat_heads
+from transformer_lib.layers.kv_cache import LayerCache, MemoryCache
+from transformer_lib.layers.masks import with_causal
+from transformer_lib.layers.positions import rotate
+from transformer_lib.moved import tell_moved_names
+
+
+def attention(
+    q: Float[Tensor, "*q_batch T K"],
+    k: Float[Tensor, "*k_batch S K"],
+    v: Float[Tensor, "*v_batch S Dv"],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    cap: float | None = None,
+    dropout: float = 0.0,
+) -> tuple[Float[Tensor, "*out T Dv"], Float[Tensor, "*weights T S"]]:
+    r"""Look up each query among the keys and return the weighted mean of the values.
+
+    .. math:: \operatorname{softmax}\!\left(Q K^\top / \sqrt{d_k}\right) V
+
+    Args:
+        q: queries, ``(..., T, K)``.
+        k: keys, ``(..., S, K)``.
+        v: values, ``(..., S, Dv)``; their width may differ from ``K``.
+        mask: boolean, ``True`` = may attend, broadcastable to ``(..., T, S)``. A query that may
+            attend to nothing gets zero weights and a zero output.
+        bias: added to the scaled scores, broadcastable to ``(..., T, S)`` (ALiBi, T5).
+        causal: whether to hide the future too. The queries are the last T of the S positions.
+        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        cap: scores are bent so that none is larger than this (Gemma 2).
+        dropout: the probability with which a weight is dropped; the others grow to make up for it.
+
+    Returns:
+        The outputs ``(..., T, Dv)`` and the weights ``(..., T, S)``, whose rows sum to 1, or to 0
+        where nothing may be attended to.
+
+    Raises:
+        TypeError: if the mask is not boolean.
+        ValueError: if the shapes do not fit together.
+
+    Example:
+        >>> import torch
+        >>> q = torch.tensor([[1.0, 0.0]])
+        >>> k = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> v = torch.tensor([[10.0], [20.0]])
+        >>> output, weights = attention(q, k, v)
+        >>> weights
+        tensor([[0.6698, 0.3302]])
+        >>> output
+        tensor([[13.3024]])
+    """
+    check_attention(q, k, v, mask, bias)
+    mask = with_causal(mask, q.shape[-2], k.shape[-2], device=q.device) if causal else mask
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = scale * (q @ k.mT)  # (..., T, S)
+    scores = scores if cap is None else cap * torch.tanh(scores / cap)
+    scores = scores if bias is None else scores + bias.to(scores.dtype)
+    weights = scores.softmax(dim=-1) if mask is None else _masked_softmax(scores, mask)
+    # Dropout thins out what mixes the values; the weights that are returned stay whole. Whoever
+    # calls this in evaluation leaves it out.
+    mixing = F.dropout(weights, dropout) if dropout else weights
+    return mixing @ v, weights  # (..., T, Dv), (..., T, S)
+
+
+def _masked_softmax(
+    scores: Float[Tensor, "*batch T S"], mask: Bool[Tensor, "..."]
+) -> Float[Tensor, "*out T S"]:
+    """Softmax over the allowed keys; exact zeros elsewhere, also in a row that allows none.
+
+    A row of ``-inf`` alone would be NaN on its way forwards and backwards, even where a later step
+    covers it up. Such a row keeps its scores, and its weights are set to zero afterwards.
+    """
+    has_a_key = mask.any(dim=-1, keepdim=True)
+    weights = scores.masked_fill(~mask & has_a_key, -math.inf).softmax(dim=-1)
+    return weights.masked_fill(~mask, 0.0)
+
+
+class AttentionHead(nn.Module):
+    """One attention head: three learned projections around :func:`attention`.
+
+    The projections are what is learned. Queries, keys and values are computed anew from each
+    input.
+
+    Args:
+        d_model: D, the width of the input vectors.
+        d_head: K, the width of queries and keys.
+        d_value: width of the values and of the output; the same as ``d_head`` if left out.
+        bias: whether the projections add a learned constant.
+
+    Raises:
+        ValueError: if a width is not positive.
+
+    Example:
+        >>> import torch
+        >>> head = AttentionHead(d_model=8, d_head=4)
+        >>> output, weights = head(torch.zeros(2, 5, 8))
+        >>> output.shape, weights.shape
+        (torch.Size([2, 5, 4]), torch.Size([2, 5, 5]))
+    """
+
+    def __init__(
+        self, d_model: int, d_head: int, d_value: int | None = None, *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        d_value = d_head if d_value is None else d_value
+        for name, width in {"d_model": d_model, "d_head": d_head, "d_value": d_value}.items():
+            if width < 1:
+                raise ValueError(f"{name}={width} must be at least 1")
+        self.query = nn.Linear(d_model, d_head, bias=bias)
+        self.key = nn.Linear(d_model, d_head, bias=bias)
+        self.value = nn.Linear(d_model, d_value, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> tuple[Float[Tensor, "B T Dv"], Float[Tensor, "B T S"]]:
+        """Attend from ``x`` to itself, or to ``memory`` if it is given (cross-attention).
+
+        Args:
+            x: where the queries come from, ``(B, T, D)``.
+            memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
+            mask: boolean, ``True`` = may attend, broadcastable to ``(B, T, S)``.
+
+        Returns:
+            The outputs ``(B, T, Dv)`` and the weights ``(B, T, S)``.
+        """
+        memory = x if memory is None else memory
+        return attention(self.query(x), self.key(memory), self.value(memory), mask)
+
+
+class MultiHeadAttention(nn.Module):
+    """Several attention heads side by side, and a projection that mixes what they found.
+
+    The heads are not separate modules: each of the wide layers ``query``, ``key`` and ``value``
+    makes the features of all heads at once, and they are split into heads of width K afterwards.
+
+    With fewer key-value heads than query heads, neighbouring query heads share one (GQA); with a
+    single one they all do (MQA).
+
+    Args:
+        d_model: D, the width of the residual stream.
+        n_heads: H, the number of query heads; must divide ``d_model``, unless ``d_head`` is given.
+        n_kv_heads: the number of heads with keys and values of their own; must divide ``n_heads``;
+            all of them if left out. Shapes call their number G.
+        d_head: K, the width of a head; ``d_model / n_heads`` if left out.
+        bias: whether the projections add a learned constant.
+        qkv_bias: the same for queries, keys and values alone; as ``bias`` says if left out.
+        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        dropout: the probability with which an attention weight is dropped in training.
+        pairing: how RoPE pairs the features of a head.
+
+    Attributes:
+        fused: whether heads attend with PyTorch's fused kernel (the default) or with the readable
+            :func:`attention`; both give the same answer.
+
+    Raises:
+        ValueError: if the sizes do not divide.
+
+    Example:
+        >>> import torch
+        >>> attend = MultiHeadAttention(d_model=8, n_heads=4, n_kv_heads=2)
+        >>> attend(torch.zeros(2, 5, 8), causal=True).shape
+        torch.Size([2, 5, 8])
+    """
+
+    fused = True
+    cap: float | None = None  # of the scores; see BoundedAttention
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        *,
+        d_head: int | None = None,
+        bias: bool = True,
+        qkv_bias: bool | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        pairing: RopePairing = "interleaved",
+    ) -> None:
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        qkv_bias = bias if qkv_bias is None else qkv_bias
+        if d_head is None:
+            check_divides("n_heads", n_heads, "d_model", d_model)
+            d_head = d_model // n_heads
+        check_divides("n_kv_heads", n_kv_heads, "n_heads", n_heads)
+        check_probability("dropout", dropout)
+        self.d_model, self.n_heads, self.n_kv_heads = d_model, n_heads, n_kv_heads
+        self.d_head = d_head
+        self.scale, self.dropout, self.pairing = scale, dropout, pairing
+        self.query = nn.Linear(d_model, n_heads * d_head, bias=qkv_bias)
+        self.key = nn.Linear(d_model, n_kv_heads * d_head, bias=qkv_bias)
+        self.value = nn.Linear(d_model, n_kv_heads * d_head, bias=qkv_bias)
+        self.output = nn.Linear(n_heads * d_head, d_model, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"] | None = None,
+        mask: Bool[Tensor, "..."] | Rows | None = None,
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        angles: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Attend from ``x`` to itself, or to ``memory`` if it is given (cross-attention).
+
+        Args:
+            x: where the queries come from, ``(B, T, D)``.
+            memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
+            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``; or which tokens
+                of one long row belong together.
+            bias: added to the scores, broadcastable to ``(B, H, T, S)``.
+            angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``;
+                in self-attention only.
+            causal: whether to hide the future on top of what the mask hides.
+            cache: keys and values of earlier calls; those of this call are added to it.
+
+        Returns:
+            What each position found, ``(B, T, D)``.
+
+        Raises:
+            ValueError: if the shapes do not fit together.
+        """
+        self._check(x, memory, angles, cache)
+        q = self.project_queries(x, angles)  # (B, H, T, K)
+        if isinstance(cache, MemoryCache) and cache.holds(memory):
+            k, v = cache.read()  # cross-attention: made in the first step, the same in all others
+        else:
+            source = x if memory is None else memory
+            k, v = self.project_keys_values(source, angles)  # (B, G, S, K) each
+            if cache is not None:
+                k, v = cache.append(k, v)  # behind those of earlier steps
+        if isinstance(mask, Rows):  # padding was left out: each sequence attends alone
+            heads = attend_by_row(q, k, v, mask, bias, causal=causal, scale=self.scale)
+        else:
+            heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, K)
+        return self.merge(heads)
+
+    def project_queries(
+        self, x: Float[Tensor, "B T D"], angles: Float[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "B H T K"]:
+        """Make the queries of all heads, rotated if there are angles."""
+        q = self._split(self.query(x))
+        return q if angles is None else rotate(q, angles, self.pairing)
+
+    def project_keys_values(
+        self, source: Float[Tensor, "B S D"], angles: Float[Tensor, "..."] | None = None
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Make the keys, rotated if there are angles, and the values of all G key-value heads."""
+        k, v = self._split(self.key(source)), self._split(self.value(source))
+        if angles is not None:
+            k = rotate(k, angles, self.pairing)
+        return k, v
+
+    def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
+        """Split the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""
+        heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, K)
+        return heads.transpose(1, 2)
+
+    def attend(
+        self,
+        q: Float[Tensor, "B H T K"],
+        k: Float[Tensor, "B G S K"],
+        v: Float[Tensor, "B G S K"],
+        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+    ) -> Float[Tensor, "B H T K"]:
+        """Let every head look its queries up; see :meth:`forward`."""
+        dropout = self.dropout if self.training else 0.0
+        if self.fused:
+            return fused_attention(
+                q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout,
+                enable_gqa=self.n_kv_heads < self.n_heads,
+            )  # fmt: skip
+        return self.look_up(q, k, v, mask, bias, causal=causal, dropout=dropout)[0]
+
+    def look_up(
+        self,
+        q: Float[Tensor, "B H T K"],
+        k: Float[Tensor, "B G S K"],
+        v: Float[Tensor, "B G S K"],
+        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H T S"]]:
+        """Do so by the readable formula; return what was found and the weights."""
+        k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)  # (B, H, S, K)
+        return attention(
+            q, k, v, mask, bias=bias, causal=causal, scale=self.scale, cap=self.cap, dropout=dropout
+        )
+
+    def merge(self, heads: Float[Tensor, "B H T K"]) -> Float[Tensor, "B T D"]:
+        """Lay the heads side by side again, ``(B, T, H * K)``, and mix them."""
+        mixed: Tensor = self.output(heads.transpose(1, 2).flatten(start_dim=2))
+        return mixed
+
+    def with_weights(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        angles: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B H T S"]]:
+        """Return what the forward pass returns in evaluation, and the weights of every head.
+
+        Args:
+            x: where the queries come from, ``(B, T, D)``.
+            memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
+            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``.
+            bias: added to the scores, broadcastable to ``(B, H, T, S)``.
+            angles: RoPE's angles for the positions of ``x``.
+            causal: whether to hide the future on top of what the mask hides.
+
+        Returns:
+            The outputs ``(B, T, D)`` and the weights ``(B, H, T, S)``. No weight is dropped.
+        """
+        self._check(x, memory, angles, None)
+        q = self.project_queries(x, angles)
+        k, v = self.project_keys_values(x if memory is None else memory, angles)
+        heads, weights = self.look_up(q, k, v, mask, bias, causal=causal)
+        return self.merge(heads), weights
+
+    def _check(
+        self, x: Tensor, memory: Tensor | None, angles: Tensor | None, cache: LayerCache | None
+    ) -> None:
+        check_streams(x, memory, self.d_model)
+        if memory is not None and angles is not None:
+            raise ValueError("angles were given with a memory; RoPE is for self-attention only")
+        if cache is not None and isinstance(cache, MemoryCache) != (memory is not None):
+            wanted = "LayerCache, for self-attention" if memory is None else "MemoryCache"
+            raise ValueError(f"cache is a {type(cache).__name__}; expected a {wanted}")
+
+
+if not TYPE_CHECKING:  # who reads types still finds every typo
+    __getattr__ = tell_moved_names(__name__)

@@ -1,0 +1,86 @@
+"""Attention whose scores cannot grow without bounds.
+
+In a long training run queries and keys may grow until the softmax is all but a maximum, and nothing
+is learned any more. Two remedies: to normalise queries and keys, or to bend large scores.
+"""
+
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.norms import make_norm
+from transformer_lib.layers.positions import rotate
+
+
+class BoundedAttention(MultiHeadAttention):
+    """Multi-head attention with norms on queries and keys, or a cap on the scores, or both.
+
+    With a cap it always uses the readable formula: PyTorch's fused kernel knows none.
+
+    Args:
+        config: ``qk_norm``, ``score_cap`` and what a norm is made of are read.
+        sizes: what :class:`~transformer_lib.layers.attention.MultiHeadAttention` takes.
+
+    Example:
+        >>> import torch
+        >>> config = TransformerConfig(
+        ...     d_model=8, n_heads=2, norm="rms", qk_norm="head"
+        ... )
+        >>> attend = BoundedAttention(config, d_model=8, n_heads=2)
+        >>> attend(torch.zeros(2, 5, 8), causal=True).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, config: TransformerConfig, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.cap = config.score_cap
+        self.norms_heads = config.qk_norm == "head"
+        self.query_norm: nn.Module | None = None
+        self.key_norm: nn.Module | None = None
+        if config.qk_norm != "none":
+            widths = (self.query.out_features, self.key.out_features)
+            if self.norms_heads:  # each head is a vector of its own, and all share the weight
+                widths = (self.d_head, self.d_head)
+            self.query_norm, self.key_norm = (make_norm(config, width) for width in widths)
+
+    def project_queries(
+        self, x: Float[Tensor, "B T D"], angles: Float[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "B H T K"]:
+        """Make the queries of all heads, normalised, and then rotated if there are angles."""
+        q = self._split_normed(self.query(x), self.query_norm)
+        return q if angles is None else rotate(q, angles, self.pairing)
+
+    def project_keys_values(
+        self, source: Float[Tensor, "B S D"], angles: Float[Tensor, "..."] | None = None
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Make the keys, normalised and rotated, and the values, which are left alone."""
+        k = self._split_normed(self.key(source), self.key_norm)
+        k = k if angles is None else rotate(k, angles, self.pairing)
+        return k, self._split(self.value(source))
+
+    def _split_normed(
+        self, x: Float[Tensor, "B T HK"], norm: nn.Module | None
+    ) -> Float[Tensor, "B H T K"]:
+        if norm is None:
+            return self._split(x)
+        heads: Tensor = norm(self._split(x)) if self.norms_heads else self._split(norm(x))
+        return heads
+
+    def attend(
+        self,
+        q: Float[Tensor, "B H T K"],
+        k: Float[Tensor, "B G S K"],
+        v: Float[Tensor, "B G S K"],
+        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+    ) -> Float[Tensor, "B H T K"]:
+        """Let every head look its queries up."""
+        if self.cap is None:
+            return super().attend(q, k, v, mask, bias, causal=causal)
+        dropout = self.dropout if self.training else 0.0
+        return self.look_up(q, k, v, mask, bias, causal=causal, dropout=dropout)[0]

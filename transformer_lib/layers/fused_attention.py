@@ -1,0 +1,198 @@
+"""Attention by PyTorch's fused kernel.
+
+:func:`fused_attention` answers what :func:`~transformer_lib.layers.attention.attention` answers,
+faster, and never stores the weights.
+What is hard about it is not the formula but the kernel: what it may be told, and on which machine.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from transformer_lib.core.checks import check_attention, check_divides, expect_last
+from transformer_lib.layers.masks import with_causal
+
+
+def fused_attention(
+    q: Float[Tensor, "*q_batch T K"],
+    k: Float[Tensor, "*k_batch S K"],
+    v: Float[Tensor, "*v_batch S Dv"],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    enable_gqa: bool = False,
+) -> Float[Tensor, "*out T Dv"]:
+    """Compute attention with PyTorch's fused kernel, without the weights.
+
+    The kernels want a bias in the dtype of ``q``: in bfloat16 one entry in it is off by up to
+    1/256 of its size, so ALiBi cannot tell all far distances apart.
+
+    Args:
+        q: queries, ``(..., T, K)``.
+        k: keys, ``(..., S, K)``.
+        v: values, ``(..., S, Dv)``.
+        mask: boolean, ``True`` = may attend, broadcastable to ``(..., T, S)``.
+        bias: added to the scaled scores, broadcastable to ``(..., T, S)``.
+        causal: whether to hide the future too; the last query stands at the last key.
+        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        dropout: the probability with which a weight is dropped.
+        enable_gqa: whether ``k`` and ``v`` have fewer heads (the third dimension from the end) than
+            ``q``, each shared by neighbouring heads of ``q``.
+
+    Returns:
+        The outputs ``(..., T, Dv)``.
+
+    Raises:
+        TypeError: if the mask is not boolean.
+        ValueError: if the shapes do not fit together.
+
+    Example:
+        >>> import torch
+        >>> q, k, v = (
+        ...     torch.eye(2)[:1],
+        ...     torch.eye(2),
+        ...     torch.tensor([[10.0], [20.0]]),
+        ... )
+        >>> # as attention() has it: 10 with 0.67, 20 with 0.33
+        >>> fused_attention(q, k, v)
+        tensor([[13.3024]])
+    """
+    check_attention(q, *(_first_head(k, v) if enable_gqa else (k, v)), mask, bias)
+    is_single = q.shape[-2] == 1  # stands at the last key and sees them all
+    causal = causal and not is_single
+    if not enable_gqa:
+        with kernels_for(is_single, q.device):
+            return _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
+    n_heads, n_groups = q.shape[-3], k.shape[-3]
+    check_divides("the heads of k", n_groups, "the heads of q", n_heads)
+    if is_single:
+        # The queries of a group become the rows of one head: nothing is copied.
+        q = q.squeeze(-2).unflatten(-2, (n_groups, -1))  # (..., G, H/G, K)
+        mask, bias = _group_rows(mask, n_heads, n_groups), _group_rows(bias, n_heads, n_groups)
+        with kernels_for(is_single, q.device):
+            rows = _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
+        return rows.flatten(-3, -2).unsqueeze(-2)
+    # On a GPU only the kernel for short numbers and no mask knows groups. The others would store
+    # all the scores, and beside so many of them copies of the keys are small.
+    masked = mask is not None or bias is not None or (causal and q.shape[-2] != k.shape[-2])
+    if q.device.type == "cuda" and (masked or q.element_size() > 2):
+        k, v = repeat_heads(k, n_heads), repeat_heads(v, n_heads)
+    shared = k.shape[-3] < n_heads
+    return _run_kernel(q, k, v, mask, bias, causal, scale, dropout, enable_gqa=shared)
+
+
+def repeat_heads(
+    x: Float[Tensor, "*batch G S K"], n_heads: int
+) -> Float[Tensor, "*batch {n_heads} S K"]:
+    """Give each query head a copy of the keys or values that it shares with others.
+
+    Args:
+        x: keys or values of G heads, ``(..., G, S, K)``.
+        n_heads: H, the number of query heads.
+
+    Returns:
+        ``(..., H, S, K)``: heads 0 to H/G - 1 get the first, and so on.
+
+    Example:
+        >>> import torch
+        >>> repeat_heads(
+        ...     torch.tensor([1.0, 2.0]).view(2, 1, 1), n_heads=4
+        ... ).flatten()
+        tensor([1., 1., 2., 2.])
+    """
+    group = n_heads // x.shape[-3]
+    return x if group == 1 else x.repeat_interleave(group, dim=-3)
+
+
+def kernels_for(is_single: bool, device: torch.device) -> AbstractContextManager[None]:
+    """Leave out cuDNN for single queries: it makes a plan for every number of keys.
+
+    Decoding has them all, and the plans for 256 tokens took 12 seconds.
+
+    Args:
+        is_single: whether there is one query of each row and head.
+        device: where it is.
+
+    Returns:
+        A context in which PyTorch chooses among its kernels.
+
+    Example:
+        >>> with kernels_for(True, torch.device("cpu")):
+        ...     torch.backends.cuda.cudnn_sdp_enabled()
+        True
+    """
+    if is_single and device.type == "cuda" and not torch.compiler.is_compiling():
+        return _without_cudnn()
+    return nullcontext()
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def _run_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+    *,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Choose what the kernel is told, so that every query has a key to look at."""
+    kernel = partial(
+        F.scaled_dot_product_attention,
+        q,
+        k,
+        v,
+        scale=scale,
+        dropout_p=dropout,
+        enable_gqa=enable_gqa,
+    )
+    if mask is None and bias is None and (not causal or q.shape[-2] == k.shape[-2]):
+        return kernel(is_causal=causal)  # no mask to read: the fastest kernel
+    mask = with_causal(mask, q.shape[-2], k.shape[-2], device=q.device) if causal else mask
+    if mask is None:
+        return kernel(attn_mask=None if bias is None else bias.to(q.dtype))
+    has_a_key = mask.any(dim=-1, keepdim=True)
+    # Kernels and versions disagree about a row with no key (NaN or zeros), so none is sent there.
+    allowed = mask | ~has_a_key
+    if bias is None:
+        output = kernel(attn_mask=allowed)
+    else:
+        output = kernel(attn_mask=bias.to(q.dtype).masked_fill(~allowed, -math.inf))
+    return output.masked_fill(~has_a_key, 0.0)
+
+
+def _first_head(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """One head of both, which fits any number of query heads; they must have as many."""
+    sizes: dict[str, int] = {}
+    expect_last("k", k, "G S K", sizes)
+    expect_last("v", v, "G S Dv", sizes)
+    return k[..., :1, :, :], v[..., :1, :, :]
+
+
+def _group_rows(x: Tensor | None, n_heads: int, n_groups: int) -> Tensor | None:
+    """Lay heads with one row each below each other: ``(..., H, 1, n)`` to ``(..., G, H/G, n)``."""
+    if x is None or x.ndim < 3 or x.shape[-3] != n_heads:
+        return x  # the same for all heads
+    rows: Tensor = x.squeeze(-2).unflatten(-2, (n_groups, -1))
+    return rows

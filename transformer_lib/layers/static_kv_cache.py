@@ -1,0 +1,171 @@
+"""A cache for compiled steps: the same shapes in each."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, check_room
+
+
+class StaticLayerCache(LayerCache):
+    """The keys and values of one layer, of which attention always sees as many places.
+
+    Args:
+        max_len: for how many positions there is room.
+        filled: how many of them are in use; shared by all layers, kept on the device.
+
+    Example:
+        >>> layer = StaticLayerCache(8, filled=torch.tensor(2))
+        >>> k, v = layer.append(torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1))
+        >>> k.flatten()  # the third of eight places
+        tensor([0., 0., 1., 0., 0., 0., 0., 0.])
+    """
+
+    def __init__(self, max_len: int, filled: Int[Tensor, ""]) -> None:
+        super().__init__(max_len)
+        self.filled = filled
+
+    def append(
+        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Write the keys and values of new positions to their places; return those of all."""
+        places = self.filled + torch.arange(k.shape[2], device=k.device)
+        for stored, new in zip(self.all_places(k, v), (k, v), strict=True):
+            stored.index_copy_(2, places, new)
+        return self.read()
+
+    def read(self) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Return the keys and values of all places, in use or not."""
+        return self._all()
+
+    def all_places(
+        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        """Return all places for keys and values like these, without writing them."""
+        return self._room_for(k, v)
+
+
+class StaticCache(KeyValueCache):
+    """A cache whose shapes and addresses do not change from token to token.
+
+    One compiled or recorded step serves many tokens then. Attention sees all places; a mask hides
+    those that are not in use, with the future.
+
+    Args:
+        n_layers: the number of blocks of the decoder.
+        max_len: the longest target sequence.
+        device: where the model is.
+
+    Example:
+        >>> cache = StaticCache(n_layers=6, max_len=512)
+        >>> cache.length, cache.n_keys(1)
+        (0, 512)
+    """
+
+    def __init__(
+        self, n_layers: int, max_len: int, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__(n_layers, max_len)
+        # A number on the device, which compiled steps count up without asking Python.
+        self.filled = torch.zeros((), dtype=torch.long, device=device)
+        self._counted: int | None = 0  # the same in Python, as long as Python sees every step
+        self.layers = [StaticLayerCache(max_len, self.filled) for _ in self.layers]
+
+    @property
+    def length(self) -> int:
+        """The number of target positions that are in use; a GPU may have to wait."""
+        if self._counted is None or self.filled.device.type == "cpu":
+            return int(self.filled)
+        return self._counted
+
+    @property
+    def start(self) -> Int[Tensor, ""]:
+        """The position of the next token, as a number on the device."""
+        return self.filled
+
+    def n_keys(self, n_new: int) -> int:
+        """Say how many places attention sees, in use or not.
+
+        Args:
+            n_new: how many tokens are to be added.
+
+        Returns:
+            The same number for every token.
+
+        Raises:
+            ValueError: if there is no room for them. A compiled step cannot tell: whoever drives it
+                counts.
+        """
+        used = 0 if torch.compiler.is_compiling() else self.length
+        check_room(self.max_len, used, n_new)
+        return self.max_len
+
+    def distances(self, n_new: int, device: torch.device) -> Int[Tensor, "T S"]:
+        """Count how far each place stands before the next tokens; those to come have less than 0.
+
+        Args:
+            n_new: T, how many tokens are to be added.
+            device: where to build the table.
+
+        Returns:
+            A table ``(T, S)``, one column for each place.
+        """
+        places = self.filled + torch.arange(n_new, device=device)
+        return places[:, None] - torch.arange(self.n_keys(n_new), device=device)
+
+    def advance(self, n_new: int) -> None:
+        """Count the new tokens, which all layers have stored by now."""
+        self.filled += n_new
+        if torch.compiler.is_compiling():
+            self._counted = None
+        elif self._counted is not None:
+            self._counted += n_new
+
+    def note_length(self, length: int | None) -> None:
+        """Say how many positions are in use, after steps that Python did not see.
+
+        Args:
+            length: as the device has it; ``None``: it has to be asked.
+        """
+        self._counted = length
+
+    def for_prompt(self) -> KeyValueCache:
+        """Make an empty ordinary cache in the same memory, to read a prompt with.
+
+        So the prompt is read as always, by the fastest kernel and without a mask.
+        """
+        cache = KeyValueCache(len(self.layers), self.max_len)
+        for its, own in zip(cache.layers, self.layers, strict=True):
+            its._stored = own._stored
+        return cache
+
+    def go_on_after(self, prompt: KeyValueCache, memory: Float[Tensor, "B S D"] | None) -> None:
+        """Hold what the prompt's cache holds, at the addresses from which recorded steps read.
+
+        Args:
+            prompt: made by :meth:`for_prompt`, and filled; not to be used any more.
+            memory: what cross-attention is going to be given, with the values that it was given.
+        """
+        for own, its in zip(self.layers, prompt.layers, strict=True):
+            own._stored = its._stored
+        if not self.memory_layers:
+            self.memory_layers = prompt.memory_layers
+        for own, its in zip(self.memory_layers, prompt.memory_layers, strict=True):
+            for old, new in zip(own.read(), its.read(), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+            if memory is not None:
+                own.remember(memory)
+        self._set_length(prompt.length)
+
+    def reset(self) -> None:
+        """Forget everything, but stay where it is, because recorded steps read there.
+
+        So the next batch must have the size of the last.
+        """
+        self.memory_layers = []
+        self._set_length(0)
+
+    def _set_length(self, length: int) -> None:
+        self.filled.fill_(length)
+        self._counted = length

@@ -1,0 +1,1 @@
+"""Whole models: blocks, encoder and decoder, language models, presets, models on disk."""

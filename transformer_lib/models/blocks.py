@@ -1,0 +1,402 @@
+"""One block for every model, and a stack of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.eval_mode import check_modes
+from transformer_lib.core.fingerprint import methods_of
+from transformer_lib.core.precision import autocast_dtype
+from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.fast.padding_free import Rows, rows_without_padding
+from transformer_lib.layers.feedforward import FeedForward
+from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
+from transformer_lib.layers.masks import additive_mask, query_key_distances
+from transformer_lib.layers.norms import LayerNorm, RMSNorm
+from transformer_lib.layers.parts import STANDARD_PARTS, Parts
+from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles
+from transformer_lib.layers.static_kv_cache import StaticCache
+
+# What self-attention is told: a mask, a bias, and whether to hide the future.
+Seen = tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None, bool]
+
+
+class Block(nn.Module):
+    """Attention, optional cross-attention, feed-forward: each read from and added to the stream.
+
+    Args:
+        config: the model's configuration; RoPE is meant as it is in this block.
+        cross_attention: whether the block also attends to a memory (the decoder of 2017).
+        parts: how attention, network and norms are made.
+
+    Example:
+        >>> block = Block(TransformerConfig(d_model=8, n_heads=2))
+        >>> block(torch.zeros(2, 5, 8)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        cross_attention: bool = False,
+        parts: Parts = STANDARD_PARTS,
+    ) -> None:
+        super().__init__()
+        self.norm_position = config.norm_position
+        twice = config.norm_position == "both"
+        self.attention = parts.attention(config)
+        self.attention_norm = parts.norm(config)
+        self.attention_update_norm = parts.norm(config) if twice else None
+        # RoPE turns nothing there: nothing may make up for its scaling, as YaRN does elsewhere.
+        unturned = replace(config, rope_scaling=None)
+        self.cross_attention = parts.attention(unturned) if cross_attention else None
+        self.cross_attention_norm = parts.norm(config) if cross_attention else None
+        self.cross_attention_update_norm = parts.norm(config) if cross_attention and twice else None
+        self.feed_forward = parts.feed_forward(config)
+        self.feed_forward_norm = parts.norm(config)
+        self.feed_forward_update_norm = parts.norm(config) if twice else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "..."] | Rows | None = None,
+        memory: Float[Tensor, "B S D"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        angles: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        cache: LayerCache | None = None,
+        memory_cache: MemoryCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Carry the residual stream through the block.
+
+        Args:
+            x: the stream, ``(B, T, D)``.
+            mask: for self-attention, broadcastable to ``(B, H, T, S)``, where S counts the keys in
+                the cache too; or which tokens of one long row belong together.
+            memory: what cross-attention reads, ``(B, S, D)``.
+            memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
+            bias: added to the scores of self-attention.
+            angles: RoPE's angles for self-attention.
+            causal: whether self-attention hides the future.
+            cache: keys and values of earlier steps, for self-attention.
+            memory_cache: keys and values of the memory, for cross-attention.
+
+        Returns:
+            The stream, ``(B, T, D)``.
+
+        Raises:
+            RuntimeError: if another thread has switched the modes for a while.
+            ValueError: if there is a memory and no cross-attention, or the other way round.
+        """
+        check_modes(self)
+        self._check_memory(memory)
+        before = self.norm_position in ("pre", "both")  # else norms stand behind their sublayers
+
+        read = self.attention_norm(x) if before else x
+        update = self.attention(
+            read, mask=mask, bias=bias, angles=angles, causal=causal, cache=cache
+        )
+        x = self._add(x, update, self.attention_norm, self.attention_update_norm)
+
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            read = self.cross_attention_norm(x) if before else x
+            update = self.cross_attention(read, memory=memory, mask=memory_mask, cache=memory_cache)
+            x = self._add(x, update, self.cross_attention_norm, self.cross_attention_update_norm)
+
+        read = self.feed_forward_norm(x) if before else x
+        update = self.feed_forward(read)
+        return self._add(x, update, self.feed_forward_norm, self.feed_forward_update_norm)
+
+    def _add(
+        self, x: Tensor, update: Tensor, norm: nn.Module, update_norm: nn.Module | None
+    ) -> Float[Tensor, "B T D"]:
+        """Add what a sublayer says to the stream; norms behind the sublayer come in here."""
+        if self.norm_position == "update":
+            update = norm(update)
+        elif update_norm is not None:
+            update = update_norm(update)
+        x = x + self.dropout(update)
+        return norm(x) if self.norm_position == "post" else x
+
+    def _check_memory(self, memory: Tensor | None) -> None:
+        if (memory is None) != (self.cross_attention is None):
+            has = "no cross-attention" if self.cross_attention is None else "cross-attention"
+            given = "no memory was given" if memory is None else "a memory was given"
+            raise ValueError(f"the block has {has}, but {given}")
+
+
+class Stack(nn.Module):
+    """``n_layers`` blocks, with the positions that act inside attention, and the final norm.
+
+    Args:
+        config: the model's configuration.
+        causal: whether self-attention hides the future (a decoder).
+        cross_attention: whether each block also attends to a memory.
+        parts: how attention, networks and norms are made.
+
+    Attributes:
+        checkpoint_activations: whether blocks forget their activations in training and compute
+            them again for the backward pass; ``Recipe.checkpoint_activations`` asks for it.
+
+    Example:
+        >>> stack = Stack(
+        ...     TransformerConfig(d_model=8, n_heads=2, n_layers=2),
+        ...     causal=True,
+        ... )
+        >>> stack(torch.zeros(2, 5, 8)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    checkpoint_activations = False
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        causal: bool,
+        cross_attention: bool = False,
+        parts: Parts = STANDARD_PARTS,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.causal = causal
+        self.blocks = nn.ModuleList(
+            Block(_of_layer(config, layer), cross_attention=cross_attention, parts=parts)
+            for layer in range(config.n_layers)
+        )
+        # All blocks share one bias, as in T5.
+        self.bias: AlibiBias | T5Bias | None = None
+        if config.position == "alibi":
+            self.bias = AlibiBias(config.n_heads)
+        elif config.position == "t5":
+            self.bias = T5Bias(config.n_heads, bidirectional=not causal)
+        # After post-norm the stream is normalised already. All others leave a bare sum.
+        self.final_norm = None if config.norm_position == "post" else parts.norm(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "..."] | None = None,
+        memory: Float[Tensor, "B S D"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        positions: Int[Tensor, "#B T"] | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Carry the residual stream through all blocks.
+
+        Under autocast to bfloat16 the stream itself is in bfloat16 too. Padding is left out where
+        that is faster and nobody can tell: see
+        :func:`~transformer_lib.layers.fast.padding_free.rows_without_padding`. Then there are zeros
+        in its places, else what the layers make of it. Which of the two it is depends on the size
+        of the batch: it is for nobody to read, and for no loss.
+
+        Args:
+            x: the stream, ``(B, T, D)``.
+            mask: what hides padding among the keys, those in the cache included; broadcastable to
+                ``(B, H, T, S)``, with S as its last dimension. The causal mask and the window come
+                on top.
+            memory: what cross-attention reads, ``(B, S, D)``.
+            memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
+            positions: the place of each vector, ``(1, T)`` or ``(B, T)``; counted on from the
+                cache if left out. ALiBi, T5's bias and the window count places in the tensor
+                instead: for them only distances matter.
+            cache: keys and values of earlier steps; those of this step are added to it.
+
+        Returns:
+            The stream, ``(B, T, D)``.
+
+        Raises:
+            ValueError: if a mask has other than four dimensions, or shapes do not fit.
+        """
+        n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
+        _check_mask("mask", mask, n_keys)
+        _check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
+        positions = next_positions(x, cache) if positions is None else positions
+        check_positions(positions, x)
+        if autocast_dtype(x.device) == torch.bfloat16:
+            # PyTorch alone would keep the stream in float32: twice the bytes to move. Not so in
+            # float16, where a long sum could overflow.
+            x = x.to(torch.bfloat16)
+        # Two kinds of layers at most: with a window and without.
+        kinds = [self.config.is_local(layer) for layer in range(len(self.blocks))]
+        seen = {local: self._seen(x, mask, cache, local) for local in set(kinds)}
+        rows = self._without_padding(x, seen, memory, cache)
+        if rows is not None:
+            x, positions = rows.drop(x), rows.drop(positions)
+        angles = {local: self._angles(positions, local) for local in seen}
+        caches = self._caches(cache, memory)
+        for block, local, caches_of_block in zip(self.blocks, kinds, caches, strict=True):
+            block_mask, bias, causal = seen[local]
+            x = self._maybe_checkpointed(block)(
+                x, rows or block_mask, memory, memory_mask, bias=bias, angles=angles[local],
+                causal=causal, cache=caches_of_block[0], memory_cache=caches_of_block[1],
+            )  # fmt: skip
+        if cache is not None:
+            cache.advance(x.shape[1])
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x if rows is None else rows.put_back(x)
+
+    def _without_padding(
+        self,
+        x: Tensor,
+        seen: dict[bool, Seen],
+        memory: Tensor | None,
+        cache: KeyValueCache | None,
+    ) -> Rows | None:
+        """Where the real tokens are, if the others may be left out."""
+        if memory is not None or cache is not None or x.shape[2:] != (self.config.d_model,):
+            return None
+        scaling = self.config.rope_scaling
+        if not seen or (scaling is not None and scaling.kind == "ntk"):  # padding counts there
+            return None
+        mask, bias, _ = seen[max(seen)]  # of local layers, if there are any
+        return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, bias)
+
+    def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
+        """The block itself, or one that computes its activations again in the backward pass."""
+        if self.checkpoint_activations and self.training:
+            return partial(checkpoint, block, use_reentrant=False)
+        return block
+
+    def _caches(
+        self, cache: KeyValueCache | None, memory: Tensor | None
+    ) -> Sequence[tuple[LayerCache | None, MemoryCache | None]]:
+        if cache is None:
+            return [(None, None)] * len(self.blocks)
+        return cache.for_blocks(len(self.blocks), memory)
+
+    def _angles(
+        self, positions: Int[Tensor, "#B T"], local: bool = False
+    ) -> Float[Tensor, "#B 1 T half"] | None:
+        """RoPE's angles; layers with a window may have their own."""
+        config = self.config
+        if config.position != "rope":
+            return None
+        theta, scaling = config.rope_of(local=local)
+        angles = rope_angles(positions, config.rope_width, theta, scaling=scaling)
+        return angles[:, None]  # the same for all heads
+
+    def _seen(
+        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, local: bool
+    ) -> Seen:
+        """Say what layers of one kind see: a mask, a bias, and whether the future is hidden."""
+        mask, bias = self._mask_and_bias(x, mask, cache, self.config.window if local else None)
+        if isinstance(cache, StaticCache):
+            return None, _as_numbers(x, mask, bias, cache), False
+        return mask, bias, self.causal
+
+    def _mask_and_bias(
+        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, window: int | None
+    ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
+        """Hide what is outside the window, and make the bias for positions, if there are such."""
+        if window is None and self.bias is None:
+            return mask, None
+        if cache is None:
+            distances = query_key_distances(x.shape[1], device=x.device)  # (T, S)
+        else:
+            distances = cache.distances(x.shape[1], x.device)
+        bias = None if self.bias is None else self.bias(distances)
+        if window is not None:
+            mask = _joined(mask, distances.abs() < window)
+        return mask, bias
+
+
+# What a stack is made of, unless somebody hands it other parts.
+_TOKEN_BY_TOKEN = methods_of(
+    Stack, Block, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, AlibiBias, T5Bias,
+    nn.ModuleList, nn.Linear, nn.Dropout, nn.Embedding,
+)  # fmt: skip
+
+
+def _of_layer(config: TransformerConfig, layer: int) -> TransformerConfig:
+    """The configuration as it holds in one layer: those with a window may have their own RoPE."""
+    theta, scaling = config.rope_of(local=config.is_local(layer))
+    return replace(config, rope_theta=theta, rope_scaling=scaling)
+
+
+def _as_numbers(
+    x: Tensor, mask: Tensor | None, bias: Tensor | None, cache: StaticCache
+) -> Float[Tensor, "..."]:
+    """Mask, bias and the hidden future as numbers to add to the scores, the same for all layers."""
+    # Places after the query's own hold the future, or nothing yet: one test hides both.
+    past = cache.distances(x.shape[1], x.device) >= 0  # (T, S)
+    return additive_mask(_joined(mask, past), bias, x.dtype)
+
+
+def _joined(mask: Tensor | None, other: Bool[Tensor, "T S"]) -> Bool[Tensor, "..."]:
+    return other[None, None] if mask is None else mask & other
+
+
+def next_positions(x: Tensor, cache: KeyValueCache | None = None) -> Int[Tensor, "1 T"]:
+    """Number the positions of a sequence, going on where the cache ends.
+
+    Args:
+        x: ids ``(B, T)`` or vectors ``(B, T, D)``.
+        cache: what came before; nothing if left out.
+
+    Returns:
+        The positions, ``(1, T)``.
+
+    Example:
+        >>> next_positions(torch.zeros(2, 3, 8))
+        tensor([[0, 1, 2]])
+    """
+    start = 0 if cache is None else cache.start
+    return (torch.arange(x.shape[1], device=x.device) + start)[None]
+
+
+def check_positions(positions: Tensor, x: Tensor) -> None:
+    """Raise an error unless there is one position for each token, or for each place.
+
+    Args:
+        positions: should be ``(1, T)`` or ``(B, T)``.
+        x: ids ``(B, T)`` or vectors ``(B, T, D)``.
+
+    Raises:
+        ValueError: if the shape is another one.
+
+    Example:
+        >>> positions, x = torch.arange(4)[None], torch.zeros(2, 3, 8)
+        >>> check_positions(positions, x)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: positions has shape (1, 4); expected (1, T) = (1, 3) or ...
+    """
+    batch, length = x.shape[:2]
+    if tuple(positions.shape) not in ((1, length), (batch, length)):
+        wanted = f"(1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
+        raise ValueError(f"positions has shape {tuple(positions.shape)}; expected {wanted}")
+
+
+def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
+    """Refuse a mask that would fit by accident, before anything is stored in a cache.
+
+    ``(B, S)`` would pass for ``(T, S)`` if B happened to equal T. ``(B, 1, 1, 1)`` of the newest
+    token alone would unhide every padded key that the cache holds.
+    """
+    if mask is None:
+        return
+    if n_keys is None:
+        raise ValueError(f"{name} was given without a memory")
+    shape = tuple(mask.shape)
+    if mask.ndim != 4:
+        raise ValueError(
+            f"{name} has shape {shape}; expected four dimensions that broadcast to "
+            "(B, H, T, S), such as (B, 1, 1, S) from padding_mask"
+        )
+    if mask.shape[-1] != n_keys:
+        included = ", those in the cache included" if name == "mask" else ""
+        raise ValueError(
+            f"{name} has shape {shape}; its last dimension must be the number of keys, "
+            f"S={n_keys}{included}"
+        )

@@ -1,0 +1,1 @@
+"""Text to ids and back: tokenizers, ours and published ones, streams of text, chat templates."""

@@ -1,0 +1,1 @@
+"""Chat templates: messages become one text, in a sandbox with a budget."""

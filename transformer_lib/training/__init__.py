@@ -1,0 +1,1 @@
+"""How a model learns: data, losses, recipes, the loop, checkpoints of a run, several processes."""
