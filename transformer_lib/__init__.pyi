@@ -12,15 +12,10 @@ from transformer_lib.core.checks import check_whole as check_whole
 from transformer_lib.core.checks import describe as describe
 from transformer_lib.core.checks import expect_last as expect_last
 from transformer_lib.core.checks import expect_shape as expect_shape
-from transformer_lib.core.config import Activation as Activation
-from transformer_lib.core.config import Init as Init
 from transformer_lib.core.config import Norm as Norm
 from transformer_lib.core.config import NormPosition as NormPosition
 from transformer_lib.core.config import Position as Position
-from transformer_lib.core.config import QueryKeyNorm as QueryKeyNorm
-from transformer_lib.core.config import RopePairing as RopePairing
 from transformer_lib.core.config import RopeScaling as RopeScaling
-from transformer_lib.core.config import ScalingKind as ScalingKind
 from transformer_lib.core.config import TransformerConfig as TransformerConfig
 from transformer_lib.core.eval_mode import evaluating as evaluating
 from transformer_lib.core.eval_mode import modes_kept as modes_kept
@@ -34,7 +29,6 @@ from transformer_lib.core.files import write_file as write_file
 from transformer_lib.core.precision import autocast_dtype as autocast_dtype
 from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
-from transformer_lib.generation.decoding_step import LanguageModel as LanguageModel
 from transformer_lib.generation.decoding_step import prompt_rows as prompt_rows
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import has_step_kernel as has_step_kernel
@@ -51,12 +45,9 @@ from transformer_lib.generation.sampling import choose_token as choose_token
 from transformer_lib.generation.sampling import draw_token as draw_token
 from transformer_lib.generation.sampling import filter_logits as filter_logits
 from transformer_lib.generation.stopping import Ending as Ending
-from transformer_lib.generation.stopping import Stop as Stop
 from transformer_lib.generation.stopping import end_tokens as end_tokens
 from transformer_lib.hugging_face.family import ACTIVATION_NAMES as ACTIVATION_NAMES
-from transformer_lib.hugging_face.family import Build as Build
 from transformer_lib.hugging_face.family import Family as Family
-from transformer_lib.hugging_face.family import Settings as Settings
 from transformer_lib.hugging_face.family import check_setting as check_setting
 from transformer_lib.hugging_face.family import count_classes as count_classes
 from transformer_lib.hugging_face.family import is_copy as is_copy
@@ -69,8 +60,6 @@ from transformer_lib.hugging_face.layouts import ROTATED as ROTATED
 from transformer_lib.hugging_face.layouts import SAME as SAME
 from transformer_lib.hugging_face.layouts import TRANSPOSED as TRANSPOSED
 from transformer_lib.hugging_face.layouts import Layout as Layout
-from transformer_lib.hugging_face.layouts import Model as Model
-from transformer_lib.hugging_face.pretrained import Places as Places
 from transformer_lib.hugging_face.pretrained import Pretrained as Pretrained
 from transformer_lib.hugging_face.pretrained import load_pretrained as load_pretrained
 from transformer_lib.hugging_face.pretrained import save_pretrained as save_pretrained
@@ -106,7 +95,6 @@ from transformer_lib.layers.norms import layer_norm as layer_norm
 from transformer_lib.layers.norms import make_norm as make_norm
 from transformer_lib.layers.norms import rms_norm as rms_norm
 from transformer_lib.layers.parts import STANDARD_PARTS as STANDARD_PARTS
-from transformer_lib.layers.parts import MakePart as MakePart
 from transformer_lib.layers.parts import Parts as Parts
 from transformer_lib.layers.parts import make_attention as make_attention
 from transformer_lib.layers.positions import PAIRINGS as PAIRINGS
@@ -124,7 +112,6 @@ from transformer_lib.layers.rope_scaling import scale_frequencies as scale_frequ
 from transformer_lib.layers.static_kv_cache import StaticCache as StaticCache
 from transformer_lib.layers.static_kv_cache import StaticLayerCache as StaticLayerCache
 from transformer_lib.models.blocks import Block as Block
-from transformer_lib.models.blocks import Seen as Seen
 from transformer_lib.models.blocks import Stack as Stack
 from transformer_lib.models.blocks import check_positions as check_positions
 from transformer_lib.models.blocks import next_positions as next_positions
@@ -135,7 +122,6 @@ from transformer_lib.models.initialisation import initialise as initialise
 from transformer_lib.models.language_models import CausalLM as CausalLM
 from transformer_lib.models.language_models import MaskedLM as MaskedLM
 from transformer_lib.models.language_models import OutputLayer as OutputLayer
-from transformer_lib.models.language_models import Pooling as Pooling
 from transformer_lib.models.language_models import Seq2SeqLM as Seq2SeqLM
 from transformer_lib.models.language_models import SequenceClassifier as SequenceClassifier
 from transformer_lib.models.language_models import VisionTransformer as VisionTransformer
@@ -150,7 +136,6 @@ from transformer_lib.models.saving import load_model as load_model
 from transformer_lib.models.saving import save_model as save_model
 from transformer_lib.models.saving import with_current_names as with_current_names
 from transformer_lib.models.saving import without_copies as without_copies
-from transformer_lib.text.chat.template import Messages as Messages
 from transformer_lib.text.chat.template import protect as protect
 from transformer_lib.text.chat.template import render_chat as render_chat
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer as PretrainedTokenizer
@@ -179,16 +164,12 @@ from transformer_lib.tracing.words import words_for as words_for
 from transformer_lib.training.data import IGNORE as IGNORE
 from transformer_lib.training.data import Batch as Batch
 from transformer_lib.training.data import Batches as Batches
-from transformer_lib.training.data import Example as Example
-from transformer_lib.training.data import Examples as Examples
 from transformer_lib.training.data import Ids as Ids
 from transformer_lib.training.data import TextWindows as TextWindows
 from transformer_lib.training.data import classification_batch as classification_batch
 from transformer_lib.training.data import next_token_batch as next_token_batch
 from transformer_lib.training.data import pad as pad
 from transformer_lib.training.data import translation_batch as translation_batch
-from transformer_lib.training.distributed import Content as Content
-from transformer_lib.training.distributed import OptimizerState as OptimizerState
 from transformer_lib.training.distributed import choose_device as choose_device
 from transformer_lib.training.distributed import from_first as from_first
 from transformer_lib.training.distributed import gather_optimizer as gather_optimizer
@@ -223,7 +204,6 @@ from transformer_lib.training.run_checkpoints import sum_up as sum_up
 from transformer_lib.training.run_checkpoints import write_checkpoint as write_checkpoint
 from transformer_lib.training.run_log import Metrics as Metrics
 from transformer_lib.training.run_log import MetricsLog as MetricsLog
-from transformer_lib.training.training_step import Compute as Compute
 from transformer_lib.training.training_step import Learner as Learner
 from transformer_lib.training.training_step import mean_loss as mean_loss
 

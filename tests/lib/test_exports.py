@@ -2,7 +2,7 @@
 
 import ast
 import importlib
-import pkgutil
+import inspect
 import re
 import subprocess
 import sys
@@ -14,39 +14,21 @@ import torch
 from omissions import fail_on
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformer_lib.saving import with_current_names
 
-import transformer_book
 import transformer_lib
 from tools import rename_tensors
-from transformer_lib.moved import MOVED, MOVED_NAMES, MovedModules, tell_moved_modules
+from transformer_lib.models.saving import with_current_names
 
 ROOT = Path(transformer_lib.__file__).parents[1]
-SOURCE = Path(transformer_lib.__file__).read_text(encoding="utf-8")
+STUB = Path(transformer_lib.__file__).with_suffix(".pyi")
 NAMES = transformer_lib._MODULES
-FIGURES = {
-    f"transformer_book.{name}": f"transformer_book.figures.{name}"
-    for name in (
-        "diagrams", "landscapes", "panels", "pictures", "plot_data", "plot_style", "plots",
-        "sketches",
-    )
-}  # fmt: skip
-OLD_PATHS = MOVED | FIGURES
-
-
-def names_for_type_checkers():
-    """What the imports under ``if TYPE_CHECKING`` say: for each name its module."""
-    (block,) = (
-        node.body
-        for node in ast.parse(SOURCE).body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )
-    for node in block:
-        assert isinstance(node, ast.ImportFrom), ast.unparse(node)
-        for alias in node.names:
-            where = f"transformer_lib/__init__.py: write `import {alias.name} as {alias.name}`"
-            assert alias.asname == alias.name, f"{where}; a type checker takes it for private else"
-            yield alias.name, node.module.removeprefix("transformer_lib.")
+LIBRARY = Path(transformer_lib.__file__).parent
+# Files whose names stay in them: others have a name of the same spelling, or nobody would ask.
+NOT_EXPORTED = (
+    "cli/", "generation/fast/", "hugging_face/families/", "layers/fast/", "text/chat/",
+    "text/tokenizer_json/", "core/eval_mode", "core/fingerprint", "hugging_face/rope",
+    "hugging_face/settings", "hugging_face/windows", "models/preset_configs", "tracing/letters",
+)  # fmt: skip
 
 
 def in_a_new_process(code):
@@ -57,58 +39,77 @@ def in_a_new_process(code):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_of_the_package_is_that_of_its_module(name):
     module = importlib.import_module(f"transformer_lib.{NAMES[name]}")
-    said = f"transformer_lib/__init__.py, _MODULES: {NAMES[name]!r} does not define {name!r}"
+    said = f"transformer_lib/__init__.pyi: {NAMES[name]!r} does not define {name!r}"
     assert hasattr(module, name), f"{said}: name the module that does, or take the line out"
     value = getattr(transformer_lib, name)
     assert value is getattr(module, name)
-    if hasattr(value, "__module__"):
-        package = f"transformer_lib.{NAMES[name]}"
-        assert value.__module__ == package or value.__module__.startswith(f"{package}.")
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__module__ == f"transformer_lib.{NAMES[name]}"
 
 
-def export_problems(typed, looked_up):
-    """Where the two lists of names of the package differ.
-
-    Args:
-        typed: for each name below ``if TYPE_CHECKING`` its module.
-        looked_up: for each name in ``_MODULES`` its module.
-    """
-    where = "transformer_lib/__init__.py"
-    problems = []
-    for name in sorted({*typed, *looked_up}):
-        one, other = typed.get(name), looked_up.get(name)
-        if one is None:
-            line = f"from transformer_lib.{other} import {name} as {name}"
-            problems.append(f'{where}: {name} is not below `if TYPE_CHECKING`: add "{line}"')
-        elif other is None:
-            problems.append(f'{where}: {name} is not in _MODULES: add \'"{name}": "{one}",\'')
-        elif one != other:
-            problems.append(f"{where}: {name} is in {one} by its import, in {other} by _MODULES")
-    return problems
+def imports_of_the_stub():
+    for node in ast.parse(STUB.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            yield from ((alias.name, alias.asname, node.module) for alias in node.names)
 
 
 def test_type_checkers_read_the_same_names():
-    fail_on(export_problems(dict(names_for_type_checkers()), NAMES))
+    found = list(imports_of_the_stub())
+    assert {name: f"transformer_lib.{module}" for name, module in NAMES.items()} == {
+        name: module for name, _, module in found
+    }
+    assert len(found) == len(NAMES)  # none twice
+    assert [name for name, asname, _ in found if name != asname] == []  # else it counts as private
+
+
+def public_names(path):
+    """The classes and functions that a file defines for others."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def lacking(files, exported):
+    """What the package does not export, for each file with the line that would do it."""
+    return [
+        f"transformer_lib/__init__.pyi: add `from {module} import {name} as {name}`"
+        for path, names in files.items()
+        for name in names
+        for module in [f"transformer_lib.{path.removesuffix('.py').replace('/', '.')}"]
+        if not path.startswith(NOT_EXPORTED) and name not in exported
+    ]
+
+
+def test_every_public_name_can_be_imported_from_the_package():
+    files = {
+        path.relative_to(LIBRARY).as_posix(): list(public_names(path))
+        for path in LIBRARY.rglob("*.py")
+        if not path.name.startswith("__")
+    }
+    assert len(files) > 60
+    fail_on(lacking(files, NAMES))
+
+
+def test_a_name_that_is_not_exported_is_told_where_to():
+    line = (
+        "transformer_lib/__init__.pyi: add `from transformer_lib.layers.legs import walk as walk`"
+    )
+    assert lacking({"layers/legs.py": ["walk"]}, {}) == [line]
+    assert lacking({"cli/legs.py": ["walk"]}, {}) == []
+
+
+def test_no_name_hides_a_package():
+    folders = {path.name for path in LIBRARY.iterdir() if path.is_dir()}
+    assert folders.isdisjoint(NAMES)
 
 
 @pytest.mark.parametrize(
-    ("typed", "looked_up", "said"),
-    [
-        (
-            {"A": "parts"},
-            {"A": "parts", "B": "parts"},
-            'B is not below `if TYPE_CHECKING`: add "from transformer_lib.parts import B as B"',
-        ),
-        (
-            {"A": "parts", "B": "parts"},
-            {"A": "parts"},
-            'B is not in _MODULES: add \'"B": "parts",\'',
-        ),
-        ({"A": "parts"}, {"A": "blocks"}, "A is in parts by its import, in blocks by _MODULES"),
-    ],
+    "path", sorted(LIBRARY.rglob("*/__init__.py")), ids=lambda p: p.parent.name
 )
-def test_a_name_that_is_exported_once_is_told_where_else(typed, looked_up, said):
-    assert export_problems(typed, looked_up) == [f"transformer_lib/__init__.py: {said}"]
+def test_a_package_says_what_it_holds_and_re_exports_nothing(path):
+    (only,) = ast.parse(path.read_text(encoding="utf-8")).body
+    assert isinstance(only, ast.Expr)
+    assert isinstance(only.value, ast.Constant)
 
 
 def test_a_star_imports_all_names():
@@ -138,43 +139,18 @@ def test_importing_the_package_imports_nothing_heavy():
     loaded = in_a_new_process("import sys, transformer_lib; print(*sys.modules)").split()
     assert not {"torch", "numpy", "safetensors", "jaxtyping"} & set(loaded)
     ours = {name for name in loaded if name.startswith("transformer_lib")}
-    assert ours == {"transformer_lib", "transformer_lib.moved"}
-
-
-@pytest.mark.parametrize(("old", "new"), OLD_PATHS.items(), ids=OLD_PATHS)
-def test_an_old_path_names_the_new_one(old, new):
-    importlib.import_module(new)
-    says = f"^{old} is called {new} now$".replace(".", r"\.")
-    with pytest.raises(ImportError, match=says) as caught:
-        importlib.import_module(old)
-    assert caught.value.name == old
-    package, name = old.split(".")
-    with pytest.raises(ImportError, match=says):
-        exec(f"from {package} import {name}", {})
-
-
-@pytest.mark.parametrize(("old", "new"), MOVED_NAMES.items(), ids=MOVED_NAMES)
-def test_an_old_name_names_the_new_one(old, new):
-    pkgutil.resolve_name(new)
-    module, _, name = old.rpartition(".")
-    with pytest.raises(ImportError, match=f"^{old} is {new} now$".replace(".", r"\.")) as caught:
-        exec(f"from {module} import {name}", {})
-    assert caught.value.name == old
+    assert ours == {"transformer_lib"}
 
 
 def test_a_name_nobody_knows_is_missing_as_ever():
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
-        exec("from transformer_lib.generation import nothing", {})
-    assert not hasattr(importlib.import_module("transformer_lib.cache"), "nothing")
+        exec("from transformer_lib.layers.masks import nothing", {})
+    assert not hasattr(importlib.import_module("transformer_lib.layers.masks"), "nothing")
 
 
-def test_the_tables_of_old_paths_are_asked_last_and_once():
-    ours = [finder for finder in sys.meta_path if isinstance(finder, MovedModules)]
-    assert [dict(finder.new_paths) for finder in ours] == [MOVED, FIGURES]
-    before = list(sys.meta_path)
-    tell_moved_modules(MOVED)
-    importlib.reload(transformer_book)
-    assert sys.meta_path == before
+def test_imports_of_others_do_not_pass_through_the_library():
+    code = "import sys; before = list(sys.meta_path); import transformer_lib, transformer_book"
+    assert in_a_new_process(f"{code}; print(sys.meta_path == before)") == "True"
 
 
 def test_a_module_nobody_knows_is_not_found_as_ever():

@@ -1,4 +1,4 @@
-"""Imports go one way: a file may use its own floor and lower ones, never a higher one."""
+"""Imports go one way: a file may use its own package and those before it, none after it."""
 
 import ast
 import pathlib
@@ -9,77 +9,21 @@ from omissions import differences, fail_on, told
 import transformer_book
 import transformer_lib
 
-FLOORS = {
-    "moved": 0,
-    "checks": 0,
-    "hooks": 0,
-    "modes": 0,
-    "precision": 0,
-    "config": 0,
-    "masks": 0,
-    "cache": 0,
-    "static_cache": 0,
-    "data": 0,
-    "packing": 0,
-    "recipes": 0,
-    "rope_scaling": 0,
-    "files": 0,
-    "attention": 1,
-    "fused": 1,
-    "bounded": 1,
-    "ragged": 1,
-    "feedforward": 1,
-    "norms": 1,
-    "positions": 1,
-    "embeddings": 1,
-    "parts": 1,
-    "blocks": 2,
-    "initialisation": 2,
-    "encoder_decoder": 3,
-    "models": 3,
-    "preset_configs": 3,
-    "presets": 3,
-    "losses": 3,
-    "hugging_face": 4,
-    "pretrained": 4,
-    "text_stream": 4,
-    "tracing": 4,
-    "saving": 4,
-    "tokenizers": 4,
-    "distributed": 4,
-    "run_checkpoints": 4,
-    "run_log": 4,
-    "learner": 4,
-    "training": 4,
-    "lean": 4,
-    "decoding": 4,
-    "endings": 4,
-    "sampling": 4,
-    "step_kernel": 4,
-    "recorded": 4,
-    "compiled": 4,
-    "generation": 4,
-    "beams": 4,
-    "cli": 5,
-    "cli_models": 5,
-    "cli_options": 5,
-    "cli_text": 5,
-    "cli_train": 5,
-    "__main__": 5,
-}
+# The packages, in the order in which a reader meets them: each may use those before it.
+PACKAGES = (
+    "core", "text", "layers", "models", "generation", "training", "hugging_face", "tracing", "cli",
+)  # fmt: skip
+MOST_FILES = 15  # in one folder: more say nothing in a list
 EXPORTS = transformer_lib._MODULES  # a name of the package itself counts as its module
 ROOT = pathlib.Path(transformer_lib.__file__).parent
-FILES = {  # each file and the module on whose floor it stands
-    path.relative_to(ROOT): path.relative_to(ROOT).with_suffix("").parts[0]
-    for path in ROOT.rglob("*.py")
-    if path != ROOT / "__init__.py"
-}
+FILES = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.parent != ROOT]
 
 
-def imported_modules(path):
+def imported_packages(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "transformer_lib":
-            yield from (EXPORTS.get(alias.name, alias.name) for alias in node.names)
+            modules = (EXPORTS.get(alias.name, alias.name) for alias in node.names)
+            yield from (module.split(".")[0] for module in modules if module != "__version__")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
             "transformer_lib."
         ):
@@ -92,46 +36,60 @@ def imported_modules(path):
             )
 
 
-def floor_problems(modules, floors):
-    """Which modules have no floor, and which floors have no module."""
-    where = "tests/lib/test_floors.py, FLOORS"
-    lowest = "the lowest that is not below any module that it imports"
+def package_problems(found, packages):
+    """Which folders have no place in the order, and which places have no folder."""
+    where = "tests/lib/test_floors.py, PACKAGES"
+    after = "after all packages that it imports"
     return differences(
-        floors,
-        modules,
-        lacks=lambda name: f"{where}: {name} has no floor: add '\"{name}\": FLOOR', {lowest}",
-        extra=lambda name: f"{where}: transformer_lib has no module {name}: take its line out",
+        packages,
+        found,
+        lacks=lambda name: f"{where}: {name} is not there: add it {after}",
+        extra=lambda name: f"{where}: transformer_lib has no package {name}: take it out",
     )
 
 
-def floor_of(module):
-    fail_on(floor_problems([module], {module} & set(FLOORS)))
-    return FLOORS[module]
+def test_every_file_is_in_a_package_that_has_its_place():
+    fail_on(package_problems([path.parts[0] for path in FILES], PACKAGES))
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-def test_every_file_has_a_floor():
-    fail_on(floor_problems(FILES.values(), FLOORS))
+def test_a_package_without_a_place_is_told_where_to_give_it_one():
+    without, unknown = told(package_problems)
+    where = "tests/lib/test_floors.py, PACKAGES:"
+    assert without == f"{where} b is not there: add it after all packages that it imports"
+    assert unknown == f"{where} transformer_lib has no package c: take it out"
 
 
-def test_a_module_without_a_floor_is_told_where_to_give_it_one():
-    without, unknown = told(floor_problems)
-    where = "tests/lib/test_floors.py, FLOORS:"
-    assert without.startswith(f"{where} b has no floor: add '\"b\": FLOOR', the lowest that is not")
-    assert unknown == f"{where} transformer_lib has no module c: take its line out"
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=str)
+def test_a_folder_can_be_read_at_a_glance(folder):
+    files = [path.name for path in FILES if path.parent == folder and path.name != "__init__.py"]
+    assert 0 < len(files) <= MOST_FILES, f"transformer_lib/{folder} has {len(files)} files"
 
 
-def test_an_import_of_a_module_without_a_floor_is_told():
-    with pytest.raises(pytest.fail.Exception, match="FLOORS: legs has no floor"):
-        floor_of("legs")
+def upward(package, imported):
+    """The packages that one imports although they come later."""
+    allowed = PACKAGES[: PACKAGES.index(package) + 1]
+    return sorted(set(imported) - set(allowed))
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
-def test_a_file_imports_only_downwards(path):
-    floor = floor_of(FILES[path])
-    for used in imported_modules(ROOT / path):
-        said = f"transformer_lib/{path} (floor {floor}) imports {used} (floor {floor_of(used)})"
-        remedy = "import from its own floor or lower ones, or give it a higher one in FLOORS"
-        assert floor_of(used) <= floor, f"{said}: {remedy}"
+def test_a_file_imports_only_from_packages_before_its_own(path):
+    package = path.parts[0]
+    wrong = upward(package, imported_packages(ROOT / path))
+    remedy = f"it may import from {package} and packages before it: {', '.join(PACKAGES)}"
+    assert not wrong, f"transformer_lib/{path} imports from {', '.join(wrong)}: {remedy}"
+
+
+def test_an_import_that_goes_up_is_found(tmp_path):
+    (tmp_path / "legs.py").write_text(
+        "import transformer_lib.cli.main\n"
+        "from transformer_lib import CausalLM, __version__\n"
+        "from transformer_lib.core.config import TransformerConfig\n"
+    )
+    found = list(imported_packages(tmp_path / "legs.py"))
+    assert sorted(found) == ["cli", "core", "models"]
+    assert upward("layers", found) == ["cli", "models"]
+    assert upward("cli", found) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

@@ -49,7 +49,7 @@ def _run(given: argparse.Namespace) -> None:
     """Run the command; PyTorch is imported only now, since that takes seconds."""
     from torch import OutOfMemoryError  # noqa: PLC0415
 
-    command = getattr(import_module(f"transformer_lib.{given.module}"), given.command)
+    command = getattr(import_module(f"transformer_lib.cli.{given.module}"), given.command)
     try:
         command(given)
     except BrokenPipeError:

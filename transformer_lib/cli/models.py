@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from transformer_lib import tracing
 from transformer_lib.models.language_models import Seq2SeqLM, VisionTransformer
 from transformer_lib.models.presets import PRESETS, build_preset
 from transformer_lib.models.saving import load_model
+from transformer_lib.tracing import watch
 
 
 def trace(given: Namespace) -> None:
@@ -36,7 +36,7 @@ def trace(given: Namespace) -> None:
     if isinstance(model, VisionTransformer):
         size = model.patches.image_size
         inputs = [torch.zeros(given.batch, model.patches.n_channels, size, size, device="meta")]
-    print(tracing.trace(model, *inputs * (2 if isinstance(model, Seq2SeqLM) else 1)))
+    print(watch.trace(model, *inputs * (2 if isinstance(model, Seq2SeqLM) else 1)))
 
 
 def presets(_: Namespace) -> None:

@@ -318,10 +318,10 @@ def _add_device(parser: ArgumentParser) -> None:
 
 # Each command with the module that runs it and what adds its options, whose docstring is its help.
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
-    "train": ("cli_train", train_options),
-    "generate": ("cli_text", generate_options),
-    "chat": ("cli_text", chat_options),
-    "translate": ("cli_text", translate_options),
-    "trace": ("cli_models", trace_options),
-    "presets": ("cli_models", presets_options),
+    "train": ("train", train_options),
+    "generate": ("text", generate_options),
+    "chat": ("text", chat_options),
+    "translate": ("text", translate_options),
+    "trace": ("models", trace_options),
+    "presets": ("models", presets_options),
 }

@@ -178,7 +178,7 @@ def book_folder() -> Path:
         >>> (book_folder() / "data" / "shakespeare.txt").is_file()
         True
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed = package / "book"
     return installed if installed.is_dir() else package.parent / "book"
 

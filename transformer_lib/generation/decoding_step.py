@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
@@ -18,7 +17,6 @@ from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions
 from transformer_lib.models.encoder_decoder import EncoderDecoder
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
-from transformer_lib.moved import tell_moved_names
 
 LanguageModel = CausalLM | Seq2SeqLM
 
@@ -235,7 +233,3 @@ def _check_kind(model: nn.Module, source: Tensor | None) -> None:
 def _is_as_built(model: CausalLM) -> bool:
     """Whether to call a model is to call its parts: nobody replaced its forward, or listens."""
     return has_forward_of(model, CausalLM) and not any(forward_hooks(model))
-
-
-if not TYPE_CHECKING:  # who reads types still finds every typo
-    __getattr__ = tell_moved_names(__name__)

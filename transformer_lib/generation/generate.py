@@ -8,7 +8,6 @@ loop, :func:`generate` collects what it yields.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -21,7 +20,6 @@ from transformer_lib.generation.fast.cuda_graph import RecordedBatch, RecordedSt
 from transformer_lib.generation.sampling import Sampling, ScoreWatch, draw_token
 from transformer_lib.generation.stopping import Ending, Stop, end_tokens
 from transformer_lib.layers.kv_cache import KeyValueCache
-from transformer_lib.moved import tell_moved_names
 
 AT_ONCE = 512  # tokens that a GPU is asked for before it is waited for, where nobody looks on
 
@@ -333,7 +331,3 @@ def _seen(
     if prompt_mask is not None:
         real = prompt_rows(prompt_mask, {"B": len(prompt), "T": prompt.shape[1]}).long()
     return prompt.new_zeros(len(prompt), vocab_size).scatter_add(1, prompt, real) > 0
-
-
-if not TYPE_CHECKING:  # who reads types still finds every typo
-    __getattr__ = tell_moved_names(__name__)

@@ -7,7 +7,6 @@ formula and never stores the weights.
 """
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -26,7 +25,6 @@ from transformer_lib.layers.fused_attention import fused_attention, repeat_heads
 from transformer_lib.layers.kv_cache import LayerCache, MemoryCache
 from transformer_lib.layers.masks import with_causal
 from transformer_lib.layers.positions import rotate
-from transformer_lib.moved import tell_moved_names
 
 
 def attention(
@@ -369,7 +367,3 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and isinstance(cache, MemoryCache) != (memory is not None):
             wanted = "LayerCache, for self-attention" if memory is None else "MemoryCache"
             raise ValueError(f"cache is a {type(cache).__name__}; expected a {wanted}")
-
-
-if not TYPE_CHECKING:  # who reads types still finds every typo
-    __getattr__ = tell_moved_names(__name__)

@@ -7,15 +7,12 @@ A :class:`KeyValueCache` holds a :class:`LayerCache` for each block's self-atten
 step appends, and a :class:`MemoryCache` for its cross-attention, which is filled once.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_lib.core.checks import check_whole
 from transformer_lib.layers.masks import query_key_distances
-from transformer_lib.moved import tell_moved_names
 
 
 class LayerCache:
@@ -336,7 +333,3 @@ def _count_edits(memory: Tensor) -> int | None:
 def _was_edited(memory: Tensor, before: int | None) -> bool:
     now = _count_edits(memory)
     return None not in (now, before) and now != before
-
-
-if not TYPE_CHECKING:  # who reads types still finds every typo
-    __getattr__ = tell_moved_names(__name__)

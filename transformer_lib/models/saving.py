@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, runtime_checkable
+from typing import NotRequired, Protocol, TypedDict, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -17,7 +17,6 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.files import whole_files, why_missing
 from transformer_lib.layers.parts import STANDARD_PARTS, Parts
 from transformer_lib.models import language_models as models
-from transformer_lib.moved import tell_moved_names
 
 Tensors = dict[str, Tensor]
 _ClassName = TypedDict("_ClassName", {"class": str})  # a word that cannot be a field below
@@ -275,7 +274,3 @@ def check_tensors(model: nn.Module, tensors: Tensors) -> None:
         if tensors[name].shape != wanted[name].shape:
             shapes = tuple(tensors[name].shape), tuple(wanted[name].shape)
             raise ValueError(f"the tensor {name} has shape {shapes[0]}; expected {shapes[1]}")
-
-
-if not TYPE_CHECKING:  # who reads types still finds every typo
-    __getattr__ = tell_moved_names(__name__)

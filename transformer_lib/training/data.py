@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from transformer_lib.core.checks import check_choice, check_whole, expect_shape
 from transformer_lib.layers.masks import padding_mask
-from transformer_lib.moved import tell_moved_names
 
 IGNORE = -100  # a target that is not counted
 
@@ -380,7 +379,3 @@ def classification_batch(examples: Sequence[tuple[Ids, int]], pad_id: int = 0) -
     ids, mask = pad([ids for ids, _ in examples], pad_id)
     targets = torch.tensor([label for _, label in examples], device=ids.device)
     return {"ids": ids, "mask": mask, "targets": targets}
-
-
-if not TYPE_CHECKING:  # who reads types still finds every typo
-    __getattr__ = tell_moved_names(__name__)
