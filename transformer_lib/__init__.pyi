@@ -165,6 +165,7 @@ from transformer_lib.training.data import IGNORE as IGNORE
 from transformer_lib.training.data import Batch as Batch
 from transformer_lib.training.data import Batches as Batches
 from transformer_lib.training.data import Ids as Ids
+from transformer_lib.training.data import Examples as Examples
 from transformer_lib.training.data import TextWindows as TextWindows
 from transformer_lib.training.data import classification_batch as classification_batch
 from transformer_lib.training.data import next_token_batch as next_token_batch
