@@ -19,6 +19,8 @@ from transformer_lib.core.config import RopeScaling as RopeScaling
 from transformer_lib.core.config import TransformerConfig as TransformerConfig
 from transformer_lib.core.eval_mode import evaluating as evaluating
 from transformer_lib.core.eval_mode import modes_kept as modes_kept
+from transformer_lib.core.fast_paths import FAST_PATHS as FAST_PATHS
+from transformer_lib.core.fast_paths import fast_path as fast_path
 from transformer_lib.core.files import LOCK as LOCK
 from transformer_lib.core.files import book_folder as book_folder
 from transformer_lib.core.files import lock_folder as lock_folder
@@ -29,6 +31,8 @@ from transformer_lib.core.files import write_file as write_file
 from transformer_lib.core.precision import autocast_dtype as autocast_dtype
 from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
+from transformer_lib.generation.decoding_step import FastBatch as FastBatch
+from transformer_lib.generation.decoding_step import FastDecoder as FastDecoder
 from transformer_lib.generation.decoding_step import prompt_rows as prompt_rows
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import has_step_kernel as has_step_kernel
@@ -64,6 +68,7 @@ from transformer_lib.hugging_face.pretrained import Pretrained as Pretrained
 from transformer_lib.hugging_face.pretrained import load_pretrained as load_pretrained
 from transformer_lib.hugging_face.pretrained import save_pretrained as save_pretrained
 from transformer_lib.layers.attention import AttentionHead as AttentionHead
+from transformer_lib.layers.attention import AttentionPattern as AttentionPattern
 from transformer_lib.layers.attention import MultiHeadAttention as MultiHeadAttention
 from transformer_lib.layers.attention import attention as attention
 from transformer_lib.layers.bounded_attention import BoundedAttention as BoundedAttention
@@ -164,8 +169,8 @@ from transformer_lib.tracing.words import words_for as words_for
 from transformer_lib.training.data import IGNORE as IGNORE
 from transformer_lib.training.data import Batch as Batch
 from transformer_lib.training.data import Batches as Batches
-from transformer_lib.training.data import Ids as Ids
 from transformer_lib.training.data import Examples as Examples
+from transformer_lib.training.data import Ids as Ids
 from transformer_lib.training.data import TextWindows as TextWindows
 from transformer_lib.training.data import classification_batch as classification_batch
 from transformer_lib.training.data import next_token_batch as next_token_batch

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from transformer_lib.cli.options import BOOK_WRITERS, OWN_WRITER
+from transformer_lib.core.fast_paths import fast_path
 from transformer_lib.generation.beam_search import beam_search
-from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
+from transformer_lib.generation.decoding_step import FastDecoder
 from transformer_lib.generation.generate import stream
 from transformer_lib.generation.sampling import Sampling
 from transformer_lib.hugging_face.pretrained import load_pretrained
@@ -76,7 +77,7 @@ def chat(given: Namespace) -> None:
         raise ValueError(f"{_named(given)} has no chat template; `generate` needs none")
     context, device = model.config.max_len, find_device(given.device)
     messages = [{"role": "system", "content": given.system}] if given.system else []
-    fast: CompiledDecoder | None = None
+    fast: FastDecoder | None = None
     while line := _next_line():
         messages.append({"role": "user", "content": _some("message", line)})
         ids = _fit(tokenizer, messages, context, given.tokens)
@@ -131,9 +132,7 @@ def _fit(
     return ids
 
 
-def _with_room(
-    model: CausalLM, n_tokens: int, fast: CompiledDecoder | None = None
-) -> CompiledDecoder:
+def _with_room(model: CausalLM, n_tokens: int, fast: FastDecoder | None = None) -> FastDecoder:
     """Return a compiled decoder for so many tokens: the one that is there, if it has room.
 
     Rooms double, so a conversation that grows is seldom compiled anew.
@@ -144,7 +143,11 @@ def _with_room(
     room = SMALLEST_ROOM
     while room < n_tokens:
         room *= 2
-    return CompiledDecoder(model, min(room, most))
+    path = fast_path("compiled_decoder")
+    if path is None:
+        raise ValueError("--compile: this copy of the library is without its fast paths")
+    compiled: FastDecoder = path.CompiledDecoder(model, min(room, most))
+    return compiled
 
 
 def _seed(given: Namespace) -> None:
@@ -153,7 +156,7 @@ def _seed(given: Namespace) -> None:
 
 
 def write_on(
-    writer: CausalLM | CompiledDecoder,
+    writer: CausalLM | FastDecoder,
     tokenizer: AnyTokenizer,
     ids: list[int],
     sampling: Sampling,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 
 from transformer_lib.core.checks import check_whole, expect_shape
 from transformer_lib.core.eval_mode import Twin, evaluating
+from transformer_lib.core.fast_paths import fast_path
 from transformer_lib.core.fingerprint import forward_hooks, has_forward_of
-from transformer_lib.generation.fast.single_token import LeanDecoder
 from transformer_lib.layers.embeddings import check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions
@@ -19,6 +20,60 @@ from transformer_lib.models.encoder_decoder import EncoderDecoder
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 LanguageModel = CausalLM | Seq2SeqLM
+
+_SINGLE_TOKEN = fast_path("single_token")
+
+
+class FastDecoder(nn.Module):
+    """A language model with its own way to decode, in the place of the model: ``CompiledDecoder``.
+
+    Args:
+        model: a ``CausalLM`` or ``Seq2SeqLM``.
+        max_len: the longest sequence, prompt included.
+
+    Example:
+        >>> from transformer_lib import CompiledDecoder
+        >>> issubclass(CompiledDecoder, FastDecoder)
+        True
+    """
+
+    def __init__(self, model: LanguageModel, max_len: int) -> None:
+        super().__init__()
+        self.model, self.config, self.max_len = model, model.config, max_len
+
+    def begin(
+        self,
+        prompt: Int[Tensor, "B T"],
+        max_new_tokens: int,
+        *,
+        prompt_mask: Bool[Tensor, "..."] | None = None,
+        source: Int[Tensor, "B S"] | None = None,
+        source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
+    ) -> "FastBatch":
+        """Make ready for a batch; see :class:`DecodingStep` for the arguments."""
+        raise NotImplementedError
+
+
+class FastBatch:
+    """A batch that is decoded in its own way, in the place of a :class:`DecodingStep`.
+
+    Example:
+        >>> from transformer_lib.generation.fast.cuda_graph import (
+        ...     RecordedBatch,
+        ... )
+        >>> issubclass(RecordedBatch, FastBatch)
+        True
+    """
+
+    def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
+        raise NotImplementedError
+
+    def read_best(
+        self, prompt: Int[Tensor, "B T"], first: int, n: int
+    ) -> tuple[Float[Tensor, "n B"], Int[Tensor, "n B"]]:
+        """Choose the best token, again and again, and return the scores and the tokens."""
+        raise NotImplementedError
 
 
 class DecodingStep:
@@ -168,13 +223,14 @@ class DecodingStep:
         """What the decoder says of one token, if that can be had in the shorter way."""
         if self.cache is None or new.shape[1] != 1:
             return None
-        if not self._lean.can_read(new, self.cache):
+        if self._lean is None or not self._lean.can_read(new, self.cache):
             return None
-        return self._lean(new, self.cache, mask, positions)
+        x: Tensor = self._lean(new, self.cache, mask, positions)
+        return x
 
     @cached_property
-    def _lean(self) -> LeanDecoder:
-        return LeanDecoder(self.decoder)
+    def _lean(self) -> Any:
+        return None if _SINGLE_TOKEN is None else _SINGLE_TOKEN.LeanDecoder(self.decoder)
 
     def use(self, model: LanguageModel) -> None:
         """Go on reading the batch with this model, whose form is that of the last."""

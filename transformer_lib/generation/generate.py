@@ -14,12 +14,19 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel, prompt_rows
-from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
-from transformer_lib.generation.fast.cuda_graph import RecordedBatch, RecordedSteps, can_record
+from transformer_lib.core.fast_paths import fast_path
+from transformer_lib.generation.decoding_step import (
+    DecodingStep,
+    FastBatch,
+    FastDecoder,
+    LanguageModel,
+    prompt_rows,
+)
 from transformer_lib.generation.sampling import Sampling, ScoreWatch, draw_token
 from transformer_lib.generation.stopping import Ending, Stop, end_tokens
 from transformer_lib.layers.kv_cache import KeyValueCache
+
+_CUDA_GRAPH = fast_path("cuda_graph")
 
 AT_ONCE = 512  # tokens that a GPU is asked for before it is waited for, where nobody looks on
 
@@ -65,7 +72,7 @@ class _BestTokens(Iterator[Tensor]):
         n_new: how many tokens follow.
     """
 
-    def __init__(self, batch: RecordedBatch, prompt: Int[Tensor, "B T"], n_new: int) -> None:
+    def __init__(self, batch: FastBatch, prompt: Int[Tensor, "B T"], n_new: int) -> None:
         self._batch, self._prompt, self._watch = batch, prompt, ScoreWatch()  # for NaN
         self._next, self._end = prompt.shape[1], prompt.shape[1] + n_new
 
@@ -97,7 +104,7 @@ class _BestTokens(Iterator[Tensor]):
 
 
 def generate(
-    model: LanguageModel | CompiledDecoder,
+    model: LanguageModel | FastDecoder,
     prompt: Int[Tensor, "B T"],
     *,
     max_new_tokens: int,
@@ -185,7 +192,7 @@ def generate(
 
 
 def stream(
-    model: LanguageModel | CompiledDecoder,
+    model: LanguageModel | FastDecoder,
     prompt: Int[Tensor, "B T"],
     *,
     max_new_tokens: int,
@@ -267,7 +274,7 @@ def stream(
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
     if (
-        isinstance(step, RecordedBatch)
+        isinstance(step, FastBatch)
         and sampling == Sampling(temperature=0.0)
         and not ending.may_come
     ):
@@ -276,7 +283,7 @@ def stream(
 
 
 def _make_step(
-    model: LanguageModel | CompiledDecoder,
+    model: LanguageModel | FastDecoder,
     prompt: Int[Tensor, "B T"],
     max_new_tokens: int,
     prompt_mask: Bool[Tensor, "..."] | None,
@@ -287,9 +294,9 @@ def _make_step(
 ) -> Callable[[Tensor], Tensor]:
     """What turns all tokens so far, ``(B, T)``, into scores of the next, ``(B, V)``."""
     with torch.no_grad():  # an encoder reads the source now
-        if isinstance(model, CompiledDecoder):
+        if isinstance(model, FastDecoder):
             if cache is not None or not use_cache:
-                why = "a CompiledDecoder has a cache of its own"
+                why = f"a {type(model).__name__} has a cache of its own"
                 raise TypeError(f"{why}: leave out cache= and use_cache=")
             return model.begin(
                 prompt, max_new_tokens, prompt_mask=prompt_mask,
@@ -299,9 +306,12 @@ def _make_step(
             model, prompt, max_new_tokens, prompt_mask=prompt_mask,
             source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
         )  # fmt: skip
-        if cache is not None or step.cache is None or not can_record(model, prompt, max_new_tokens):
+        if _CUDA_GRAPH is None or cache is not None or step.cache is None:
             return step
-        return RecordedBatch(RecordedSteps(model, step.cache.max_len, prompt.device), step)
+        if not _CUDA_GRAPH.can_record(model, prompt, max_new_tokens):
+            return step
+        recorded: FastBatch = _CUDA_GRAPH.record(model, step, prompt.device)
+        return recorded
 
 
 def _sampling(

@@ -10,7 +10,7 @@ import math
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from transformer_lib.core.checks import (
@@ -20,7 +20,6 @@ from transformer_lib.core.checks import (
     check_streams,
 )
 from transformer_lib.core.config import RopePairing
-from transformer_lib.layers.fast.padding_free import Rows, attend_by_row
 from transformer_lib.layers.fused_attention import fused_attention, repeat_heads
 from transformer_lib.layers.kv_cache import LayerCache, MemoryCache
 from transformer_lib.layers.masks import with_causal
@@ -155,6 +154,40 @@ class AttentionHead(nn.Module):
         return attention(self.query(x), self.key(memory), self.value(memory), mask)
 
 
+class AttentionPattern:
+    """In the place of a mask: which tokens attend to which, and a faster way to do it.
+
+    The readable layers know no such pattern of their own: those in ``layers/fast`` are used if the
+    folder is there.
+
+    Example:
+        >>> from transformer_lib.layers.fast.padding_free import Rows
+        >>> issubclass(Rows, AttentionPattern)
+        True
+    """
+
+    def attend(
+        self,
+        q: Float[Tensor, "1 H N K"],
+        k: Float[Tensor, "1 G N K"],
+        v: Float[Tensor, "1 G N K"],
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> Float[Tensor, "1 H N K"]:
+        """Let tokens attend as the pattern says; see :meth:`MultiHeadAttention.forward`."""
+        raise NotImplementedError
+
+    def drop(self, x: Shaped[Tensor, "b T *rest"]) -> Shaped[Tensor, "1 N *rest"]:
+        """Lay a batch out as the pattern has it, before the layers."""
+        raise NotImplementedError
+
+    def put_back(self, x: Shaped[Tensor, "1 N *rest"]) -> Shaped[Tensor, "B T *rest"]:
+        """Make the batch again, behind the layers."""
+        raise NotImplementedError
+
+
 class MultiHeadAttention(nn.Module):
     """Several attention heads side by side, and a projection that mixes what they found.
 
@@ -226,7 +259,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"] | None = None,
-        mask: Bool[Tensor, "..."] | Rows | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         *,
         bias: Float[Tensor, "..."] | None = None,
         angles: Float[Tensor, "..."] | None = None,
@@ -238,8 +271,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: where the queries come from, ``(B, T, D)``.
             memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
-            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``; or which tokens
-                of one long row belong together.
+            mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``; or a pattern.
             bias: added to the scores, broadcastable to ``(B, H, T, S)``.
             angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``;
                 in self-attention only.
@@ -261,8 +293,8 @@ class MultiHeadAttention(nn.Module):
             k, v = self.project_keys_values(source, angles)  # (B, G, S, K) each
             if cache is not None:
                 k, v = cache.append(k, v)  # behind those of earlier steps
-        if isinstance(mask, Rows):  # padding was left out: each sequence attends alone
-            heads = attend_by_row(q, k, v, mask, bias, causal=causal, scale=self.scale)
+        if isinstance(mask, AttentionPattern):
+            heads = mask.attend(q, k, v, bias, causal=causal, scale=self.scale)
         else:
             heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, K)
         return self.merge(heads)

@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.eval_mode import check_modes
+from transformer_lib.core.fast_paths import fast_path
 from transformer_lib.core.fingerprint import methods_of
 from transformer_lib.core.precision import autocast_dtype
-from transformer_lib.layers.attention import MultiHeadAttention
-from transformer_lib.layers.fast.padding_free import Rows, rows_without_padding
+from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
 from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.layers.masks import additive_mask, query_key_distances
@@ -22,6 +22,8 @@ from transformer_lib.layers.norms import LayerNorm, RMSNorm
 from transformer_lib.layers.parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles
 from transformer_lib.layers.static_kv_cache import StaticCache
+
+_PADDING_FREE = fast_path("padding_free")
 
 # What self-attention is told: a mask, a bias, and whether to hide the future.
 Seen = tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None, bool]
@@ -67,7 +69,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        mask: Bool[Tensor, "..."] | Rows | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         memory: Float[Tensor, "B S D"] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         *,
@@ -82,7 +84,7 @@ class Block(nn.Module):
         Args:
             x: the stream, ``(B, T, D)``.
             mask: for self-attention, broadcastable to ``(B, H, T, S)``, where S counts the keys in
-                the cache too; or which tokens of one long row belong together.
+                the cache too; or a pattern.
             memory: what cross-attention reads, ``(B, S, D)``.
             memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
             bias: added to the scores of self-attention.
@@ -253,15 +255,20 @@ class Stack(nn.Module):
         seen: dict[bool, Seen],
         memory: Tensor | None,
         cache: KeyValueCache | None,
-    ) -> Rows | None:
+    ) -> AttentionPattern | None:
         """Where the real tokens are, if the others may be left out."""
-        if memory is not None or cache is not None or x.shape[2:] != (self.config.d_model,):
+        if _PADDING_FREE is None or memory is not None or cache is not None:
+            return None
+        if x.shape[2:] != (self.config.d_model,):
             return None
         scaling = self.config.rope_scaling
         if not seen or (scaling is not None and scaling.kind == "ntk"):  # padding counts there
             return None
         mask, bias, _ = seen[max(seen)]  # of local layers, if there are any
-        return rows_without_padding(self, _TOKEN_BY_TOKEN, x, mask, bias)
+        rows: AttentionPattern | None = _PADDING_FREE.rows_without_padding(
+            self, _TOKEN_BY_TOKEN, x, mask, bias
+        )
+        return rows
 
     def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block itself, or one that computes its activations again in the backward pass."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformer_lib.core.checks import check_whole
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.fingerprint import is_plain_linear
-from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
+from transformer_lib.generation.decoding_step import DecodingStep, FastDecoder, LanguageModel
 from transformer_lib.generation.fast.cuda_graph import (
     RecordedBatch,
     RecordedSteps,
@@ -29,7 +29,7 @@ _FOR_ONE_ROW: _CompilerOptions = {
 }
 
 
-class CompiledDecoder(nn.Module):
+class CompiledDecoder(FastDecoder):
     """A language model whose steps of one token are compiled and, on a GPU, recorded.
 
     A step of a small model is hundreds of tiny kernels, and to launch them one by one takes longer
@@ -54,12 +54,11 @@ class CompiledDecoder(nn.Module):
     """
 
     def __init__(self, model: LanguageModel, max_len: int) -> None:
-        super().__init__()
+        super().__init__(model, max_len)
         check_whole("max_len", max_len)
         most = model.config.max_len
         if max_len > most:
             raise ValueError(f"max_len={max_len} must be at most that of the model, {most}")
-        self.model, self.config, self.max_len = model, model.config, max_len
         self._recorded: RecordedSteps | None = None  # for batches of one shape
         self._key: list[object] = []  # what the recording depends on
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformer_lib.core.eval_mode import shared_copy
 from transformer_lib.core.fingerprint import ModelWatch, are_plain
 from transformer_lib.core.precision import autocast_dtype
-from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
+from transformer_lib.generation.decoding_step import DecodingStep, FastBatch, LanguageModel
 from transformer_lib.generation.fast.decode_kernel import (
     has_step_kernel,
     join_projections,
@@ -253,7 +253,7 @@ def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     return join_projections(step.model), partial(step.read, token, step.cache.max_len)
 
 
-class RecordedBatch:
+class RecordedBatch(FastBatch):
     """A batch that is decoded by recorded steps; its prompt is read as always.
 
     In the place of a :class:`~transformer_lib.generation.decoding_step.DecodingStep`.
@@ -325,6 +325,31 @@ class RecordedBatch:
     def _check(self) -> None:
         if self.steps.batch is not self._sign:  # they would write into the same cache
             raise RuntimeError("another batch was begun before this one had ended")
+
+
+def record(model: LanguageModel, step: DecodingStep, device: torch.device) -> RecordedBatch:
+    """Let a batch be decoded by recorded steps, made for it alone.
+
+    Args:
+        model: that of the batch.
+        step: reads the prompt, with a cache of its own.
+        device: where the batch is.
+
+    Returns:
+        What takes the place of the step.
+
+    Example:
+        >>> from transformer_lib import CausalLM, TransformerConfig
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model, prompt = CausalLM(config), torch.tensor([[5, 7, 9]])
+        >>> step = DecodingStep(model, prompt, max_new_tokens=6)
+        >>> batch = record(model, step, torch.device("cpu"))
+        >>> with torch.no_grad():
+        ...     batch(prompt).shape
+        torch.Size([1, 100])
+    """
+    assert step.cache is not None, "recorded steps go on from it"
+    return RecordedBatch(RecordedSteps(model, step.cache.max_len, device), step)
 
 
 def _state(step: DecodingStep) -> list[Tensor | None]:

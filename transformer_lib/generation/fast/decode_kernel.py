@@ -8,6 +8,7 @@ number is on the device, so that a recorded step can count it up.
 
 import inspect
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -15,17 +16,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformer_lib.core.fingerprint import is_plain_linear
-from transformer_lib.layers.attention import MultiHeadAttention
-from transformer_lib.layers.fast.padding_free import Rows
+from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
 from transformer_lib.layers.kv_cache import LayerCache
 from transformer_lib.layers.positions import rotate
 from transformer_lib.layers.static_kv_cache import StaticLayerCache
 
-try:  # comes with PyTorch for CUDA
+if find_spec("triton") is None:  # comes with PyTorch for CUDA
+    triton = None
+else:
     import triton
     import triton.language as tl
-except ImportError:
-    triton = None
 
 WIDEST = 256  # of the heads; wider ones have no room in the registers
 WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves next to nothing
@@ -153,7 +153,7 @@ class _StepAttention(MultiHeadAttention):
         self,
         x: Float[Tensor, "B T D"],
         memory: Float[Tensor, "B S D"] | None = None,
-        mask: Bool[Tensor, "..."] | Rows | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         *,
         bias: Float[Tensor, "..."] | None = None,
         angles: Float[Tensor, "..."] | None = None,

@@ -14,6 +14,7 @@ from torch.nn.modules import module as all_modules
 
 from transformer_lib.core.fingerprint import HOOKS
 from transformer_lib.core.precision import autocast_dtype
+from transformer_lib.layers.attention import AttentionPattern
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.layers.fused_attention import fused_attention
 
@@ -29,11 +30,11 @@ _SHORT = (torch.float16, torch.bfloat16)
 _ACTIVATIONS = {None, *(function for function, _ in ACTIVATIONS.values())}
 
 
-class Rows:
+class Rows(AttentionPattern):
     """The real tokens of a batch in one long row, ``(1, N, ...)``, sequence after sequence.
 
     What works on each token alone works on it as it is. Attention takes this object in the place of
-    a mask, and lets each sequence attend alone: :func:`attend_by_row`.
+    a mask, and lets each sequence attend alone.
 
     Args:
         owners: to which sequence each token belongs, ``(B, T)``: numbers that never fall, with
@@ -70,6 +71,19 @@ class Rows:
         """Leave the padding of a batch out: ``(B, T, ...)``, or ``(1, T, ...)`` for all rows."""
         whole = x.expand(self.shape[0], *x.shape[1:])
         return whole.flatten(end_dim=1).index_select(0, self.index)[None]
+
+    def attend(
+        self,
+        q: Float[Tensor, "1 H N K"],
+        k: Float[Tensor, "1 G N K"],
+        v: Float[Tensor, "1 G N K"],
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> Float[Tensor, "1 H N K"]:
+        """Let each sequence attend alone: :func:`attend_by_row`."""
+        return attend_by_row(q, k, v, self, bias, causal=causal, scale=scale)
 
     def put_back(self, x: Shaped[Tensor, "1 N *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """Make the batch again, ``(B, T, ...)``, with zeros for padding."""
