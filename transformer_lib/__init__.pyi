@@ -1,17 +1,11 @@
 """Each name and the file that holds it: read by type checkers and by ``__init__.py``."""
 
-from transformer_lib.core.checks import LETTERS as LETTERS
-from transformer_lib.core.checks import check_attention as check_attention
 from transformer_lib.core.checks import check_choice as check_choice
 from transformer_lib.core.checks import check_divides as check_divides
 from transformer_lib.core.checks import check_fields as check_fields
 from transformer_lib.core.checks import check_number as check_number
 from transformer_lib.core.checks import check_probability as check_probability
-from transformer_lib.core.checks import check_streams as check_streams
 from transformer_lib.core.checks import check_whole as check_whole
-from transformer_lib.core.checks import describe as describe
-from transformer_lib.core.checks import expect_last as expect_last
-from transformer_lib.core.checks import expect_shape as expect_shape
 from transformer_lib.core.config import Norm as Norm
 from transformer_lib.core.config import NormPosition as NormPosition
 from transformer_lib.core.config import Position as Position
@@ -29,6 +23,12 @@ from transformer_lib.core.files import whole_files as whole_files
 from transformer_lib.core.files import why_missing as why_missing
 from transformer_lib.core.files import write_file as write_file
 from transformer_lib.core.precision import autocast_dtype as autocast_dtype
+from transformer_lib.core.shapes import LETTERS as LETTERS
+from transformer_lib.core.shapes import check_attention as check_attention
+from transformer_lib.core.shapes import check_streams as check_streams
+from transformer_lib.core.shapes import describe as describe
+from transformer_lib.core.shapes import expect_last as expect_last
+from transformer_lib.core.shapes import expect_shape as expect_shape
 from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
 from transformer_lib.generation.decoding_step import FastBatch as FastBatch

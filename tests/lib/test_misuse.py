@@ -11,8 +11,8 @@ from torch import nn
 from torch_weights import small_config
 
 from transformer_lib.cli.text import write_on
-from transformer_lib.core.checks import describe
 from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.shapes import describe
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling import Sampling
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention

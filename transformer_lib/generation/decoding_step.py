@@ -9,10 +9,11 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.core.checks import check_whole, expect_shape
+from transformer_lib.core.checks import check_whole
 from transformer_lib.core.eval_mode import Twin, evaluating
 from transformer_lib.core.fast_paths import fast_path
 from transformer_lib.core.fingerprint import forward_hooks, has_forward_of
+from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.embeddings import check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from transformer_lib.core.checks import expect_shape
+from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.embeddings import check_ids
 
 Stop = Callable[[Tensor], Tensor] | Sequence[Sequence[int]]

@@ -13,13 +13,9 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from transformer_lib.core.checks import (
-    check_attention,
-    check_divides,
-    check_probability,
-    check_streams,
-)
+from transformer_lib.core.checks import check_divides, check_probability
 from transformer_lib.core.config import RopePairing
+from transformer_lib.core.shapes import check_attention, check_streams
 from transformer_lib.layers.fused_attention import fused_attention, repeat_heads
 from transformer_lib.layers.kv_cache import LayerCache, MemoryCache
 from transformer_lib.layers.masks import with_causal

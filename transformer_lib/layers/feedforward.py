@@ -9,8 +9,9 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.core.checks import check_choice, check_whole, expect_last
+from transformer_lib.core.checks import check_choice, check_whole
 from transformer_lib.core.config import Activation, TransformerConfig
+from transformer_lib.core.shapes import expect_last
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:

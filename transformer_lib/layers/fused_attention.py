@@ -15,7 +15,8 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from transformer_lib.core.checks import check_attention, check_divides, expect_last
+from transformer_lib.core.checks import check_divides
+from transformer_lib.core.shapes import check_attention, expect_last
 from transformer_lib.layers.masks import with_causal
 
 

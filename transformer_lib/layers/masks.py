@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_lib.core.checks import check_whole, expect_shape
+from transformer_lib.core.checks import check_whole
+from transformer_lib.core.shapes import expect_shape
 
 
 def query_key_distances(

@@ -11,8 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_lib.core.checks import check_whole, expect_last
+from transformer_lib.core.checks import check_whole
 from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.shapes import expect_last
 
 
 def layer_norm(

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.core.checks import expect_shape
 from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.embeddings import Embedding, check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.parts import STANDARD_PARTS, Parts

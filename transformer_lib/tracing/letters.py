@@ -11,7 +11,7 @@ from typing import get_args
 
 from torch import Tensor
 
-from transformer_lib.core.checks import LETTERS
+from transformer_lib.core.shapes import LETTERS
 
 Letters = tuple[str, ...]
 

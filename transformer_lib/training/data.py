@@ -19,7 +19,8 @@ from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from transformer_lib.core.checks import check_choice, check_whole, expect_shape
+from transformer_lib.core.checks import check_choice, check_whole
+from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.masks import padding_mask
 
 IGNORE = -100  # a target that is not counted
