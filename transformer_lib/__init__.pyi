@@ -42,12 +42,12 @@ from transformer_lib.generation.generate import stream as stream
 from transformer_lib.generation.sampling import COLD as COLD
 from transformer_lib.generation.sampling import GREEDY as GREEDY
 from transformer_lib.generation.sampling import LOOK_EVERY as LOOK_EVERY
-from transformer_lib.generation.sampling import Sampling as Sampling
 from transformer_lib.generation.sampling import ScoreWatch as ScoreWatch
 from transformer_lib.generation.sampling import at_least_float32 as at_least_float32
 from transformer_lib.generation.sampling import choose_token as choose_token
 from transformer_lib.generation.sampling import draw_token as draw_token
 from transformer_lib.generation.sampling import filter_logits as filter_logits
+from transformer_lib.generation.sampling_options import Sampling as Sampling
 from transformer_lib.generation.stopping import Ending as Ending
 from transformer_lib.generation.stopping import end_tokens as end_tokens
 from transformer_lib.hugging_face.family import ACTIVATION_NAMES as ACTIVATION_NAMES

@@ -29,7 +29,7 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.files import lock_folder
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate
-from transformer_lib.generation.sampling import Sampling
+from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretrained
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.presets import PRESETS

@@ -31,11 +31,11 @@ from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.generate import DecodingStep, generate, stream
 from transformer_lib.generation.sampling import (
     GREEDY,
-    Sampling,
     choose_token,
     draw_token,
     filter_logits,
 )
+from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.hugging_face.pretrained import load_pretrained
 from transformer_lib.layers.masks import padding_mask
 from transformer_lib.models.language_models import CausalLM, MaskedLM, Seq2SeqLM

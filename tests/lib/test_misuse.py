@@ -14,7 +14,7 @@ from transformer_lib.cli.text import write_on
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.shapes import describe
 from transformer_lib.generation.generate import generate
-from transformer_lib.generation.sampling import Sampling
+from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts

@@ -6,9 +6,11 @@ here, and nothing that :mod:`transformer_lib.cli.main` imports before it runs a 
 
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 from transformer_lib.core.files import book_folder
+from transformer_lib.generation.sampling_options import Sampling
 
 BOOK = book_folder()
 OWN_WRITER = Path("runs/shakespeare")  # where `train` puts what it makes of the default text
@@ -17,6 +19,8 @@ BOOK_WRITERS = (BOOK / "results/shakespeare", BOOK / "results/drafts")
 TOKENIZERS = ("char", "word", "bpe", "wordpiece")
 NUMBERS = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cuda", "mps", "cpu")
+WRITING = Sampling(temperature=0.8, top_p=0.95)  # unless somebody says otherwise
+CHATTING = Sampling(temperature=0.7, top_p=0.95)
 
 
 def whole_number(text: str) -> int:
@@ -69,6 +73,10 @@ def seed_number(text: str) -> int:
     if abs(number) >= 2**63:
         raise ArgumentTypeError(f"{text!r} must be a whole number below 2**63")
     return number
+
+
+# How an option is read that is a field of Sampling, by the annotation of the field.
+READERS: dict[object, Callable[[str], object]] = {float: float, int | None: whole_number}
 
 
 def train_options(parser: ArgumentParser) -> None:
@@ -168,7 +176,7 @@ def generate_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", type=Path, help="folder of a model that `train` made, or of a checkpoint")
     add("--prompt", default="\n", help="the beginning of the text (default: a new line)")
-    _add_sampling(parser, temperature=0.8)
+    _add_sampling(parser, WRITING)
 
 
 def chat_options(parser: ArgumentParser) -> None:
@@ -192,7 +200,7 @@ def chat_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", type=Path, required=True, help="the folder of a checkpoint")
     add("--system", default="", help="instructions before the first message (default: none)")
-    _add_sampling(parser, temperature=0.7)
+    _add_sampling(parser, CHATTING)
 
 
 def translate_options(parser: ArgumentParser) -> None:
@@ -272,34 +280,16 @@ def presets_options(parser: ArgumentParser) -> None:
     """  # there is nothing to choose
 
 
-def _add_sampling(parser: ArgumentParser, temperature: float) -> None:
+def _add_sampling(parser: ArgumentParser, defaults: Sampling) -> None:
     add = parser.add_argument
     add("--tokens", type=whole_number, default=500, help="maximum number of tokens to write")
-    add(
-        "--temperature",
-        type=float,
-        default=temperature,
-        help="0: always the most probable token; 1: as the model learned it; more: wilder",
-    )
-    add("--top-k", type=whole_number, help="draw only from the K most probable tokens")
-    add(
-        "--top-p",
-        type=float,
-        default=0.95,
-        help="draw only from the most probable tokens that together reach this probability",
-    )
-    add(
-        "--min-p",
-        type=float,
-        default=0.0,
-        help="exclude tokens less probable than this fraction of the most probable one",
-    )
-    add(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        help="above 1: avoid tokens that were used before",
-    )
+    for option in fields(Sampling):
+        add(
+            f"--{option.name.replace('_', '-')}",
+            type=READERS[option.type],
+            default=getattr(defaults, option.name),
+            help=option.metadata["help"],
+        )
     add("--seed", type=seed_number, help="the same number gives the same text (default: a new one)")
     add("--compile", action="store_true", help="compile the model first: slow start, faster tokens")
     add(

@@ -5,6 +5,7 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from transformer_lib.core.fast_paths import fast_path
 from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.decoding_step import FastDecoder
 from transformer_lib.generation.generate import stream
-from transformer_lib.generation.sampling import Sampling
+from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.hugging_face.pretrained import load_pretrained
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.saving import load_model
@@ -204,12 +205,8 @@ def write_on(
             writer,
             torch.tensor([known], device=device),
             max_new_tokens=min(end - len(ids), context + 1 - len(known)),
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
             eos_id=ends or None,
+            **asdict(sampling),
         )
         for token in tokens:
             ids.append(int(token))
@@ -335,13 +332,7 @@ def find_device(name: str) -> str:
 
 
 def _sampling(given: Namespace) -> Sampling:
-    return Sampling(
-        temperature=given.temperature,
-        top_k=given.top_k,
-        top_p=given.top_p,
-        min_p=given.min_p,
-        repetition_penalty=given.repetition_penalty,
-    )
+    return Sampling(**{option.name: getattr(given, option.name) for option in fields(Sampling)})
 
 
 def _default_writer() -> Path:

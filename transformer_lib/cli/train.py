@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from transformer_lib.cli.options import WRITING
 from transformer_lib.cli.text import find_device, translate_text, write_on
-from transformer_lib.generation.sampling import Sampling
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.presets import PRESETS
 from transformer_lib.models.saving import save_model
@@ -135,9 +135,9 @@ def _show(
             print(f"{source} -> {translate_text(model, tokenizer, source)[0]}")
         return
     torch.manual_seed(0)  # the same weights, the same sample
-    prompt, sampling = tokenizer.encode("\n"), Sampling(temperature=0.8, top_p=0.95)
+    prompt = tokenizer.encode("\n")
     print("A sample of what it writes:")
-    print(*write_on(model, tokenizer, prompt, sampling, SAMPLE, device), sep="")
+    print(*write_on(model, tokenizer, prompt, WRITING, SAMPLE, device), sep="")
 
 
 def _sources(tokenizer: Tokenizer, pairs: Batches) -> list[str]:

@@ -22,7 +22,8 @@ from transformer_lib.generation.decoding_step import (
     LanguageModel,
     prompt_rows,
 )
-from transformer_lib.generation.sampling import Sampling, ScoreWatch, draw_token
+from transformer_lib.generation.sampling import ScoreWatch, draw_token
+from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.stopping import Ending, Stop, end_tokens
 from transformer_lib.layers.kv_cache import KeyValueCache
 
@@ -265,7 +266,15 @@ def stream(
         ... ]
         [torch.Size([2]), torch.Size([2])]
     """
-    sampling = _sampling(temperature, top_k, top_p, min_p, repetition_penalty)
+    sampling = Sampling(
+        temperature=1.0 if temperature is None else temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+    )
+    if temperature is None:
+        sampling = _greedy_unless_it_draws(sampling)
     ending = Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
     step = _make_step(
         model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache
@@ -314,23 +323,10 @@ def _make_step(
         return recorded
 
 
-def _sampling(
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float,
-    min_p: float,
-    repetition_penalty: float,
-) -> Sampling:
-    """Check how to draw; without a temperature, take the best token unless a draw is asked for."""
-    asked = Sampling(  # checks all values before any of them is looked at
-        temperature=1.0 if temperature is None else temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-    )
-    draws = top_k is not None or top_p < 1 or min_p > 0
-    return replace(asked, temperature=0.0) if temperature is None and not draws else asked
+def _greedy_unless_it_draws(sampling: Sampling) -> Sampling:
+    """Take the best token, unless an option asks for a draw: any does, but for the penalty."""
+    draws = sampling != Sampling(repetition_penalty=sampling.repetition_penalty)
+    return sampling if draws else replace(sampling, temperature=0.0)
 
 
 def _seen(

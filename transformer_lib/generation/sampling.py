@@ -2,61 +2,15 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_lib.core.checks import check_number, check_whole
+from transformer_lib.generation.sampling_options import Sampling
 
 COLD = 1e-6  # below this temperature, logits might overflow where they are divided by it
 LOOK_EVERY = 16  # how many tokens a GPU may make before somebody looks at its scores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How the next token is drawn. As it stands, from the model's own distribution.
-
-    Args:
-        temperature: what the logits are divided by: less than 1 sharpens the distribution, more
-            flattens it; 0 takes the best token always (greedy).
-        top_k: how many of the best tokens are left to draw from; ``None``: all. Tokens as good as
-            the last of them stay too.
-        top_p: draw from the fewest best tokens whose probabilities add up to at least this
-            (nucleus sampling); 1: all.
-        min_p: leave out tokens less probable than this share of the best one's probability; 0:
-            none.
-        repetition_penalty: what the logits of tokens that were there before are divided by, or
-            multiplied by where they are negative; 1 changes nothing.
-
-    Raises:
-        ValueError: if a value is out of range.
-
-    Example:
-        >>> Sampling(temperature=0.8, top_k=40).top_p
-        1.0
-        >>> Sampling(top_p=0)
-        Traceback (most recent call last):
-        ValueError: top_p=0 must be a number greater than 0 and at most 1
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, lambda x: x >= 0, "of at least 0")
-        if self.top_k is not None:
-            check_whole("top_k", self.top_k)
-        check_number("top_p", self.top_p, lambda x: 0 < x <= 1, "greater than 0 and at most 1")
-        check_number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")
-        penalty = self.repetition_penalty
-        check_number("repetition_penalty", penalty, lambda x: x > 0, "greater than 0")
-
-
 GREEDY = Sampling(temperature=0.0)
 
 
