@@ -3,8 +3,6 @@
 import copy
 import itertools
 import math
-from argparse import ArgumentParser
-from dataclasses import fields
 from functools import partial
 
 import pytest
@@ -12,7 +10,6 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omissions import differences, fail_on
 from tiny_models import (
     LLAMA,
     make,
@@ -24,22 +21,17 @@ from tiny_models import (
 from torch.testing import assert_close
 from transformers.generation import logits_process
 
-from transformer_lib.cli import options as cli_options
-from transformer_lib.cli import text as cli_text
-from transformer_lib.generation import generate as generation
 from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.generate import DecodingStep, generate, stream
 from transformer_lib.generation.sampling import (
     GREEDY,
     choose_token,
-    draw_token,
     filter_logits,
 )
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.hugging_face.pretrained import load_pretrained
 from transformer_lib.layers.masks import padding_mask
 from transformer_lib.models.language_models import CausalLM, MaskedLM, Seq2SeqLM
-from transformer_lib.text.tokenizers import CharTokenizer
 from transformer_lib.training.data import pad
 
 transformers.logging.set_verbosity_error()
@@ -858,91 +850,3 @@ def test_mistakes_are_named(name):
     with pytest.raises((TypeError, ValueError)) as error:
         attempt()
     assert str(error.value).startswith(message)
-
-
-# A way to draw is handed on by everything between a user and the scores
-
-DRAWN = {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.5}
-
-
-def drawn_with(run, monkeypatch):
-    """The sampling that arrives where tokens are drawn; none if it was not asked for."""
-    arrived = []
-
-    def draw(logits, sampling, *others):
-        arrived.append(sampling)
-        return draw_token(logits, sampling, *others)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(generation, "draw_token", draw)
-        try:
-            run()
-        except TypeError:  # there is no such argument
-            return None
-    return arrived[-1] if arrived else None
-
-
-def parsed(option, value):
-    """The sampling that the command line makes of an option; none if it has no such option."""
-    cli_options.generate_options(parser := ArgumentParser())
-    given, unknown = parser.parse_known_args([option, str(value)])
-    return None if unknown else cli_text._sampling(given)
-
-
-def option_problems(name, value, monkeypatch):
-    """Where an option of Sampling is lost on its way from a user to the scores."""
-    model, tokenizer, prompt = make(CausalLM, tiny(vocab_size=300)), CharTokenizer(), [5, 7]
-    ids, option = torch.tensor([prompt]), f"--{name.replace('_', '-')}"
-
-    def written():
-        sampling = Sampling(**{name: value})
-        return list(cli_text.write_on(model, tokenizer, prompt, sampling, 1, "cpu"))
-
-    arrives = {
-        "generation.py: generate": drawn_with(
-            lambda: generate(model, ids, max_new_tokens=1, **{name: value}), monkeypatch
-        ),
-        "generation.py: stream": drawn_with(
-            lambda: list(stream(model, ids, max_new_tokens=1, **{name: value})), monkeypatch
-        ),
-        f"cli_options.py: _add_sampling, as {option}, and cli_text.py: _sampling": parsed(
-            option, value
-        ),
-        "cli_text.py: write_on": drawn_with(written, monkeypatch),
-    }
-    return [
-        f"{name!r} of Sampling is lost: hand it on in transformer_lib/{where}"
-        for where, sampling in arrives.items()
-        if getattr(sampling, name, None) != value
-    ]
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_an_option_of_sampling_is_handed_on_everywhere(name, monkeypatch):
-    fail_on(option_problems(name, DRAWN[name], monkeypatch))
-
-
-def test_every_option_of_sampling_is_tried():
-    where = "tests/lib/test_generation.py, DRAWN"
-    fail_on(
-        differences(
-            DRAWN,
-            [field.name for field in fields(Sampling)],
-            lacks=lambda name: f'{where}: add "{name}" with a value that is not its default',
-            extra=lambda name: f"{where}: Sampling has no option {name!r}: take it out",
-        )
-    )
-
-
-def test_an_option_of_sampling_that_is_lost_is_told_where(monkeypatch):
-    def forgetful(*arguments, min_p=0.0, **others):
-        return stream(*arguments, **others)
-
-    monkeypatch.setattr(cli_text, "stream", forgetful)
-    assert option_problems("min_p", 0.1, monkeypatch) == [
-        "'min_p' of Sampling is lost: hand it on in transformer_lib/cli/text.py: write_on"
-    ]
-    told = option_problems("top_z", 0.1, monkeypatch)
-    assert [problem.partition("transformer_lib/")[2].split(":")[0] for problem in told] == [
-        *("generation.py", "generation.py", "cli_options.py", "cli_text.py")
-    ]
