@@ -21,11 +21,11 @@ from transformer_lib.layers.kv_cache import LayerCache
 from transformer_lib.layers.positions import rotate
 from transformer_lib.layers.static_kv_cache import StaticLayerCache
 
-if find_spec("triton") is None:  # comes with PyTorch for CUDA
-    triton = None
-else:
+if find_spec("triton") is not None:  # comes with PyTorch for CUDA
     import triton
     import triton.language as tl
+else:
+    triton = None
 
 WIDEST = 256  # of the heads; wider ones have no room in the registers
 WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves next to nothing
