@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.decoders import judge, letters, numbers
+from experiments.shared.common import (
     Options,
     Row,
     mean_of,
@@ -30,8 +31,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from experiments.decoders import judge, letters, numbers
-from experiments.loops import minimise
+from experiments.shared.loops import minimise
 from transformer_book.tasks import FIRST_SYMBOL
 from transformer_lib import (
     IGNORE,

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.decoders import Silent
+from experiments.shared.common import (
     Options,
     Row,
     mean_of,
@@ -33,8 +34,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from experiments.decoders import Silent
-from experiments.loops import minimise
+from experiments.shared.loops import minimise
 from transformer_lib import (
     Block,
     CausalLM,

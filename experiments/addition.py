@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     mean_of,
@@ -24,7 +24,7 @@ from experiments.common import (
     small_config,
     write_results,
 )
-from experiments.loops import minimise
+from experiments.shared.loops import minimise
 from transformer_lib import IGNORE, CausalLM, Position, Recipe, modern_recipe
 
 CHAPTER = "20b_questions"

@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     constant_adam,

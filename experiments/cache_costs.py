@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     merge_tables,

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.shared.common import (
     ROOT,
     Options,
     Row,

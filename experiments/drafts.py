@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
-from experiments.common import (
+from experiments.shared.common import (
     ROOT,
     Options,
     Row,

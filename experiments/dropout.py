@@ -14,7 +14,7 @@ from itertools import product
 
 import torch
 
-from experiments.common import (
+from experiments.shared.common import (
     Row,
     constant_adam,
     mean_of,

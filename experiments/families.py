@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     accuracy,

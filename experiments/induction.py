@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     constant_adam,
@@ -27,7 +27,7 @@ from experiments.common import (
     small_config,
     write_results,
 )
-from experiments.loops import minimise
+from experiments.shared.loops import minimise
 from transformer_lib import CausalLM, FeedForward, MultiHeadAttention, Recipe, attention_maps
 
 CHAPTER = "20_learned"

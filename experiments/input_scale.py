@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from experiments.common import (
+from experiments.shared.common import (
     Row,
     constant_adam,
     mean_of,

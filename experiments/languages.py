@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     intervals,
     predictions,

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     constant_adam,
@@ -32,7 +32,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from experiments.loops import minimise, rise_and_fall
+from experiments.shared.loops import minimise, rise_and_fall
 from transformer_lib import (
     IGNORE,
     CausalLM,

@@ -17,7 +17,14 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from experiments.attention_costs import Compute, measure
-from experiments.common import Options, Row, constant_adam, read_options, rows_where, write_results
+from experiments.shared.common import (
+    Options,
+    Row,
+    constant_adam,
+    read_options,
+    rows_where,
+    write_results,
+)
 from transformer_book import datasets
 from transformer_lib import padding_mask
 from transformer_lib.layers.fast.padding_free import Rows, attend_by_row

@@ -21,7 +21,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.recall import BATCH, ENOUGH, N_SYMBOLS, make_orthogonal, recurrent
+from experiments.shared.common import (
     Options,
     Row,
     constant_adam,
@@ -30,7 +31,6 @@ from experiments.common import (
     side_by_side,
     write_results,
 )
-from experiments.recall import BATCH, ENOUGH, N_SYMBOLS, make_orthogonal, recurrent
 from transformer_book import datasets
 from transformer_book.recurrent import (
     Kind,

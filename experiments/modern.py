@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     mean_of,
@@ -28,7 +28,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from experiments.ensembles import PARTS, Ensemble, learn, losses_of
+from experiments.shared.ensembles import PARTS, Ensemble, learn, losses_of
 from transformer_lib import CausalLM, Recipe, TransformerConfig, modern_recipe
 
 CHAPTER = "18_modern"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from experiments.common import Options, intervals, read_options, watch, write_results
+from experiments.shared.common import Options, intervals, read_options, watch, write_results
 from transformer_book import datasets
 from transformer_book.datasets import Number
 from transformer_lib import (

@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.digits import distort
+from experiments.shared.common import (
     Options,
     Row,
     mean_of,
@@ -32,8 +33,7 @@ from experiments.common import (
     small_config,
     write_results,
 )
-from experiments.digits import distort
-from experiments.ensembles import Ensemble, learn, losses_of
+from experiments.shared.ensembles import Ensemble, learn, losses_of
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
 from transformer_lib import (

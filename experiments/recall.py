@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     constant_adam,
@@ -32,7 +32,7 @@ from experiments.common import (
     small_config,
     write_results,
 )
-from experiments.ensembles import Ensemble, losses_of
+from experiments.shared.ensembles import Ensemble, losses_of
 from transformer_book.recurrent import Kind, RecurrentClassifier, open_forget_gate
 from transformer_book.tasks import FIRST_SYMBOL
 from transformer_lib import CausalLM, Recipe

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.common import ROOT
+from experiments.shared.common import ROOT
 
 # A module of this folder is an experiment if it says which chapter it serves.
 EXPERIMENTS = tuple(

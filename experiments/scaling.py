@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     read_options,

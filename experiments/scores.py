@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.shared.common import (
     Row,
     mean_of,
     read_options,

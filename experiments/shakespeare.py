@@ -13,7 +13,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from experiments.common import Options, intervals, modern_config, read_options, watch, write_results
+from experiments.shared.common import (
+    Options,
+    intervals,
+    modern_config,
+    read_options,
+    watch,
+    write_results,
+)
 from transformer_book import datasets
 from transformer_book.tasks import answer_batch
 from transformer_lib import (

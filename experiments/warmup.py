@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     constant_adam,
@@ -32,7 +32,7 @@ from experiments.common import (
     texts,
     write_results,
 )
-from experiments.ensembles import PARTS, Stacked
+from experiments.shared.ensembles import PARTS, Stacked
 from transformer_lib import (
     STANDARD_PARTS,
     Block,

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from experiments.common import Row, constant_adam, read_options, write_results
+from experiments.shared.common import Row, constant_adam, read_options, write_results
 from transformer_book import minilm
 from transformer_lib import MultiHeadAttention, SequenceClassifier
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import save_file
 from torch import Tensor
 
-from experiments.common import (
+from experiments.shared.common import (
     Options,
     Row,
     intervals,

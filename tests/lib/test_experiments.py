@@ -21,9 +21,7 @@ from experiments import (
     addition,
     attention_costs,
     cache_costs,
-    cards,
     cheaper,
-    common,
     decoders,
     digits,
     drafts,
@@ -36,7 +34,6 @@ from experiments import (
     languages,
     leakage,
     lengths,
-    loops,
     mask_costs,
     memory,
     modern,
@@ -54,6 +51,7 @@ from experiments import (
     word_head,
     words,
 )
+from experiments.shared import cards, common, loops
 from transformer_book import datasets, minilm, objectives
 from transformer_book.datasets import image_batch
 from transformer_book.recurrent import RecurrentClassifier, RecurrentSeq2Seq
@@ -851,7 +849,7 @@ def test_minimise_makes_the_steps_of_a_recipe():
     assert losses[:2] == pytest.approx([0, -25], abs=1e-3)
 
 
-SHARED = {"__init__", "cards", "common", "ensembles", "loops", "run_all"}  # no experiments
+NO_EXPERIMENTS = {"__init__", "run_all"}  # what only serves them is in experiments/shared/
 
 
 def experiment_problems(modules, found):
@@ -862,9 +860,11 @@ def experiment_problems(modules, found):
         modules,
         lacks=lambda name: (
             f'experiments/{name}.py names no page: add CHAPTER = "PAGE", the one '
-            f"that reads its results; if it is no experiment, enter it in SHARED in {where}"
+            f"that reads its results; what is no experiment belongs into experiments/shared/"
         ),
-        extra=lambda name: f"experiments/{name}.py has a CHAPTER, but is in SHARED in {where}",
+        extra=lambda name: (
+            f"experiments/{name}.py has a CHAPTER, but is in NO_EXPERIMENTS in {where}"
+        ),
     )
 
 
@@ -887,7 +887,7 @@ def page_problems(name, chapter, book):
 
 def test_every_experiment_names_the_page_that_shows_its_results():
     modules = {path.stem for path in (common.ROOT / "experiments").glob("*.py")}
-    problems = experiment_problems(modules - SHARED, run_all.EXPERIMENTS)
+    problems = experiment_problems(modules - NO_EXPERIMENTS, run_all.EXPERIMENTS)
     problems += [
         f"experiments/run_all.py: {name} of ALONE is no experiment: take it out"
         for name in sorted(run_all.ALONE - set(run_all.EXPERIMENTS))
@@ -901,7 +901,7 @@ def test_every_experiment_names_the_page_that_shows_its_results():
 def test_an_experiment_without_a_page_is_told_what_to_write():
     without_a_page, shared = told(experiment_problems)
     assert without_a_page.startswith("experiments/b.py names no page: add ")
-    assert shared.startswith("experiments/c.py has a CHAPTER, but is in SHARED in tests")
+    assert shared.startswith("experiments/c.py has a CHAPTER, but is in NO_EXPERIMENTS in tests")
 
 
 def test_an_experiment_whose_page_or_card_is_forgotten_is_told(tmp_path):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from tiny_models import tiny
 from torch import nn
 
-from experiments import common
+from experiments.shared import common
 from transformer_lib.core.eval_mode import modes_kept
 from transformer_lib.models.language_models import CausalLM, SequenceClassifier
 from transformer_lib.training.data import Batches, TextWindows, classification_batch

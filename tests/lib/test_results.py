@@ -11,8 +11,8 @@ import torch
 from omissions import differences, fail_on
 
 from experiments import digits, memory, surfaces
-from experiments.common import ROOT, accuracy, card_text, modern_config, predictions
 from experiments.numbers import mistakes
+from experiments.shared.common import ROOT, accuracy, card_text, modern_config, predictions
 from transformer_book import datasets
 from transformer_book.datasets import LANGUAGES
 from transformer_book.results import table

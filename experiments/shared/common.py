@@ -1,7 +1,7 @@
 """What all experiments share: the command line, small models, means, and the files they leave.
 
-A module of this folder with a ``CHAPTER`` is an experiment; the constant names the page of the
-book that its results serve. The other modules are shared: see also ``loops`` and ``cards``.
+A module of ``experiments`` with a ``CHAPTER`` is an experiment; the constant names the page of the
+book that its results serve. See also ``loops``, ``cards`` and ``ensembles``.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from experiments.cards import card_text, describe_data, environment, show
+from experiments.shared.cards import card_text, describe_data, environment, show
 from transformer_book import datasets
 from transformer_lib import (
     Batches,
@@ -36,7 +36,7 @@ from transformer_lib import (
     save_model,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MOST_ROWS = 500  # of a metrics.csv
 
 Row = dict[str, Any]

@@ -1,0 +1,1 @@
+"""What several experiments use: nothing here is an experiment."""
