@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_book.exercises import EXERCISES
-from transformer_book.exercises.checking import judge
+from transformer_book.exercises.grading.checking import judge
 
 
 class Answers:

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-from transformer_book.exercises.checking import Exercise
+from transformer_book.exercises.grading.checking import Exercise
 
 SKIPPED_CALLS = {"clone", "abs", "softmax", "sqrt", "exp", "log", "square", "relu", "tril", "triu"}
 OTHER_COMPARISON = {

@@ -20,7 +20,7 @@ from torch import nn
 
 from transformer_book import exercises
 from transformer_book.exercises import EXERCISES, check, hint, pick, summary
-from transformer_book.exercises.checking import Exercise, judge
+from transformer_book.exercises.grading.checking import Exercise, judge
 
 BOOK = Path(__file__).parents[2] / "book"
 REGISTER = "transformer_book/exercises/__init__.py, EXERCISES"

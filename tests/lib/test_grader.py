@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_book.exercises.checking import Exercise, UnfitError, judge
-from transformer_book.exercises.comparing import compare, is_whole, parts
-from transformer_book.exercises.relations import relate
+from transformer_book.exercises.grading.checking import Exercise, UnfitError, judge
+from transformer_book.exercises.grading.comparing import compare, is_whole, parts
+from transformer_book.exercises.grading.relations import relate
 
 X = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.25, -4.0]])
 DOUBLE = Exercise(lambda x: 2 * x, [(X,), (X[:1],)], {})

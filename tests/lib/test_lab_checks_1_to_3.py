@@ -9,7 +9,7 @@ from lab_answers import Answers, assert_accepted, assert_refused
 from torch import nn
 
 from transformer_book.exercises import EXERCISES
-from transformer_book.exercises.checking import judge
+from transformer_book.exercises.grading.checking import judge
 from transformer_lib.models.encoder_decoder import Encoder
 from transformer_lib.models.language_models import OutputLayer
 from transformer_lib.training.data import IGNORE, pad

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from transformer_book.exercises import EXERCISES
-from transformer_book.exercises.checking import judge
+from transformer_book.exercises.grading.checking import judge
 
 ANSWERS = Answers()
 wrong, right = ANSWERS.wrong, ANSWERS.right

@@ -40,7 +40,7 @@ from transformer_book.exercises import (
     training,
     transformer,
 )
-from transformer_book.exercises.checking import Answer, Exercise, Verdict, judge
+from transformer_book.exercises.grading.checking import Answer, Exercise, Verdict, judge
 
 EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,

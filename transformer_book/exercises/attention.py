@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Answer, Exercise, random_inputs
-from transformer_book.exercises.slips import attend, mixing_slips, scale_slips
+from transformer_book.exercises.grading.checking import Answer, Exercise, random_inputs
+from transformer_book.exercises.grading.slips import attend, mixing_slips, scale_slips
 
 
 def _token_scores() -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Answer, Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Answer, Exercise, random_inputs
 
 
 def _scores_gradient(weights: Tensor, weights_gradient: Tensor) -> Tensor:

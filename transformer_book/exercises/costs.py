@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
-from transformer_book.exercises.slips import mixing_slips, scale_slips
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.slips import mixing_slips, scale_slips
 
 
 def _together(m1: Tensor, x1: Tensor, m2: Tensor, x2: Tensor) -> Tensor:

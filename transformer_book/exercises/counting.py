@@ -2,7 +2,7 @@
 
 import math
 
-from transformer_book.exercises.checking import Exercise
+from transformer_book.exercises.grading.checking import Exercise
 
 
 def _block(d_model: int, d_ff: int, n_heads: int, n_kv_heads: int) -> int:

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
-from transformer_book.exercises.slips import attend, mixing_slips, scale_slips
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.slips import attend, mixing_slips, scale_slips
 from transformer_lib import IGNORE
 
 

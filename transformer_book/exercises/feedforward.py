@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from transformer_book.exercises.checking import Answer, Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Answer, Exercise, random_inputs
 
 
 def _network(x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise
+from transformer_book.exercises.grading.checking import Exercise
 
 
 def _top_p(probabilities: Tensor, share: float) -> Tensor:

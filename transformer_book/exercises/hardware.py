@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
 
 
 def _intensity(m: int, k: int, n: int, n_bytes: int) -> float:

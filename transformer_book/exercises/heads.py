@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
-from transformer_book.exercises.slips import attend, mixing_slips, scale_slips
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.slips import attend, mixing_slips, scale_slips
 
 _FROM_ZERO = "This is the head before it: heads are counted from 0."
 

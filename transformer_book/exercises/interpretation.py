@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Answer, Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Answer, Exercise, random_inputs
 
 
 def _even(n: int, causal: bool) -> float:

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.checking import Answer, Exercise, UnfitError, random_inputs
+from transformer_book.exercises.grading.checking import Answer, Exercise, UnfitError, random_inputs
 from transformer_lib import MultiHeadAttention
 
 Run = Callable[[], object]

@@ -8,7 +8,7 @@ from statistics import mean
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.checking import Exercise, UnfitError
+from transformer_book.exercises.grading.checking import Exercise, UnfitError
 from transformer_lib import IGNORE, CausalLM, Encoder, MaskedLM, TransformerConfig, causal_mask, pad
 
 Pairs = Sequence[tuple[list[int], list[int]]]

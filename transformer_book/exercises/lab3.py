@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Answer, Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Answer, Exercise, random_inputs
 
 Task = Callable[[Tensor], Tensor]
 

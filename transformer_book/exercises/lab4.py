@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.checking import Answer, Exercise, UnfitError, random_inputs
+from transformer_book.exercises.grading.checking import Answer, Exercise, UnfitError, random_inputs
 from transformer_lib import CausalLM, TransformerConfig
 
 

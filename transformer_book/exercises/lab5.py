@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_book.exercises.checking import Answer, Exercise
+from transformer_book.exercises.grading.checking import Answer, Exercise
 
 Array = NDArray[np.float64]
 Fit = tuple[float, float, float]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
 from transformer_lib import IGNORE
 
 _POLARITY = "The polarity is turned round: True means may attend."

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
 
 Vocabulary = dict[str, int]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.checking import Exercise, UnfitError, random_inputs
+from transformer_book.exercises.grading.checking import Exercise, UnfitError, random_inputs
 
 Module = Callable[[Tensor], Tensor]
 

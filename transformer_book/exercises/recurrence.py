@@ -2,7 +2,7 @@
 
 import math
 
-from transformer_book.exercises.checking import Exercise
+from transformer_book.exercises.grading.checking import Exercise
 
 
 def _steps_until(w: float, fraction: float) -> int:

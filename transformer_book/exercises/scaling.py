@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
 
 
 def _first_std(d_model: int, d_k: int) -> float:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, UnfitError, random_inputs
+from transformer_book.exercises.grading.checking import Exercise, UnfitError, random_inputs
 
 Symbols = Sequence[int]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Exercise, random_inputs
 
 
 def _count(  # all biases and norms of the 2017 model, one table for everything

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.comparing import as_tensor, is_close, parts, show
+from transformer_book.exercises.grading.comparing import as_tensor, is_close, parts, show
 
 Relation = Callable[[Tensor, Tensor], str]
 

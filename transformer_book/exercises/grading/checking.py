@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.comparing import compare
-from transformer_book.exercises.relations import relate
+from transformer_book.exercises.grading.comparing import compare
+from transformer_book.exercises.grading.relations import relate
 
 Answer = Callable[..., object]
 Arguments = tuple[object, ...]
@@ -23,7 +23,7 @@ CORRECT = "correct."
 # An error is shown where the reader's own code has it, not where it surfaces in a library.
 _NOT_THE_READERS = tuple(
     str(folder)
-    for folder in (Path(__file__).parent, *map(sysconfig.get_path, ("stdlib", "purelib")))
+    for folder in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib")))
 )
 
 

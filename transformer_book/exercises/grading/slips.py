@@ -1,6 +1,6 @@
 """Slips that people make wherever they write attention, shared by the exercises of all chapters.
 
-Each function returns mistakes for :class:`~transformer_book.exercises.checking.Exercise`.
+Each function returns mistakes for :class:`~transformer_book.exercises.grading.checking.Exercise`.
 """
 
 import math
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from transformer_book.exercises.checking import Answer
+from transformer_book.exercises.grading.checking import Answer
 
 Parts = Callable[..., tuple[Tensor, ...]]
 

@@ -1,0 +1,1 @@
+"""How an answer is judged, in every chapter: no exercise stands here."""
