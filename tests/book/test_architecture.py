@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names every tool, extension, test folder and workflow; all of it is there."""
+"""ARCHITECTURE.md and the READMEs of folders name what a stranger must know; all of it is there."""
 
 from __future__ import annotations
 
@@ -81,3 +81,57 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
     text = "# In `tools/`\n\n`site.py`, `no_site.py`, `book/no.yml`, `tests/none/`, `test_l*.py`"
     assert gone(text) == ["no_site.py", "book/no.yml", "tests/none/", "test_l*.py"]
     assert gone("# In `tests/book/`\n\n`test_l*.py`, `make test`, `transformers`, `place:`") == []
+
+
+# --- the READMEs of folders ---------------------------------------------------------------------
+
+README_OF = ("transformer_book", "experiments")
+
+
+def strangers(folder: str, text: str) -> list[str]:
+    """What a README names in backquotes, and is neither in its folder nor in the project."""
+    tokens = [t for t in re.findall(r"`([^`\n]+)`", text) if FILE_OR_FOLDER.fullmatch(t)]
+    inside = [ROOT / folder, *(path for path in (ROOT / folder).iterdir() if path.is_dir())]
+    places = [ROOT, *inside]
+    return [token for token in tokens if not any((place / token).exists() for place in places)]
+
+
+def untold(names: list[str], text: str) -> list[str]:
+    """Which names a README does not have in backquotes."""
+    return sorted(name for name in names if f"`{name}`" not in text)
+
+
+@pytest.mark.parametrize("folder", README_OF)
+def test_what_the_readme_of_a_folder_names_is_there(folder: str) -> None:
+    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    assert not strangers(folder, text)
+    links = re.findall(r"\]\(\.\./([\w.]+)#([\w-]+)\)", text)
+    assert links
+    for document, anchor in links:
+        headings = re.findall(r"^#+ (.+)$", (ROOT / document).read_text("utf-8"), re.MULTILINE)
+        assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def test_all_that_lies_in_transformer_book_is_told() -> None:
+    """Of the experiments the table in CONTRIBUTING tells; what they share is told here."""
+    package = ROOT / "transformer_book"
+    names = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
+    names += [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
+    assert len(names) > 10
+    lacks = untold(names, (package / "README.md").read_text(encoding="utf-8"))
+    assert not lacks, f"say in transformer_book/README.md what these are for: {', '.join(lacks)}"
+    shared = [path.name for path in (ROOT / "experiments" / "shared").glob("[a-z]*.py")]
+    lacks = untold(shared, (ROOT / "experiments" / "README.md").read_text(encoding="utf-8"))
+    assert not lacks, f"say in experiments/README.md what these are for: {', '.join(lacks)}"
+
+
+def test_every_experiment_has_a_row_beside_its_results() -> None:
+    text = (ROOT / "book" / "results" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `experiments/(\w+)\.py` \| .{20,} \|$", text, re.MULTILINE)
+    found = [path.stem for path in (ROOT / "experiments").glob("[a-z]*.py")]
+    assert sorted(rows) == [(name, name) for name in sorted(found) if name != "run_all"]
+
+
+def test_a_readme_that_is_wrong_is_noticed() -> None:
+    assert strangers("experiments", "`gone.py`, `common.py`, `heads.py`, `tools/`") == ["gone.py"]
+    assert untold(["a.py", "b/"], "`a.py` and b/") == ["b/"]
