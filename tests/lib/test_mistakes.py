@@ -134,7 +134,7 @@ def test_a_mistake_on_one_path_only_shows_between_the_two():
 def originals():
     """Everything that any mistake replaces, as it is now."""
     targets = {target for entry in MISTAKES.values() for target in entry.targets}
-    targets.add("attention.MultiHeadAttention.fused")
+    targets.add("layers.attention.MultiHeadAttention.fused")
     return {target: pkgutil.resolve_name(f"transformer_lib.{target}") for target in sorted(targets)}
 
 
@@ -145,7 +145,7 @@ def test_every_mistake_replaces_something_that_exists_and_takes_it_back():
             assert made is entry
             during = originals()
         changed = {target for target in before if during[target] is not before[target]}
-        assert changed == {*entry.targets, "attention.MultiHeadAttention.fused"}
+        assert changed == {*entry.targets, "layers.attention.MultiHeadAttention.fused"}
         assert all(during[target] is entry.function for target in entry.targets)
         assert originals() == before
 

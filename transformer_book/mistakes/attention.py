@@ -12,7 +12,7 @@ from transformer_lib import MultiHeadAttention, attention, query_key_distances, 
 _attend = MultiHeadAttention.forward
 
 
-@instead_of("attention.attention")
+@instead_of("layers.attention.attention")
 def _no_scale(q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, **options: Any) -> Any:
     """Scores are not divided by sqrt(d_head).
 
@@ -22,7 +22,7 @@ def _no_scale(q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, **options: An
     return attention(q, k, v, mask, **options | {"scale": 1.0})
 
 
-@instead_of("attention.attention")
+@instead_of("layers.attention.attention")
 def _scale_by_d_model(q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, **options: Any) -> Any:
     """Scores are divided by sqrt(d_model) instead of sqrt(d_head).
 
@@ -33,7 +33,7 @@ def _scale_by_d_model(q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, **opt
     return attention(q, k, v, mask, **options | {"scale": 1 / math.sqrt(d_model)})
 
 
-@instead_of("attention.attention")
+@instead_of("layers.attention.attention")
 def _bias_scaled_too(
     q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *, bias: Maybe = None, **options: Any
 ) -> Any:
@@ -46,7 +46,7 @@ def _bias_scaled_too(
     return attention(q, k, v, mask, bias=bias, **options)
 
 
-@instead_of("attention.attention")
+@instead_of("layers.attention.attention")
 def _softmax_over_queries(
     q: Tensor,
     k: Tensor,
@@ -72,7 +72,7 @@ def _softmax_over_queries(
     return weights @ v, weights
 
 
-@instead_of("attention.MultiHeadAttention.attend")
+@instead_of("layers.attention.MultiHeadAttention.attend")
 def _attention_dropout_left_on(
     self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, *masks: Maybe, causal: bool = False
 ) -> Tensor:
@@ -90,7 +90,7 @@ def _attention_dropout_left_on(
 # Heads
 
 
-@instead_of("attention.MultiHeadAttention._split")
+@instead_of("layers.attention.MultiHeadAttention._split")
 def _split_without_transpose(self: MultiHeadAttention, x: Tensor) -> Tensor:
     """Features are cut into heads by a reshape alone, without a transpose.
 
@@ -100,7 +100,7 @@ def _split_without_transpose(self: MultiHeadAttention, x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1, x.shape[1], self.d_head)  # (B, H, T, K), wrongly filled
 
 
-@instead_of("attention.MultiHeadAttention.merge")
+@instead_of("layers.attention.MultiHeadAttention.merge")
 def _merge_without_transpose(self: MultiHeadAttention, heads: Tensor) -> Any:
     """Heads are laid side by side by a reshape alone, without the transpose.
 
@@ -110,7 +110,7 @@ def _merge_without_transpose(self: MultiHeadAttention, heads: Tensor) -> Any:
     return self.output(heads.reshape(heads.shape[0], heads.shape[2], -1))
 
 
-@instead_of("attention.MultiHeadAttention.merge")
+@instead_of("layers.attention.MultiHeadAttention.merge")
 def _output_projection_missing(self: MultiHeadAttention, heads: Tensor) -> Tensor:
     """Heads are laid side by side, but not mixed by the output projection.
 
@@ -120,7 +120,7 @@ def _output_projection_missing(self: MultiHeadAttention, heads: Tensor) -> Tenso
     return heads.transpose(1, 2).flatten(start_dim=2)
 
 
-@instead_of("attention.repeat_heads")
+@instead_of("layers.attention.repeat_heads")
 def _gqa_heads_tiled(x: Tensor, n_heads: int) -> Tensor:
     """Shared keys and values are tiled (0 1 0 1) instead of repeated (0 0 1 1).
 
@@ -130,7 +130,7 @@ def _gqa_heads_tiled(x: Tensor, n_heads: int) -> Tensor:
     return x.repeat(1, n_heads // x.shape[1], 1, 1)
 
 
-@instead_of("attention.MultiHeadAttention.forward")
+@instead_of("layers.attention.MultiHeadAttention.forward")
 def _cross_attention_to_itself(
     self: MultiHeadAttention, x: Tensor, memory: Maybe = None, mask: Maybe = None, **options: Any
 ) -> Tensor:

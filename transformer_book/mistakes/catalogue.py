@@ -24,7 +24,7 @@ class Mistake:
         wrong: what is done wrong.
         symptom: what one sees.
         caught_by: the test that fails, as ``"file::function"`` in ``tests/lib``.
-        targets: what is replaced, such as ``"attention.MultiHeadAttention.forward"``.
+        targets: what is replaced, such as ``"layers.attention.MultiHeadAttention.forward"``.
         function: the wrong version that takes its place.
 
     Example:
@@ -119,14 +119,14 @@ def instead_of(*targets: str) -> Callable[[Function], Function]:
     """Enter a wrong version in the catalogue; its name and its docstring say the rest.
 
     Args:
-        targets: what it replaces, such as ``"attention.MultiHeadAttention.forward"``.
+        targets: what it replaces, such as ``"layers.attention.MultiHeadAttention.forward"``.
 
     Returns:
         A decorator that leaves the function as it is.
 
     Example:
         >>> MISTAKES["no-scale"].targets
-        ('attention.attention',)
+        ('layers.attention.attention',)
     """
 
     def enter(function: Function) -> Function:

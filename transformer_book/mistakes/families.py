@@ -51,7 +51,7 @@ def _keys_and_values_exchanged(
     return _place(self, ".".join((*path, exchanged.get(part, part), end)), gated=gated)
 
 
-@instead_of("bounded.BoundedAttention._split_normed")
+@instead_of("layers.bounded_attention.BoundedAttention._split_normed")
 def _query_norm_over_all_heads(self: BoundedAttention, x: Tensor, norm: nn.Module | None) -> Tensor:
     """Queries and keys are normalised over all heads together where each head has its own norm.
 
@@ -64,7 +64,7 @@ def _query_norm_over_all_heads(self: BoundedAttention, x: Tensor, norm: nn.Modul
     return self._split(even) * (norm.weight + norm.offset)
 
 
-@instead_of("bounded.BoundedAttention.project_queries")
+@instead_of("layers.bounded_attention.BoundedAttention.project_queries")
 def _query_norm_after_rotation(self: BoundedAttention, x: Tensor, angles: Maybe = None) -> Tensor:
     """Queries are rotated first and normalised then: the learned gains meet other features.
 
@@ -83,7 +83,7 @@ def _query_norm_after_rotation(self: BoundedAttention, x: Tensor, angles: Maybe 
     return normed
 
 
-@instead_of("norms.RMSNorm.forward")
+@instead_of("layers.norms.RMSNorm.forward")
 def _one_plus_weight_forgotten(self: RMSNorm, x: Tensor) -> Tensor:
     """The norm multiplies by the weight where the file means 1 + weight.
 
@@ -93,7 +93,7 @@ def _one_plus_weight_forgotten(self: RMSNorm, x: Tensor) -> Tensor:
     return rms_norm(x, self.weight, self.eps)
 
 
-@instead_of("blocks.Stack._seen")
+@instead_of("models.blocks.Stack._seen")
 def _local_and_global_exchanged(
     self: Stack, x: Tensor, mask: Maybe, cache: Any, local: bool
 ) -> tuple[Any, ...]:
@@ -106,7 +106,7 @@ def _local_and_global_exchanged(
     return _seen(self, x, mask, cache, local != mixed)
 
 
-@instead_of("blocks.Stack._angles")
+@instead_of("models.blocks.Stack._angles")
 def _one_base_for_all_layers(self: Stack, positions: Tensor, local: bool = False) -> Maybe:
     """Layers with a window turn by the base of those without.
 
@@ -116,7 +116,7 @@ def _one_base_for_all_layers(self: Stack, positions: Tensor, local: bool = False
     return _angles(self, positions, local=False)
 
 
-@instead_of("positions.scale_frequencies")
+@instead_of("layers.positions.scale_frequencies")
 def _scaled_twice(
     frequencies: Tensor, theta: float, scaling: RopeScaling, positions: Tensor
 ) -> Tensor:
@@ -129,7 +129,7 @@ def _scaled_twice(
     return scale_frequencies(once, theta, scaling, positions)
 
 
-@instead_of("blocks.Block._add")
+@instead_of("models.blocks.Block._add")
 def _update_not_normalised(
     self: Block, x: Tensor, update: Tensor, norm: nn.Module, update_norm: nn.Module | None
 ) -> Tensor:
@@ -141,7 +141,7 @@ def _update_not_normalised(
     return _add(self, x, update, norm, None)
 
 
-@instead_of("models.OutputLayer.forward")
+@instead_of("models.language_models.OutputLayer.forward")
 def _logits_not_capped(self: OutputLayer, x: Tensor) -> Tensor:
     """The cap on the logits is forgotten.
 

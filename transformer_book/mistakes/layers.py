@@ -34,7 +34,7 @@ def _gain_and_bias(norm: LayerNorm, x: Tensor) -> Tensor:
     return norm.weight * x if norm.bias is None else norm.weight * x + norm.bias
 
 
-@instead_of("norms.LayerNorm.forward")
+@instead_of("layers.norms.LayerNorm.forward")
 def _norm_over_the_sequence(self: LayerNorm, x: Tensor) -> Tensor:
     """Mean and variance are taken over positions instead of features.
 
@@ -45,7 +45,7 @@ def _norm_over_the_sequence(self: LayerNorm, x: Tensor) -> Tensor:
     return _gain_and_bias(self, (x - mean) / torch.sqrt(variance + self.eps))
 
 
-@instead_of("norms.LayerNorm.forward")
+@instead_of("layers.norms.LayerNorm.forward")
 def _variance_with_d_minus_1(self: LayerNorm, x: Tensor) -> Tensor:
     """The variance is divided by D - 1, as `x.var()` does unless told otherwise.
 
@@ -56,7 +56,7 @@ def _variance_with_d_minus_1(self: LayerNorm, x: Tensor) -> Tensor:
     return _gain_and_bias(self, (x - mean) / torch.sqrt(variance + self.eps))
 
 
-@instead_of("norms.LayerNorm.forward")
+@instead_of("layers.norms.LayerNorm.forward")
 def _epsilon_outside_the_root(self: LayerNorm, x: Tensor) -> Tensor:
     """Epsilon is added to the standard deviation instead of the variance.
 
@@ -85,7 +85,7 @@ def _sublayers(
     yield block.feed_forward_norm, block.feed_forward
 
 
-@instead_of("blocks.Block.forward")
+@instead_of("models.blocks.Block.forward")
 def _residual_forgotten(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """What a sublayer says replaces the stream instead of being added to it.
 
@@ -97,7 +97,7 @@ def _residual_forgotten(self: Block, x: Tensor, *inputs: Maybe, **options: Any) 
     return x
 
 
-@instead_of("blocks.Block.forward")
+@instead_of("models.blocks.Block.forward")
 def _post_norm_on_the_branch(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """Post-norm normalises what the sublayer says and not the sum: the residual goes around it.
 
@@ -111,7 +111,7 @@ def _post_norm_on_the_branch(self: Block, x: Tensor, *inputs: Maybe, **options: 
     return x
 
 
-@instead_of("blocks.Block.forward")
+@instead_of("models.blocks.Block.forward")
 def _pre_norm_residual_normalised(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """Pre-norm adds to the normalised vector instead of the stream itself.
 
@@ -126,7 +126,7 @@ def _pre_norm_residual_normalised(self: Block, x: Tensor, *inputs: Maybe, **opti
     return x
 
 
-@instead_of("blocks.Block.forward")
+@instead_of("models.blocks.Block.forward")
 def _dropout_left_on(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """`F.dropout` is called without `training=self.training`; it drops unless told otherwise.
 
@@ -141,7 +141,7 @@ def _dropout_left_on(self: Block, x: Tensor, *inputs: Maybe, **options: Any) -> 
     return x
 
 
-@instead_of("blocks.Stack.forward")
+@instead_of("models.blocks.Stack.forward")
 def _no_final_norm(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """A pre-norm stack ends without a norm.
 
@@ -152,7 +152,7 @@ def _no_final_norm(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Te
         return _stack(self, x, *inputs, **options)
 
 
-@instead_of("blocks.Stack.forward")
+@instead_of("models.blocks.Stack.forward")
 def _one_block_repeated(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """`[Block(config)] * n_layers`: all layers are one and the same block.
 
@@ -166,7 +166,7 @@ def _one_block_repeated(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) 
 # Feed-forward networks, embeddings and heads
 
 
-@instead_of("feedforward.FeedForward.forward")
+@instead_of("layers.feedforward.FeedForward.forward")
 def _gate_and_value_swapped(self: FeedForward, x: Tensor) -> Any:
     """The activation is applied to the value instead of the gate.
 
@@ -178,7 +178,7 @@ def _gate_and_value_swapped(self: FeedForward, x: Tensor) -> Any:
     return self.down(self.activation(self.up(x)) * self.gate(x))
 
 
-@instead_of("feedforward.FeedForward.forward")
+@instead_of("layers.feedforward.FeedForward.forward")
 def _gelu_exact_instead_of_tanh(self: FeedForward, x: Tensor) -> Any:
     """GPT-2's weights are run with the exact GELU instead of its tanh approximation.
 
@@ -191,7 +191,7 @@ def _gelu_exact_instead_of_tanh(self: FeedForward, x: Tensor) -> Any:
     return self.down(active if self.gate is None else active * self.up(x))
 
 
-@instead_of("feedforward.MixtureOfExperts.forward")
+@instead_of("layers.feedforward.MixtureOfExperts.forward")
 def _experts_not_renormalised(self: MixtureOfExperts, x: Tensor) -> Any:
     """The probabilities of the experts picked do not sum to 1.
 
@@ -202,7 +202,7 @@ def _experts_not_renormalised(self: MixtureOfExperts, x: Tensor) -> Any:
     return picked.sum(dim=-1, keepdim=True) * _mixture(self, x)  # undoes the division by the sum
 
 
-@instead_of("embeddings.Embedding.forward")
+@instead_of("layers.embeddings.Embedding.forward")
 def _embedding_unscaled(
     self: Embedding, ids: Tensor, positions: Tensor, segments: Maybe = None
 ) -> Any:
@@ -214,7 +214,7 @@ def _embedding_unscaled(
     return self.dropout(self.positions(self.tokens(ids), positions))
 
 
-@instead_of("models.OutputLayer.forward")
+@instead_of("models.language_models.OutputLayer.forward")
 def _logits_unscaled(self: OutputLayer, x: Tensor) -> Any:
     """T5's vectors go to the tied output layer without the factor 1/sqrt(D).
 
@@ -224,7 +224,7 @@ def _logits_unscaled(self: OutputLayer, x: Tensor) -> Any:
     return self.projection(x)
 
 
-@instead_of("models.mean_over_tokens")
+@instead_of("models.language_models.mean_over_tokens")
 def _mean_counts_pads(x: Tensor, mask: Maybe = None) -> Tensor:
     """The mean over a sequence counts its padding.
 
@@ -234,7 +234,7 @@ def _mean_counts_pads(x: Tensor, mask: Maybe = None) -> Tensor:
     return x.mean(dim=1)
 
 
-@instead_of("embeddings.PatchEmbedding.forward")
+@instead_of("layers.embeddings.PatchEmbedding.forward")
 def _patches_with_channels_last(self: PatchEmbedding, images: Tensor) -> Any:
     """Pixels of a patch are laid out colour by colour within a pixel, not plane by plane.
 

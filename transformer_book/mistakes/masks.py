@@ -18,7 +18,7 @@ _encode = Encoder.forward
 _decode = Decoder.forward
 
 
-@instead_of("masks.causal_mask")
+@instead_of("layers.masks.causal_mask")
 def _mask_sees_the_next_token(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     """The causal mask is off by one: each position sees the next token too.
 
@@ -28,7 +28,7 @@ def _mask_sees_the_next_token(n_queries: int, n_keys: int, **options: Any) -> Te
     return query_key_distances(n_queries, n_keys, **options) >= -1
 
 
-@instead_of("masks.causal_mask")
+@instead_of("layers.masks.causal_mask")
 def _mask_hides_itself(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     """The causal mask is off by one the other way: no position sees itself.
 
@@ -38,7 +38,7 @@ def _mask_hides_itself(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     return query_key_distances(n_queries, n_keys, **options) > 0
 
 
-@instead_of("masks.causal_mask")
+@instead_of("layers.masks.causal_mask")
 def _mask_aligned_top_left(n_queries: int, n_keys: int, **options: Any) -> Tensor:
     """With a cache, queries are taken for the first positions instead of the last ones.
 
@@ -48,7 +48,7 @@ def _mask_aligned_top_left(n_queries: int, n_keys: int, **options: Any) -> Tenso
     return torch.ones(n_queries, n_keys, dtype=torch.bool, **options).tril()
 
 
-@instead_of("blocks.Block.forward")
+@instead_of("models.blocks.Block.forward")
 def _decoder_not_causal(self: Block, x: Tensor, *masks: Maybe, **options: Any) -> Tensor:
     """The decoder has no causal mask.
 
@@ -58,7 +58,7 @@ def _decoder_not_causal(self: Block, x: Tensor, *masks: Maybe, **options: Any) -
     return _block(self, x, *masks, **options | {"causal": False})
 
 
-@instead_of("blocks.Block.forward")
+@instead_of("models.blocks.Block.forward")
 def _encoder_causal(self: Block, x: Tensor, *masks: Maybe, **options: Any) -> Tensor:
     """The encoder has a causal mask, as if it were a decoder.
 
@@ -68,7 +68,7 @@ def _encoder_causal(self: Block, x: Tensor, *masks: Maybe, **options: Any) -> Te
     return _block(self, x, *masks, **options | {"causal": True})
 
 
-@instead_of("attention._masked_softmax")
+@instead_of("layers.attention._masked_softmax")
 def _mask_polarity_swapped(scores: Tensor, mask: Tensor) -> Tensor:
     """True is taken for "hide": PyTorch's `key_padding_mask` has the other polarity.
 
@@ -78,7 +78,7 @@ def _mask_polarity_swapped(scores: Tensor, mask: Tensor) -> Tensor:
     return _masked_softmax(scores, ~mask)
 
 
-@instead_of("attention._masked_softmax")
+@instead_of("layers.attention._masked_softmax")
 def _mask_added_as_zeros_and_ones(scores: Tensor, mask: Tensor) -> Tensor:
     """A mask of 0 and 1 is added to the scores where 0 and -inf are meant.
 
@@ -88,7 +88,7 @@ def _mask_added_as_zeros_and_ones(scores: Tensor, mask: Tensor) -> Tensor:
     return (scores + mask).softmax(dim=-1)
 
 
-@instead_of("attention._masked_softmax")
+@instead_of("layers.attention._masked_softmax")
 def _mask_after_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Weights are set to zero after the softmax, which has shared them out already.
 
@@ -98,7 +98,7 @@ def _mask_after_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.softmax(dim=-1) * mask
 
 
-@instead_of("attention._masked_softmax")
+@instead_of("layers.attention._masked_softmax")
 def _minus_ten_thousand(scores: Tensor, mask: Tensor) -> Tensor:
     """Hidden scores become -10000: a row with no allowed key spreads evenly over all of them.
 
@@ -108,7 +108,7 @@ def _minus_ten_thousand(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -1e4).softmax(dim=-1)
 
 
-@instead_of("attention._masked_softmax")
+@instead_of("layers.attention._masked_softmax")
 def _minus_infinity_everywhere(scores: Tensor, mask: Tensor) -> Tensor:
     """A row with no allowed key is -inf throughout, and its softmax is 0/0.
 
@@ -118,7 +118,7 @@ def _minus_infinity_everywhere(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
 
 
-@instead_of("blocks.Stack.forward")
+@instead_of("models.blocks.Stack.forward")
 def _window_off_by_one(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """A window of w reaches w positions back and the token itself: w + 1.
 
@@ -131,7 +131,7 @@ def _window_off_by_one(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -
         return _stack(self, x, *inputs, **options)
 
 
-@instead_of("encoder_decoder.Encoder.forward")
+@instead_of("models.encoder_decoder.Encoder.forward")
 def _padding_ignored_in_encoder(
     self: Encoder, ids: Tensor, mask: Maybe = None, **options: Any
 ) -> Tensor:
@@ -143,7 +143,7 @@ def _padding_ignored_in_encoder(
     return _encode(self, ids, None, **options)
 
 
-@instead_of("encoder_decoder.Decoder.forward")
+@instead_of("models.encoder_decoder.Decoder.forward")
 def _padding_ignored_in_decoder(
     self: Decoder,
     ids: Tensor,
@@ -160,7 +160,7 @@ def _padding_ignored_in_decoder(
     return _decode(self, ids, memory, None, memory_mask, **options)
 
 
-@instead_of("blocks.Block.forward")
+@instead_of("models.blocks.Block.forward")
 def _padding_ignored_in_cross_attention(
     self: Block,
     x: Tensor,

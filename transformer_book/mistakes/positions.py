@@ -22,7 +22,7 @@ _decode = Decoder.forward
 _alibi = AlibiBias.forward
 
 
-@instead_of("positions.AddedPositions.forward")
+@instead_of("layers.positions.AddedPositions.forward")
 def _positions_not_added(self: AddedPositions, x: Tensor, positions: Tensor) -> Tensor:
     """Positions are computed, but never added to the embeddings.
 
@@ -32,7 +32,7 @@ def _positions_not_added(self: AddedPositions, x: Tensor, positions: Tensor) -> 
     return x
 
 
-@instead_of("positions.sinusoidal")
+@instead_of("layers.positions.sinusoidal")
 def _sinusoid_in_halves(positions: Tensor, d_model: int) -> Tensor:
     """All sines come first, then all cosines; the paper lets them take turns.
 
@@ -43,7 +43,7 @@ def _sinusoid_in_halves(positions: Tensor, d_model: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
-@instead_of("positions.rope_angles", "blocks.rope_angles")
+@instead_of("layers.positions.rope_angles", "models.blocks.rope_angles")
 def _wavelengths_not_doubled(
     positions: Tensor, d_head: int, theta: float = 10_000.0, **options: Any
 ) -> Tensor:
@@ -56,7 +56,7 @@ def _wavelengths_not_doubled(
     return positions[..., None].float() * frequencies
 
 
-@instead_of("blocks.next_positions", "encoder_decoder.next_positions")
+@instead_of("models.blocks.next_positions", "models.encoder_decoder.next_positions")
 def _cache_position_forgotten(x: Tensor, cache: object = None) -> Tensor:
     """With a cache, positions start again at 0 for every new token.
 
@@ -66,7 +66,7 @@ def _cache_position_forgotten(x: Tensor, cache: object = None) -> Tensor:
     return torch.arange(x.shape[1], device=x.device)[None]
 
 
-@instead_of("encoder_decoder.Decoder.forward")
+@instead_of("models.encoder_decoder.Decoder.forward")
 def _left_padding_counted(self: Decoder, ids: Tensor, *inputs: Maybe, **options: Any) -> Tensor:
     """Positions count the padding on the left: the first real token is not at place 0.
 
@@ -76,7 +76,7 @@ def _left_padding_counted(self: Decoder, ids: Tensor, *inputs: Maybe, **options:
     return _decode(self, ids, *inputs, **options | {"positions": None})
 
 
-@instead_of("attention.rotate")
+@instead_of("layers.attention.rotate")
 def _rope_pairing_mixed(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
     """Weights made for one pairing of features are rotated with the other one.
 
@@ -86,7 +86,7 @@ def _rope_pairing_mixed(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
     return rotate(x, angles, "split" if pairing == "interleaved" else "interleaved")
 
 
-@instead_of("attention.MultiHeadAttention.project_keys_values")
+@instead_of("layers.attention.MultiHeadAttention.project_keys_values")
 def _rope_on_queries_only(
     self: MultiHeadAttention, source: Tensor, angles: Maybe = None
 ) -> tuple[Tensor, Tensor]:
@@ -98,7 +98,7 @@ def _rope_on_queries_only(
     return _keys_values(self, source)
 
 
-@instead_of("attention.MultiHeadAttention.project_keys_values")
+@instead_of("layers.attention.MultiHeadAttention.project_keys_values")
 def _rope_on_values(
     self: MultiHeadAttention, source: Tensor, angles: Maybe = None
 ) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ def _rope_on_values(
     return k, v if angles is None else rotate(v, angles, self.pairing)
 
 
-@instead_of("positions.AlibiBias.forward")
+@instead_of("layers.positions.AlibiBias.forward")
 def _alibi_sign_flipped(self: AlibiBias, distances: Tensor) -> Tensor:
     """ALiBi's bias grows with distance instead of falling.
 
@@ -121,7 +121,7 @@ def _alibi_sign_flipped(self: AlibiBias, distances: Tensor) -> Tensor:
     return -_alibi(self, distances)
 
 
-@instead_of("positions.t5_bucket")
+@instead_of("layers.positions.t5_bucket")
 def _t5_bucket_sign_flipped(offset: Tensor, **options: Any) -> Tensor:
     """T5's buckets get query minus key instead of key minus query.
 
