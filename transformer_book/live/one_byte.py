@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_lib import book_folder
+from transformer_lib.core.files import book_folder
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
