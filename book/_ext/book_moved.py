@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+import posixpath
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,17 +68,20 @@ def gone_from(page: str) -> dict[str, str]:
     for old, new in moved().items():
         (old_page, _, anchor), (new_page, _, target) = old.partition("#"), new.partition("#")
         if old_page == page and anchor and new_page != page:
-            found[anchor] = address_of(f"{new_page}#{target}")
+            found[anchor] = address_of(f"{new_page}#{target}", page)
     return found
 
 
-def address_of(place: str) -> str:
+def address_of(place: str, seen_from: str) -> str:
     """Return the address of a place, seen from another page of the book.
 
-    >>> address_of("05_masks#what-breaks"), address_of("sources")
+    >>> address_of("05_masks#what-breaks", "05_old"), address_of("sources", "old")
     ('05_masks.html#what-breaks', 'sources.html')
+    >>> address_of("api/layers", "api/parts"), address_of("play", "api/figures")
+    ('layers.html', '../play.html')
     """
     page, _, anchor = place.partition("#")
+    page = posixpath.relpath(page, posixpath.dirname(seen_from) or ".")
     return f"{page}.html#{anchor}" if anchor else f"{page}.html"
 
 
@@ -111,7 +115,7 @@ def _write_stubs(app: Sphinx, error: Exception | None) -> None:
             problem = problem_with(target) or f"_toc.yml has no line for book/{target}"
             _LOG.warning("book/moved.yml says that %s is %s now, but: %s", old, new, problem)
         if "#" not in old:
-            text = _STUB.format(target=html.escape(address_of(new)))
+            text = _STUB.format(target=html.escape(address_of(new, old)))
             Path(app.outdir, "book", f"{old}.html").write_text(text, encoding="utf-8")
 
 

@@ -87,9 +87,9 @@ def first_sentence(text: str) -> str:
 def import_line(full_name: str, value: object) -> str:
     """Write how a name is imported: from the outermost package that has it.
 
-    >>> from transformer_lib.moved import MovedModules
-    >>> import_line("transformer_lib.moved.MovedModules", MovedModules)
-    'from transformer_lib.moved import MovedModules'
+    >>> from transformer_lib.cli.main import main
+    >>> import_line("transformer_lib.cli.main.main", main)
+    'from transformer_lib.cli.main import main'
     """
     *parts, name = full_name.split(".")
     for n in range(1, len(parts) + 1):

@@ -105,18 +105,17 @@ const BookSearch = (() => {
 
   /* Names of the code, as they are imported, and where they are documented. Only their anchors have
      dots: `transformer_lib.models.language_models.CausalLM`, which `from transformer_lib import CausalLM` means, too.
-     The members of a class come last. */
+     Classes and functions come first, then modules, and the members of a class last. */
   function documented(pages) {
     const found = pages.flatMap(([address, , , , rows]) =>
-      rows.filter(([anchor]) => anchor.includes(".")).flatMap(([anchor]) => {
+      rows.filter(([anchor]) => anchor.includes(".")).flatMap(([anchor, heading]) => {
         const home = `${address.replace(/^book\/|\.html$/g, "")}#${anchor}`;
-        const parts = anchor.replace("module-", "").split(".");
-        const names = [parts.join("."), ...(parts.length === 3 ? [`${parts[0]}.${parts[2]}`] : [])];
-        return names.map((name) => [name, home]);
+        if (anchor.startsWith("module-")) return [[anchor.replace("module-", ""), home, 1.5]];
+        const names = [anchor, `${anchor.split(".")[0]}.${heading}`];
+        return names.map((name) => [name, home, heading.split(".").length]);
       }),
     );
-    const depth = ([name]) => name.split(".").length;
-    return found.sort((a, b) => depth(a) - depth(b));
+    return found.sort(([, , a], [, , b]) => a - b);
   }
 
   /* What a title names: "5 · Masks: who may look at whom" is about masks. */

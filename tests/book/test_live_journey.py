@@ -197,16 +197,13 @@ def about_boxes() -> str:
 
 
 def test_links_lead_somewhere() -> None:
-    rows = re.findall(r'"([\da-z_ ]+)", "([a-z]+)"\]', about_boxes())
+    rows = re.findall(r'"([\da-z_ ]+)", "(\w+\.\w+)"\]', about_boxes())
     assert len(rows) == 15
     for pages, module in rows:
         for page in pages.split():
             assert (ROOT / "book" / f"{page}.ipynb").exists()
-        api = {"attention": "attention", "models": "models", "blocks": "models"}.get(
-            module, "parts"
-        )
-        text = (ROOT / "book" / "api" / f"{api}.md").read_text(encoding="utf-8")
-        assert f"(module-{module})=" in text
+        page = ROOT / "book" / "api" / f"{module.partition('.')[0]}.md"
+        assert f"automodule:: transformer_lib.{module}\n" in page.read_text(encoding="utf-8")
 
 
 def test_every_kind_of_box_has_words() -> None:

@@ -17,7 +17,7 @@ import book_places  # noqa: E402
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = {"old": "new", "one#a": "one#b", "one#c": "two#d", "two#e": "one"}
+    moved = {"old": "new", "one#a": "one#b", "one#c": "two#d", "two#e": "one", "api/a#f": "one"}
     monkeypatch.setattr(book_moved, "moved", lambda: moved)
 
 
@@ -26,6 +26,7 @@ def test_headings_are_told_apart_by_where_they_are_now() -> None:
     assert book_moved.renamed_on("one") == {"a": "b"}
     assert book_moved.gone_from("one") == {"c": "two.html#d"}
     assert book_moved.gone_from("two") == {"e": "one.html"}
+    assert book_moved.gone_from("api/a") == {"f": "../one.html"}
     assert book_moved.renamed_on("old") == book_moved.gone_from("old") == {}
 
 

@@ -534,8 +534,7 @@ def test_the_built_site_is_served_until_ctrl_c(tmp_path: Path) -> None:
 # --- the book's own pages -----------------------------------------------------------------------
 
 
-# What has no place in the API: one calls the command line, the other tells where modules went.
-NOT_FOR_READERS = {"transformer_lib.__main__", "transformer_lib.moved"}
+NOT_FOR_READERS = {"transformer_lib.__main__"}  # which calls the command line
 # Packages that are documented by their own names: their modules are entries of a catalogue.
 CATALOGUES = {
     "transformer_book.exercises", "transformer_book.live", "transformer_book.mistakes",
@@ -575,8 +574,8 @@ def api_problems(modules: set[str], texts: dict[str, str]) -> list[str]:
     packages = {module.rpartition(".")[0] for module in modules}
 
     def lacks(module: str) -> str:
-        name = module.rpartition(".")[2]
-        section = f"(module-{name})=, ## `{module}`, and in {{eval-rst}} .. automodule:: {module}"
+        path = module.partition(".")[2]
+        section = f"(module-{path})=, ## `{module}`, and in {{eval-rst}} .. automodule:: {module}"
         return f"no page in book/api documents {module}: add to the one where it belongs {section}"
 
     def extra(module: str) -> str:
@@ -585,9 +584,10 @@ def api_problems(modules: set[str], texts: dict[str, str]) -> list[str]:
 
     problems = differences(set(documented) - packages, modules, lacks=lacks, extra=extra)
     for module in documented:
-        names = module.split(".")[1:]
-        if not any(f"[`{name}`](#module-{name})" in texts["index"] for name in names):
-            row = f"| [`{names[-1]}`](#module-{names[-1]}) | the first line of its docstring |"
+        path, name = module.partition(".")[2], module.rpartition(".")[2]
+        has_section = f"### `{module}`\n" in texts["index"]  # a package that has a page
+        if not has_section and f"(#module-{path})" not in texts["index"]:
+            row = f"| [`{name}`](#module-{path}) | the first line of its docstring |"
             problems.append(f"book/api/index.md has no row for {module}: add {row!r}")
     return problems
 

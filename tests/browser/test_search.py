@@ -9,7 +9,7 @@ from built_site import SITE
 from playwright.sync_api import BrowserContext, Page, expect
 
 PATIENCE_MS = 10_000
-ATTENTION = "api/attention#transformer_lib.layers.attention"
+ATTENTION = "api/layers#transformer_lib.layers.attention"
 MODELS = "api/models#transformer_lib.models.language_models"
 
 # A query, and the page, or the section of a page, that must come first.
@@ -83,7 +83,7 @@ TEACHES = {
     "mask live figure": "play#masks",
     # names of the library, and questions for code
     "MultiHeadAttention": f"{ATTENTION}.MultiHeadAttention",
-    "causal_mask": "api/values#transformer_lib.layers.masks.causal_mask",
+    "causal_mask": "api/layers#transformer_lib.layers.masks.causal_mask",
     "multi-head attention class": f"{ATTENTION}.MultiHeadAttention",
     "import multi-head attention": f"{ATTENTION}.MultiHeadAttention",
     "class token": "15_families",

@@ -1,88 +1,114 @@
-"""The index of the API says of each module what the module says of itself."""
+"""The API pages follow the packages, and their index says of each module what it says of itself."""
 
 import ast
 import re
 from pathlib import Path
 
 import pytest
-from omissions import fail_on
+from omissions import differences, fail_on, misplaced, told
+from test_floors import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-INDEX = (ROOT / "book" / "api" / "index.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| \[`(\w+)`\]\(#module-\w+\) \| (.+) \|$", INDEX, re.MULTILINE)
+API = ROOT / "book" / "api"
+INDEX = (API / "index.md").read_text(encoding="utf-8")
+WHERE = "book/api/index.md"
+INTERNAL = {"__main__"}  # only calls the command line
 
 
 def first_line_of(module):
-    paths = [
-        path
-        for folder in ("transformer_lib", "transformer_book", "transformer_book/figures")
-        for path in (ROOT / folder / f"{module}.py", ROOT / folder / module / "__init__.py")
-        if path.exists()
-    ]
-    if not paths:
-        pytest.fail(f"book/api/index.md has a row for {module}, which is no module: take it out")
-    (path,) = paths
+    """What a module or a package says of itself first."""
+    path = ROOT.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not path.exists():
+        pytest.fail(f"{WHERE} has a row for {module}, which is no module: take it out")
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
 
 
-def test_the_index_has_a_row_for_most_of_the_code():
-    assert len(ROWS) >= 40
+def rows_of(text):
+    """The modules in the rows of a text, by their labels, and what is said of each."""
+    return re.findall(r"^\| \[`[\w.]+`\]\(#module-([\w.]+)\) \| (.+) \|$", text, re.MULTILINE)
+
+
+SECTIONS = dict(
+    re.findall(r"^### `transformer_lib\.(\w+)`\n\n(.*?)(?=^##)", INDEX, re.MULTILINE | re.DOTALL)
+)
+OF_THE_LIBRARY = [
+    (f"transformer_lib.{name}", w) for s in SECTIONS.values() for name, w in rows_of(s)
+]
+OF_THE_BOOK = [
+    (f"transformer_book.{name}", words)
+    for name, words in rows_of(INDEX.split("## What the book")[1])
+]
+ROWS = OF_THE_LIBRARY + OF_THE_BOOK
+
+
+def test_the_packages_stand_in_the_order_in_which_they_use_each_other():
+    assert tuple(SECTIONS) == PACKAGES
+    toc = re.findall(r"book/api/(\w+)", (ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    assert tuple(toc[1 : 1 + len(PACKAGES)]) == PACKAGES
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_has_its_own_words_and_its_page(package):
+    said = first_line_of(f"transformer_lib.{package}")
+    expected = f"{said} [Its classes and functions]({package}.md)\n"
+    assert SECTIONS[package].startswith(expected), f"{WHERE}, below {package}: write {expected!r}"
 
 
 @pytest.mark.parametrize(("module", "words"), ROWS, ids=[module for module, _ in ROWS])
 def test_the_index_repeats_the_modules_own_words(module, words):
     said = first_line_of(module)
-    where = f"book/api/index.md, row of {module}"
-    assert words == said, f"{where}: write the first line of the module's docstring, {said!r}"
+    where = f"{WHERE}, row of {module}"
+    assert words == said, f"{where}: write the first line of its docstring, {said!r}"
 
 
-def imported_modules(module):
-    """The modules of the library that one of its modules, or of its packages, imports."""
+def modules_of(package):
+    """All modules and packages below a package, by their paths in the library."""
     folder = ROOT / "transformer_lib"
-    for path in [folder / f"{module}.py", *(folder / module).glob("*.py")]:
-        tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == "transformer_lib":
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-                "transformer_lib."
-            ):
-                yield node.module.split(".")[1]
+    for path in sorted((folder / package).rglob("*.py")):
+        module = path.parent if path.name == "__init__.py" else path.with_suffix("")
+        name = ".".join(module.relative_to(folder).parts)
+        if name != package and path.stem not in INTERNAL:
+            yield name
 
 
-LIBRARY = [module for module, _ in ROWS[: ROWS.index(next(r for r in ROWS if r[0] == "cli")) + 1]]
+def row_problems(wanted, found):
+    return differences(
+        found,
+        wanted,
+        lacks=lambda name: f"{WHERE} has no row for transformer_lib.{name}: add one",
+        extra=lambda name: f"{WHERE} has a row for {name} in the wrong section, or twice",
+    )
 
 
-def order_problems(module, imported, order):
-    """What to do about the row of a module that imports others than those above it."""
-    problems = []
-    for used in sorted(set(imported) - set(order[: order.index(module) + 1])):
-        said = f"book/api/index.md: {module} imports {used}"
-        if used in order:
-            problems.append(f"{said}, which comes later: move the row of {module} below it")
-        else:
-            problems.append(f"{said}, which has no row: add one above that of {module}")
-    return problems
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_has_a_row_below_its_package(package):
+    rows = [name for name, _ in rows_of(SECTIONS[package])]
+    assert len(rows) == len(set(rows))
+    fail_on(row_problems(modules_of(package), rows))
+    assert len(rows) > 2
 
 
-@pytest.mark.parametrize("module", LIBRARY)
-def test_a_module_imports_only_from_those_above_it(module):
-    old_names = {"moved"}  # which says where they went; nothing a reader would look up
-    fail_on(order_problems(module, set(imported_modules(module)) - old_names, LIBRARY))
+def test_a_module_without_a_row_is_told():
+    lacks, extra = told(row_problems)
+    assert lacks == "book/api/index.md has no row for transformer_lib.b: add one"
+    assert extra.startswith("book/api/index.md has a row for c in the wrong section")
 
 
-@pytest.mark.parametrize(
-    ("imported", "said"),
-    [
-        (["c"], ["book/api/index.md: b imports c, which comes later: move the row of b below it"]),
-        (["new"], ["book/api/index.md: b imports new, which has no row: add one above that of b"]),
-        (["a"], []),
-    ],
-)
-def test_a_row_in_the_wrong_place_is_told_where_it_belongs(imported, said):
-    assert order_problems("b", imported, ["a", "b", "c"]) == said
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_page_has_the_modules_of_its_package_in_the_order_of_the_index(package):
+    page = (API / f"{package}.md").read_text(encoding="utf-8")
+    first, *documented = re.findall(r"^\.\. automodule:: transformer_lib\.([\w.]+)$", page, re.M)
+    assert first == package
+    rows = [name for name, _ in rows_of(SECTIONS[package])]
+    fail_on(row_problems(documented, rows))
+    assert not misplaced(documented, rows), f"book/api/{package}.md: {misplaced(documented, rows)}"
 
 
 def test_a_row_of_a_module_that_is_gone_is_told():
     with pytest.raises(pytest.fail.Exception, match="has a row for legs, which is no module"):
         first_line_of("legs")
+
+
+def test_names_of_the_book_have_rows_too():
+    assert len(OF_THE_BOOK) > 15

@@ -28,8 +28,8 @@ class Entry(NamedTuple):
     def anchor(self) -> str:
         """The name that the page's own anchors begin with.
 
-        >>> Entry("book/api/values", None, 2).anchor
-        'api-values'
+        >>> Entry("book/api/layers", None, 2).anchor
+        'api-layers'
         """
         return self.document.removeprefix("book/").replace("/", "-")
 

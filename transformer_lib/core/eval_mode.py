@@ -1,4 +1,4 @@
-"""What is set for a while, and put back whatever happens."""
+"""Eval mode and other switches: set for a while, put back whatever happens."""
 
 import threading
 from collections.abc import Iterator, Sequence

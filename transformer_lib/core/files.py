@@ -1,4 +1,4 @@
-"""Files that are whole or not there; one writer at a time."""
+"""Atomic writes: files that are whole or not there; one writer at a time."""
 
 import json
 import os

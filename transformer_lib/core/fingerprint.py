@@ -1,4 +1,4 @@
-"""Who listens to a module, or has replaced what it does.
+"""Hooks and monkey patches: who listens to a module, or replaced what it does.
 
 What is fast goes around a module: it calls the parts, or multiplies by the weights itself. That is
 allowed only where nobody can tell.

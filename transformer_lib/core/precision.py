@@ -1,4 +1,4 @@
-"""Which numbers matrices are multiplied in."""
+"""Autocast (mixed precision): which numbers matrices are multiplied in."""
 
 import torch
 

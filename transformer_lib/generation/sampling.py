@@ -1,4 +1,4 @@
-"""From scores to a token: the best, or one drawn at random."""
+"""Sampling: from logits to a token, the best or one drawn at random."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Attention whose scores cannot grow without bounds.
+"""Attention with bounded scores: QK norm, or a soft cap on the logits.
 
 In a long training run queries and keys may grow until the softmax is all but a maximum, and nothing
 is learned any more. Two remedies: to normalise queries and keys, or to bend large scores.

@@ -1,4 +1,4 @@
-"""The feed-forward network, and a mixture of several."""
+"""The feed-forward network (MLP), and a mixture of experts (MoE)."""
 
 import weakref
 from collections.abc import Callable

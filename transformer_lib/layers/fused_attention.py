@@ -1,4 +1,4 @@
-"""Attention by PyTorch's fused kernel.
+"""Attention by PyTorch's fused kernels (SDPA, FlashAttention).
 
 :func:`fused_attention` answers what :func:`~transformer_lib.layers.attention.attention` answers,
 faster, and never stores the weights.

@@ -1,4 +1,4 @@
-"""Keys and values kept between the steps of a decoder.
+"""The KV cache: keys and values kept between the steps of a decoder.
 
 In a decoder no token sees those after it, so the keys and values of earlier tokens never change.
 Kept, they need not be computed again: each step reads only the new tokens.

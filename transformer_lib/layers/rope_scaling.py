@@ -1,4 +1,4 @@
-"""RoPE for texts longer than those of training.
+"""RoPE scaling (linear, NTK, YaRN, LLaMA 3), for texts longer than in training.
 
 Pair ``i`` of a head turns by ``theta ** (-2i / K)`` from one position to the next. The first pairs
 turn many times within a text and tell neighbours apart; the last ones have not turned once when it

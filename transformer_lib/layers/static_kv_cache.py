@@ -1,4 +1,4 @@
-"""A cache for compiled steps: the same shapes in each."""
+"""A static KV cache, for compiled steps: the same shapes in each."""
 
 import torch
 from jaxtyping import Float, Int

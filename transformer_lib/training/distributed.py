@@ -1,4 +1,4 @@
-"""Several processes that share one training run."""
+"""Distributed training (DDP, FSDP): several processes that share one run."""
 
 import atexit
 import math

@@ -1,4 +1,4 @@
-"""Several sequences in one row, so that little is padding."""
+"""Packing: several sequences in one row, so that little is padding."""
 
 from collections.abc import Sequence
 

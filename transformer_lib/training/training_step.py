@@ -1,4 +1,4 @@
-"""One update: the loss of a batch, its gradients, a step."""
+"""One training step: the loss of a batch, its gradients, an update."""
 
 import math
 from collections.abc import Callable, Sequence

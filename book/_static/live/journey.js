@@ -8,25 +8,25 @@ const WORDS = ["", " thousand", " million", " billion", " trillion"];
 const FLOPS = ["", "k", "M", "G", "T", "P"].map((unit) => ` ${unit}FLOPs`);
 const ROLES = { attention: "query", cross_attention: "key", feed_forward: "value", output: "weight" };
 const ABOUT = { // what a box does; chapters; the module with its code
-  tokens: ["Looks up a learned vector for each token id.", "02b_embeddings", "embeddings"],
-  positions: ["Adds a vector that says where each token stands.", "07_positions", "positions"],
-  segments: ["Adds a vector that says which text a token is from.", "02b_embeddings", "embeddings"],
-  patches: ["Cuts the image into squares, a vector for each.", "18b_beyond_text", "embeddings"],
-  class_token: ["Puts a learned vector in front, to speak for the image.", "18b_beyond_text", "models"],
-  bias: ["A learned number for each head and range of distances.", "07_positions", "positions"],
+  tokens: ["Looks up a learned vector for each token id.", "02b_embeddings", "layers.embeddings"],
+  positions: ["Adds a vector that says where each token stands.", "07_positions", "layers.positions"],
+  segments: ["Adds a vector that says which text a token is from.", "02b_embeddings", "layers.embeddings"],
+  patches: ["Cuts the image into squares, a vector for each.", "18b_beyond_text", "layers.embeddings"],
+  class_token: ["Puts a learned vector in front, to speak for the image.", "18b_beyond_text", "models.language_models"],
+  bias: ["A learned number for each head and range of distances.", "07_positions", "layers.positions"],
   attention: ["Each position asks all of them and takes a weighted mean of their values, in H heads.",
-    "03_attention 06_heads", "attention"],
+    "03_attention 06_heads", "layers.attention"],
   masked: ["Each position asks itself and the earlier ones, in H heads; the future is masked.",
-    "05_masks 06_heads", "attention"],
+    "05_masks 06_heads", "layers.attention"],
   cross_attention: ["Queries from the decoder; keys and values from the encoder’s result, the memory.",
-    "12_decoder", "attention"],
-  feed_forward: ["Works on each position alone: expand, bend, contract.", "08_feedforward", "feedforward"],
-  add: ["Adds what the sublayer found to the stream that flowed past it.", "10_residuals", "blocks"],
+    "12_decoder", "layers.attention"],
+  feed_forward: ["Works on each position alone: expand, bend, contract.", "08_feedforward", "layers.feedforward"],
+  add: ["Adds what the sublayer found to the stream that flowed past it.", "10_residuals", "models.blocks"],
   norm: ["Normalises each vector (see chapter 9), then rescales its features.",
-    "09_norms 09b_before_or_after", "norms"],
-  output: ["Scores every token of the vocabulary as the next one.", "12_decoder 13_transformer", "models"],
-  pooler: ["Makes one vector for the text from that of its first token.", "15b_objectives", "models"],
-  classifier: ["Scores every class from the class token’s vector.", "18b_beyond_text", "models"],
+    "09_norms 09b_before_or_after", "layers.norms"],
+  output: ["Scores every token of the vocabulary as the next one.", "12_decoder 13_transformer", "models.language_models"],
+  pooler: ["Makes one vector for the text from that of its first token.", "15b_objectives", "models.language_models"],
+  classifier: ["Scores every class from the class token’s vector.", "18b_beyond_text", "models.language_models"],
 };
 
 // Numbers ----
@@ -243,7 +243,7 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
   ];
   const letters = "B sequences, S source and T target tokens, D width, H heads of width K, F inner width, V vocabulary";
   const link = (href, words) => html("a", { href, text: words, style: "color: var(--book-link)" });
-  const api = { attention: "attention", models: "models", blocks: "models" }[module] || "parts";
+  const code = `api/${module.split(".")[0]}.html#module-transformer_lib.${module}`;
   const tied = steps.some(([what]) => what.endsWith("(tied)")) ? " It shares the first table of tokens." : "";
   return [
     list("its steps", ...steps.map(([what, shape, numbers]) => row(what, `${shape} = ${numbers}`))),
@@ -252,7 +252,7 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
     html("p", {}, html("strong", { text: title(box.label) }), ` (${box.tower}). ${does}${tied} Read: `,
       ...pages.split(" ").flatMap((page) =>
         [link(`${page}.html`, `chapter ${page.split("_")[0].replace(/^0/, "")}`), ", "]),
-      link(`api/${api}.html#module-${module}`, "its code"), "."),
+      link(code, "its code"), "."),
     list("the chosen box", row("shape", shapes[at]), row("here", sizes)),
     html("p", { class: "live-title", text: letters }),
   ];

@@ -1,4 +1,4 @@
-"""Decoding steps that are compiled and, on a GPU, recorded."""
+"""Decoding steps through torch.compile and, on a GPU, as a CUDA graph."""
 
 from collections.abc import Callable
 from functools import partial

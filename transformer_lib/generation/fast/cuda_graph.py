@@ -1,4 +1,4 @@
-"""Decoding steps recorded on a GPU, and replayed.
+"""Decoding steps recorded as a CUDA graph, and replayed.
 
 A step of a small model is hundreds of tiny kernels, and to launch them one by one takes longer than
 to run them. A recording (a CUDA graph) is launched at once. It has fixed shapes and addresses, so

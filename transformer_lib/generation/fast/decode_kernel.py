@@ -1,4 +1,4 @@
-"""Attention of one new token, in one kernel for the GPU.
+"""Attention of one new token, in one Triton kernel for the GPU.
 
 A decoding step stores the new token's key and value and lets its query look at all keys so far.
 With PyTorch's own kernels these are three launches and a mask over every place of a static cache,

@@ -1,4 +1,4 @@
-"""One new token through a decoder, with little around it.
+"""Single-token decoding: one new token through a decoder, on a short path.
 
 A decoding step is many small kernels, and on a CPU most of its time can go by between them: in
 checks of what was checked in the step before, in calls inside calls, in masks that hide nothing.

@@ -1,4 +1,4 @@
-"""Batches without padding: sequences laid end to end.
+"""Padding-free batches (varlen, unpadding): sequences laid end to end.
 
 Padding makes sequences of different lengths fit into one tensor, and nobody reads what a model says
 about it. :class:`Rows` takes the padding out before the layers and puts it back behind them.
