@@ -158,13 +158,14 @@ def _author(author: Mapping[str, str]) -> str:
     return author.get("name") or " ".join(named)
 
 
-def _known_repository(app: Sphinx) -> str | None:
+def known_repository(app: Sphinx) -> str | None:
+    """Return ``owner/name`` of the repository that the pages may link to, if it is known."""
     return find_repository(os.environ, _git_origin(str(app.srcdir)))
 
 
 def _citation(app: Sphinx) -> str:
     about = yaml.safe_load((Path(app.srcdir) / "CITATION.cff").read_text(encoding="utf-8"))
-    return citation(about, _known_repository(app))
+    return citation(about, known_repository(app))
 
 
 class GetACopy(MarkdownDirective):
@@ -172,7 +173,7 @@ class GetACopy(MarkdownDirective):
 
     def run(self) -> list[nodes.Node]:
         """Write it."""
-        return self.read(copy_words(_known_repository(self.env.app)))
+        return self.read(copy_words(known_repository(self.env.app)))
 
 
 class BookCitation(MarkdownDirective):
@@ -202,7 +203,7 @@ def _add_launch_bar(
 ) -> None:
     if doctree is None or not str(app.env.doc2path(pagename)).endswith(".ipynb"):
         return
-    repository = _known_repository(app)
+    repository = known_repository(app)
     if repository is not None:
         links = launch_links(repository, find_branch(os.environ), f"{pagename}.ipynb")
         context["body"] = insert_after_title(context["body"], launch_bar(links))
@@ -211,7 +212,7 @@ def _add_launch_bar(
 def _fill_foot(
     app: Sphinx, pagename: str, _template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    repository = _known_repository(app)
+    repository = known_repository(app)
     context["citation"] = _citation(app)
     written = doctree is not None
     path = Path(str(app.env.doc2path(pagename))) if written else None

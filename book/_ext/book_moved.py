@@ -75,9 +75,15 @@ def gone_from(page: str) -> dict[str, str]:
 def address_of(place: str, seen_from: str) -> str:
     """Return the address of a place, seen from another page of the book.
 
-    >>> address_of("05_masks#what-breaks", "05_old"), address_of("sources", "old")
+    >>> (
+    ...     address_of("05_masks#what-breaks", "05_old"),
+    ...     address_of("sources", "old"),
+    ... )
     ('05_masks.html#what-breaks', 'sources.html')
-    >>> address_of("api/layers", "api/parts"), address_of("play", "api/figures")
+    >>> (
+    ...     address_of("api/layers", "api/parts"),
+    ...     address_of("play", "api/figures"),
+    ... )
     ('layers.html', '../play.html')
     """
     page, _, anchor = place.partition("#")

@@ -1,4 +1,4 @@
-"""When generation ends: end tokens, sequences, or a rule."""
+"""Stopping criteria: an end token (EOS), sequences, or a rule."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

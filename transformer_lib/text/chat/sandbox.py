@@ -1,6 +1,6 @@
 """The sandbox in which chat templates run; needs jinja2.
 
-Whatever a template does is paid for in advance, out of a :class:`~.chat_budget.Budget`. The tree of
+Whatever a template does is paid for in advance, out of a :class:`~.budget.Budget`. The tree of
 the template is changed so that it pays for its statements, loops, comparisons and joined texts.
 The environment pays for look-ups, operators, calls, filters and tests; nothing is computed while
 a template is compiled.
