@@ -9,6 +9,7 @@ from sphinx.application import Sphinx
 
 _FORMATTER_MARK = re.compile(r' *(?:<span class="w"> *</span>)?<span class="c1"># fmt: \w+</span>')
 _SIGNATURE = re.compile(r'<dt class="sig .*?</dt>', re.DOTALL)
+_MODULE = re.compile(r'(?<=<span class="pre">)transformer_\w+(?:\.\w+)+(?=</span>)')
 _LIST_TAG = re.compile(r"<(?P<end>/?)(?P<name>dl|dd)>")
 
 
@@ -80,6 +81,17 @@ def mark_citations_as_items(body: str) -> str:
     return body.replace('role="doc-biblioentry"', 'role="listitem"')
 
 
+def let_modules_break(page: str) -> str:
+    """Let the names of modules end a line behind a dot, and not within a word.
+
+    >>> let_modules_break(
+    ...     '<span class="pre">transformer_lib.layers.masks</span>'
+    ... )
+    '<span class="pre">transformer_lib.<wbr>layers.<wbr>masks</span>'
+    """
+    return _MODULE.sub(lambda name: name[0].replace(".", ".<wbr>"), page)
+
+
 def _finish_page(
     _app: Sphinx, _pagename: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
@@ -92,7 +104,9 @@ def _finish_page(
         ]
     if "body" in context:
         body = arguments_as_lines(drop_formatter_marks(context["body"]))
-        context["body"] = mark_citations_as_items(body)
+        context["body"] = let_modules_break(mark_citations_as_items(body))
+    if "toc" in context:  # on this page
+        context["toc"] = let_modules_break(context["toc"])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

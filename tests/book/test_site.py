@@ -13,6 +13,7 @@ import urllib.request
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -343,6 +344,16 @@ def test_marks_for_the_formatter_are_not_shown(gap: str) -> None:
 def test_entries_of_the_bibliography_are_items_of_their_list() -> None:
     entry = '<div class="citation" id="id1" role="doc-biblioentry">'
     assert 'role="listitem"' in book_pages.mark_citations_as_items(entry)
+
+
+def test_names_of_modules_end_a_line_behind_a_dot() -> None:
+    assert doctest.testmod(book_pages).attempted > 0
+    assert doctest.testmod(book_pages).failed == 0
+    plain = '<p>transformer_lib.layers</p><span class="pre">torch.nn.functional</span>'
+    assert book_pages.let_modules_break(plain) == plain
+    context: dict[str, Any] = {"toc": '<a><span class="pre">transformer_lib.text</span></a>'}
+    book_pages._finish_page(None, "page", "", context, None)  # type: ignore[arg-type]
+    assert "transformer_lib.<wbr>text" in context["toc"]
 
 
 def test_the_arguments_of_a_long_signature_are_lines() -> None:

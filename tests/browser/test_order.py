@@ -126,7 +126,7 @@ def test_contents_and_menu_show_their_words_in_full(chapter: Page, origin: str) 
       words.selectNodeContents(link);
       return [link.textContent, words.getBoundingClientRect().right];
     })"""
-    chapter.goto(f"{origin}/book/api/pictures.html")  # the longest names of modules
+    chapter.goto(f"{origin}/book/api/text.html")  # the longest names of modules
     settle(chapter)
     beside = chapter.locator(".page-toc a.nav-link:visible").evaluate_all(ends)
     assert len(beside) > 9
