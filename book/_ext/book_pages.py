@@ -105,11 +105,17 @@ def _finish_page(
     if "body" in context:
         body = arguments_as_lines(drop_formatter_marks(context["body"]))
         context["body"] = let_modules_break(mark_citations_as_items(body))
+
+
+def _let_contents_break(
+    _app: Sphinx, _pagename: str, _template: str, context: dict[str, Any], _doctree: object
+) -> None:
     if "toc" in context:  # on this page
         context["toc"] = let_modules_break(context["toc"])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
+    app.connect("html-page-context", _let_contents_break, priority=100)  # before the theme reads it
     app.connect("html-page-context", _finish_page, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

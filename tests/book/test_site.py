@@ -352,7 +352,7 @@ def test_names_of_modules_end_a_line_behind_a_dot() -> None:
     plain = '<p>transformer_lib.layers</p><span class="pre">torch.nn.functional</span>'
     assert book_pages.let_modules_break(plain) == plain
     context: dict[str, Any] = {"toc": '<a><span class="pre">transformer_lib.text</span></a>'}
-    book_pages._finish_page(None, "page", "", context, None)  # type: ignore[arg-type]
+    book_pages._let_contents_break(None, "page", "", context, None)  # type: ignore[arg-type]
     assert "transformer_lib.<wbr>text" in context["toc"]
 
 
