@@ -1,4 +1,4 @@
-"""The letters of every shape, and checks that name them.
+"""Shapes: the letters of every dimension, and checks that name them.
 
 One letter means one dimension everywhere: in the prose, in comments, in type annotations and in
 error messages.
