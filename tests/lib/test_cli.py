@@ -44,7 +44,7 @@ NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "forty": "vierzig"}
 WAITING = """  # `python -m transformer_lib`, but after step 6 training waits for the file "go"
 import runpy, sys, time
 from pathlib import Path
-from transformer_lib import cli_train
+from transformer_lib.cli import train as cli_train
 
 sys.modules["matplotlib.figure"] = None
 folder, train = Path(sys.argv.pop(1)), cli_train.run_training
@@ -64,7 +64,7 @@ BROKEN = "\N{REPLACEMENT CHARACTER}"
 WITHOUT_TORCH = """  # several command lines in one process, in which PyTorch cannot be imported
 import json, sys
 sys.modules["torch"] = sys.modules["numpy"] = None
-from transformer_lib import cli
+from transformer_lib.cli import main as cli
 
 statuses = []
 for typed in json.loads(sys.argv[1]):
