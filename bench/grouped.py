@@ -49,7 +49,7 @@ class GroupedQueries:
     Args:
         n_heads: H, the number of query heads.
         n_kv_heads: G, the number of heads with keys and values of their own.
-        d_head: K, the width of a head.
+        d_head: Dk, the width of a head.
         n_keys: S, how many keys there are with that of the new token.
     """
 
@@ -65,7 +65,7 @@ class GroupedQueries:
 
     @cached_property
     def earlier(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of all tokens but the new one, ``(1, G, S - 1, K)`` each."""
+        """Keys and values of all tokens but the new one, ``(1, G, S - 1, Dk)`` each."""
         generator = torch.Generator().manual_seed(4)
         shape = (2, 1, self.n_kv_heads, self.n_keys - 1, self.d_head)
         k, v = torch.randn(shape, generator=generator)

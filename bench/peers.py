@@ -125,7 +125,7 @@ class PlainBlock(nn.Module):
     def forward(self, x: Tensor, start: int, cache: Tensor | None) -> Tensor:
         """Return ``(B, T, D)``; the tokens stand behind `start` others, which are in the cache."""
         split = self.joined(self.norm1(x)).unflatten(-1, (3, self.n_heads, self.d_head))
-        q, k, v = split.permute(2, 0, 3, 1, 4)  # (B, H, T, K) each
+        q, k, v = split.permute(2, 0, 3, 1, 4)  # (B, H, T, Dk) each
         if cache is not None:
             end = start + x.shape[1]
             cache[0, :, :, start:end] = k

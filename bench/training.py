@@ -47,7 +47,7 @@ class Training:
 
     @property
     def flops_per_token(self) -> float:
-        """The arithmetic of one step as nanoGPT counts it: 6 N + 12 L H K T.
+        """The arithmetic of one step as nanoGPT counts it: 6 N + 12 L H Dk T.
 
         N counts all parameters but position embeddings, which are only looked up.
         """

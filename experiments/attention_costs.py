@@ -107,7 +107,7 @@ def windowed(q: Tensor, k: Tensor, v: Tensor, window: int = WINDOW) -> Tensor:
     """Attention to the last ``window`` keys, blocks of queries against two blocks of keys."""
     length = q.shape[-2]
     window = min(window, length)
-    # The fused kernels want four dimensions: blocks take the place of heads, (BH, n, window, K).
+    # The fused kernels want four dimensions: blocks take the place of heads, (BH, n, window, Dk).
     blocks = [x.flatten(0, 1).unflatten(-2, (-1, window)) for x in (q, k, v)]
     both = [torch.cat([F.pad(x, (0, 0, 0, 0, 1, 0))[..., :-1, :, :], x], -2) for x in blocks[1:]]
     rows = torch.arange(window, device=q.device)[:, None] + window
@@ -127,7 +127,7 @@ def linear(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
     q, k, v = ((F.elu(q) + 1), (F.elu(k) + 1), v)
     v = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # one more column: the sum of weights
     q, k, v = (x.unflatten(-2, (-1, chunk)) for x in (q, k, v))  # (B, H, n, chunk, .)
-    state = (k.mT @ v).float().cumsum(dim=-3)  # (B, H, n, K, K + 1): up to each chunk's end
+    state = (k.mT @ v).float().cumsum(dim=-3)  # (B, H, n, Dk, Dk + 1): up to each chunk's end
     before = F.pad(state, (0, 0, 0, 0, 1, 0))[..., :-1, :, :].to(v.dtype)
     found = q @ before + (q @ k.mT).tril() @ v
     return (found[..., :-1] / found[..., -1:]).flatten(-3, -2)

@@ -140,7 +140,7 @@ class TwoAnswers(nn.Module):
         items = self.name(names) + self.what(values)  # (B, N_ITEMS, D)
         question = (self.first(asked[:, 0]) + self.second(asked[:, 1]))[:, None]  # (B, 1, D)
         q, k, v = self._split(question, items)
-        found, weights = attention(q, k, v)  # (B, H, 1, K), (B, H, 1, N_ITEMS)
+        found, weights = attention(q, k, v)  # (B, H, 1, Dk), (B, H, 1, N_ITEMS)
         answers = self.reader(self.output(found.flatten(start_dim=1)))
         return answers.unflatten(-1, (2, N_VALUES)), weights[:, :, 0]
 
@@ -257,7 +257,7 @@ class Gates:
 
     def __init__(self, subject: Subject) -> None:
         self.open: dict[str, Tensor] = {}
-        self.instead: dict[str, Tensor] = {}  # of what a shut head found, (H, K)
+        self.instead: dict[str, Tensor] = {}  # of what a shut head found, (H, Dk)
         for path, layer in subject.attentions().items():
             weight = layer.output.weight
             self.open[path] = torch.ones(layer.n_heads, 1, device=weight.device)
@@ -267,7 +267,7 @@ class Gates:
     def _hook(self, path: str) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
         def shut(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
             is_open = self.open[path]
-            heads: Tensor = inputs[0].unflatten(-1, (len(is_open), -1))  # (B, T, H, K)
+            heads: Tensor = inputs[0].unflatten(-1, (len(is_open), -1))  # (B, T, H, Dk)
             return (heads * is_open + self.instead[path] * (1 - is_open)).flatten(start_dim=-2)
 
         return shut
@@ -315,7 +315,7 @@ def measure(subject: Subject, batches: list[Batch]) -> Measured:
 
 @torch.no_grad()
 def mean_outputs(subject: Subject) -> dict[str, Tensor]:
-    """Return what each head finds on average over the texts by which heads are chosen, (H, K)."""
+    """Return what each head finds on average over the texts by which heads are chosen, (H, Dk)."""
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
     batch: Batch = {}
@@ -325,7 +325,7 @@ def mean_outputs(subject: Subject) -> dict[str, Tensor]:
             is_text = batch["targets"] >= 0
             if "encoder" in path:
                 is_text = batch["source_mask" if "source_mask" in batch else "mask"][:, 0, 0]
-            kept = inputs[0][is_text].double()  # without padding, (N, H*K)
+            kept = inputs[0][is_text].double()  # without padding, (N, H*Dk)
             sums[path] = sums.get(path, 0) + kept.sum(dim=0)
             counts[path] = counts.get(path, 0) + is_text.sum()
 
@@ -448,7 +448,7 @@ def overlap(heads: Tensor) -> float:
     columns are orthonormal, that is the mean squared cosine of their principal angles.
 
     Args:
-        heads: ``(H, N, K)``, a head's directions in its columns.
+        heads: ``(H, N, Dk)``, a head's directions in its columns.
 
     Returns:
         From 0, all directions orthogonal, to 1.
@@ -486,7 +486,7 @@ def compare(heads: Tensor, varies: Tensor, *, reads: bool, n_random: int) -> lis
     """Compare the overlap of heads with that of random ones, in three spaces.
 
     Args:
-        heads: ``(H, D, K)``, the directions of each head in its columns.
+        heads: ``(H, D, Dk)``, the directions of each head in its columns.
         varies: ``(D, D)``, the covariance of the vectors whose span matters.
         reads: whether these vectors are what the heads read.
         n_random: how many layers of random heads to draw.
@@ -529,7 +529,7 @@ def spans(subject: Subject, n_random: int) -> list[Row]:
         for name, part in {**parts, "outputs": layer.output}.items():
             reads = name != "outputs"
             weight = part.weight.double().cpu() if reads else part.weight.double().cpu().T
-            heads = weight.unflatten(0, (layer.n_heads, -1)).mT  # (H, D, K)
+            heads = weight.unflatten(0, (layer.n_heads, -1)).mT  # (H, D, Dk)
             span = inputs[path] if reads else asked_for
             found = compare(heads, span, reads=reads, n_random=n_random)
             rows += [{"layer": number, "part": name} | row for row in found]

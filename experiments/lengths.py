@@ -85,14 +85,14 @@ def rope_frequencies(
     Args:
         method: one of ``METHODS``.
         scale: how many times as long the texts are as in training.
-        d_head: K, the width of a head.
+        d_head: Dk, the width of a head.
         trained: the trained length, which YaRN needs.
         base: of the wavelengths, as trained.
 
     Returns:
-        The frequencies ``(K/2,)``, and a factor, which is 1 but for the two kinds of YaRN.
+        The frequencies ``(Dk/2,)``, and a factor, which is 1 but for the two kinds of YaRN.
     """
-    pairs = torch.arange(0, d_head, 2) / d_head  # (K/2,)
+    pairs = torch.arange(0, d_head, 2) / d_head  # (Dk/2,)
     if method == "ntk":
         return (base * scale ** (d_head / (d_head - 2))) ** -pairs, 1.0
     plain = base**-pairs
@@ -110,7 +110,7 @@ class StretchedAttention(MultiHeadAttention):
     """Attention that may turn pairs of features at other speeds than it was trained with.
 
     Attributes:
-        frequencies: how fast each pair turns, ``(K/2,)``; as trained if ``None``.
+        frequencies: how fast each pair turns, ``(Dk/2,)``; as trained if ``None``.
     """
 
     frequencies: Tensor | None = None

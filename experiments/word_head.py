@@ -151,8 +151,8 @@ def keep(model: SequenceClassifier, words: Sequence[str]) -> dict[str, Tensor]:
     kept |= {"norm_gain": tables["norm.weight"], "norm_bias": tables["norm.bias"]}
     for name in ("query", "key", "value"):
         part = getattr(first, name)
-        matrices = part.weight.unflatten(0, (first.n_heads, -1))  # (H, K, D)
-        biases = part.bias.unflatten(0, (first.n_heads, -1))  # (H, K)
+        matrices = part.weight.unflatten(0, (first.n_heads, -1))  # (H, Dk, D)
+        biases = part.bias.unflatten(0, (first.n_heads, -1))  # (H, Dk)
         for head in KEPT:
             kept |= {f"{name}_{head}": matrices[head].T, f"{name}_{head}_bias": biases[head]}
     return {name: tensor.detach().clone().contiguous() for name, tensor in kept.items()}

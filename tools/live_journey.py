@@ -17,7 +17,7 @@ from transformer_book.live.journey_parts import FEW, NAMES, Part, parts_of, size
 from transformer_lib import PRESETS
 
 TARGET = Path(__file__).resolve().parent.parent / "book" / "_static" / "live" / "journey_data.js"
-SIZES = "L D H G K F V M C N P I"  # the order in which a preset's sizes are written
+SIZES = "L D H G Dk F V M C N P I"  # the order in which a preset's sizes are written
 HEAD = """"use strict";
 /* The boxes of every preset, from the library's trace: written by `python -m tools.live_journey`.
    A box: label | shape in | shape out | parameters | FLOPs | its steps, each a number of `words`

@@ -16,7 +16,7 @@ from transformer_lib.layers.kv_cache import LayerCache
 from transformer_lib.layers.masks import causal_mask, padding_mask, query_key_distances
 from transformer_lib.layers.positions import AlibiBias, rope_angles, rotate
 
-SHAPES = {  # q batch, T, S, K, Dv
+SHAPES = {  # q batch, T, S, Dk, Dv
     "one matrix": ((), 3, 5, 4, 4),
     "batch": ((2,), 3, 5, 4, 6),
     "batch and heads": ((2, 4), 7, 5, 8, 3),
@@ -302,7 +302,7 @@ def test_rope_turns_in_float32_whatever_the_precision_of_queries_and_keys(pairin
     """Scores at a distance of 5, at place 8,000: the rounding of q and k is what is left."""
     torch.manual_seed(0)
     x = torch.randn(2, 2000, 1, 64).bfloat16()  # queries and keys
-    angles = rope_angles(torch.tensor([[8000], [7995]]), 64)  # (2, 1, K/2)
+    angles = rope_angles(torch.tensor([[8000], [7995]]), 64)  # (2, 1, Dk/2)
 
     def scores(turn):
         turned = (turn(*of).double() for of in zip(x, angles, strict=True))
@@ -344,7 +344,7 @@ def test_a_bias_in_bfloat16_is_as_exact_as_fused_attention_says():
 @pytest.mark.parametrize("function", [attention, fused_attention])
 class TestErrors:
     def test_widths_of_query_and_key_differ(self, function):
-        with pytest.raises(ValueError, match=r"k has shape \(3, 5\).*K=4, got K=5"):
+        with pytest.raises(ValueError, match=r"k has shape \(3, 5\).*Dk=4, got Dk=5"):
             function(torch.ones(2, 4), torch.ones(3, 5), torch.ones(3, 4))
 
     def test_number_of_keys_and_values_differ(self, function):
@@ -352,7 +352,7 @@ class TestErrors:
             function(torch.ones(2, 4), torch.ones(3, 4), torch.ones(2, 4))
 
     def test_too_few_dimensions(self, function):
-        with pytest.raises(ValueError, match=r"q has shape \(4,\); expected \(..., T, K\)"):
+        with pytest.raises(ValueError, match=r"q has shape \(4,\); expected \(..., T, Dk\)"):
             function(torch.ones(4), torch.ones(3, 4), torch.ones(3, 4))
 
     def test_empty_sequence(self, function):

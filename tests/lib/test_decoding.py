@@ -87,7 +87,7 @@ class TestStaticCache:
             before = [layer._stored[0].data_ptr() for layer in cache.layers]
             stack(torch.zeros(1, 2, 16), cache=cache)
         assert [layer._stored[0].data_ptr() for layer in cache.layers] == before
-        assert cache.n_bytes == 2 * 2 * 8 * 8 * 4  # layers, k and v, places, heads * K, bytes
+        assert cache.n_bytes == 2 * 2 * 8 * 8 * 4  # layers, k and v, places, heads * Dk, bytes
 
     @pytest.mark.parametrize("position", POSITIONS)
     def test_a_model_takes_no_more_tokens_than_it_has_places_for(self, position):

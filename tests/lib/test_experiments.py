@@ -532,7 +532,7 @@ def test_overlap_of_heads_by_hand():
 
 def test_random_heads_overlap_as_the_span_lets_them():
     generator = torch.Generator().manual_seed(1)
-    random = torch.randn(8, 12, 3, generator=generator).double()  # K = 3 of D = 12
+    random = torch.randn(8, 12, 3, generator=generator).double()  # Dk = 3 of D = 12
     varies = torch.diag(torch.tensor([1.0] * 6 + [0.0] * 6)).double()  # six dimensions only
     rows = heads.compare(random, varies, reads=True, n_random=20)
     found = {row["space"]: row for row in rows}

@@ -390,7 +390,7 @@ def test_only_the_first_features_of_a_head_turn():
 
 
 def test_norms_on_queries_bound_the_scores():
-    """However large the projections grow, a score stays within the square root of K."""
+    """However large the projections grow, a score stays within the square root of Dk."""
     config = TransformerConfig(d_model=32, n_heads=4, norm="rms", qk_norm="head")
     attention = BoundedAttention(config, d_model=32, n_heads=4)
     with torch.no_grad():

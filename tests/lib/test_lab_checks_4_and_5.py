@@ -92,7 +92,7 @@ def weights_normalised_by_hand(q, k, v):
     return weights / weights.sum(dim=-1, keepdim=True) @ v
 
 
-@wrong("lab4.head", "width", "K")
+@wrong("lab4.head", "width", "Dk")
 def scaled_by_the_width_of_the_values(q, k, v):
     return plain_head(q, k, v, scale=v.shape[-1])
 

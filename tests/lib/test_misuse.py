@@ -282,7 +282,7 @@ MASKS = [
 ATTENTION = [
     (
         lambda: attention(zeros(2, 4), zeros(3, 5), zeros(3, 4)),
-        "k has shape (3, 5); expected (..., S, K) with K=4, got K=5",
+        "k has shape (3, 5); expected (..., S, Dk) with Dk=4, got Dk=5",
     ),
     (
         lambda: fused_attention(zeros(2, 4), zeros(3, 4), zeros(2, 4)),
@@ -290,11 +290,11 @@ ATTENTION = [
     ),
     (
         lambda: attention(zeros(4), zeros(3, 4), zeros(3, 4)),
-        "q has shape (4,); expected (..., T, K)",
+        "q has shape (4,); expected (..., T, Dk)",
     ),
     (
         lambda: attention(zeros(2, 4), zeros(0, 4), zeros(0, 4)),
-        "k has shape (0, 4); S in (..., S, K) may not be 0",
+        "k has shape (0, 4); S in (..., S, Dk) may not be 0",
     ),
     (
         lambda: attention(zeros(2, 2, 4), zeros(3, 3, 4), zeros(3, 3, 4)),
@@ -365,7 +365,7 @@ ATTENTION = [
     ),
     (
         lambda: fused_attention(zeros(4, 8), zeros(5, 8), zeros(5, 8), enable_gqa=True),
-        "k has shape (5, 8); expected (..., G, S, K)",
+        "k has shape (5, 8); expected (..., G, S, Dk)",
     ),
     (
         lambda: MultiHeadAttention(8, 4, 2)(X, mask=allowed(2, 3)),

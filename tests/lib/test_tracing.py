@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
@@ -31,7 +32,12 @@ from transformer_lib.models.language_models import (
     VisionTransformer,
 )
 from transformer_lib.models.presets import PRESETS
-from transformer_lib.tracing.letters import STEP_LETTERS
+from transformer_lib.tracing.letters import (
+    RULES,
+    STEP_LETTERS,
+    complete_letters,
+    declared_letters,
+)
 from transformer_lib.tracing.watch import attention_maps, hidden_states, influence, trace
 from transformer_lib.tracing.words import WORDS, Words
 
@@ -213,54 +219,70 @@ def attention_rows(name, path):
     return rows(step for step in traced(name) if step.section == path)
 
 
+def test_a_name_of_two_letters_is_one_name():
+    """``Dk`` is moved, joined, cut and halved as a whole; it is never taken for ``D``."""
+    names = declared_letters(Float[Tensor, "B H T Dk"], torch.zeros(2, 4, 5, 8))
+    assert names == ("B", "H", "T", "Dk")
+    swapped = RULES["transpose"](names, 1, 2)
+    joined = RULES["flatten"](swapped, 2)
+    assert joined == ("B", "T", "H*Dk")
+    assert RULES["unflatten"](joined, -1, (4, -1)) == swapped
+    halves = RULES["unflatten"](names, -1, (-1, 2))
+    assert halves == ("B", "H", "T", "Dk/2", ".")
+    assert RULES["flatten"]((*halves[:-1], "2"), -2) == names
+    assert complete_letters((".", "."), "D Dk", (6, 8)) == ("D", "Dk")
+    words = WORDS[MultiHeadAttention]["matmul"]
+    assert words.say("Dk", None) != words.say("D", None) == words.say("T", None)
+
+
 def test_the_steps_of_self_attention():
     assert attention_rows("gqa", "decoder.stack.blocks.1.attention") == [
-        ("project to queries", "B T D -> B T H*K"),
-        ("split heads", "B T H*K -> B T H K"),
-        ("swap positions and heads", "B T H K -> B H T K"),
-        ("rotate (RoPE)", "B H T K -> B H T K"),
-        ("project to keys", "B T D -> B T G*K"),
-        ("split heads", "B T G*K -> B T G K"),
-        ("swap positions and heads", "B T G K -> B G T K"),
-        ("project to values", "B T D -> B T G*K"),
-        ("split heads", "B T G*K -> B T G K"),
-        ("swap positions and heads", "B T G K -> B G T K"),
-        ("rotate (RoPE)", "B G T K -> B G T K"),
-        ("repeat for each group of heads", "B G T K -> B H T K"),
-        ("repeat for each group of heads", "B G T K -> B H T K"),
-        ("scores: queries · keys", "B H T K, B H T K -> B H T T"),
+        ("project to queries", "B T D -> B T H*Dk"),
+        ("split heads", "B T H*Dk -> B T H Dk"),
+        ("swap positions and heads", "B T H Dk -> B H T Dk"),
+        ("rotate (RoPE)", "B H T Dk -> B H T Dk"),
+        ("project to keys", "B T D -> B T G*Dk"),
+        ("split heads", "B T G*Dk -> B T G Dk"),
+        ("swap positions and heads", "B T G Dk -> B G T Dk"),
+        ("project to values", "B T D -> B T G*Dk"),
+        ("split heads", "B T G*Dk -> B T G Dk"),
+        ("swap positions and heads", "B T G Dk -> B G T Dk"),
+        ("rotate (RoPE)", "B G T Dk -> B G T Dk"),
+        ("repeat for each group of heads", "B G T Dk -> B H T Dk"),
+        ("repeat for each group of heads", "B G T Dk -> B H T Dk"),
+        ("scores: queries · keys", "B H T Dk, B H T Dk -> B H T T"),
         ("scale by", "B H T T -> B H T T"),
         ("mask", "B H T T -> B H T T"),
         ("softmax", "B H T T -> B H T T"),
         ("set masked weights to 0", "B H T T -> B H T T"),
-        ("weighted sum of values", "B H T T, B H T K -> B H T K"),
-        ("swap positions and heads", "B H T K -> B T H K"),
-        ("merge heads", "B T H K -> B T H*K"),
-        ("project and mix heads", "B T H*K -> B T D"),
+        ("weighted sum of values", "B H T T, B H T Dk -> B H T Dk"),
+        ("swap positions and heads", "B H T Dk -> B T H Dk"),
+        ("merge heads", "B T H Dk -> B T H*Dk"),
+        ("project and mix heads", "B T H*Dk -> B T D"),
     ]
 
 
 def test_the_steps_of_cross_attention():
     path = "body.decoder.stack.blocks.0.cross_attention"
     assert attention_rows("seq2seq", path) == [
-        ("project to queries", "B T D -> B T H*K"),
-        ("split heads", "B T H*K -> B T H K"),
-        ("swap positions and heads", "B T H K -> B H T K"),
-        ("project to keys", "B S D -> B S H*K"),
-        ("split heads", "B S H*K -> B S H K"),
-        ("swap positions and heads", "B S H K -> B H S K"),
-        ("project to values", "B S D -> B S H*K"),
-        ("split heads", "B S H*K -> B S H K"),
-        ("swap positions and heads", "B S H K -> B H S K"),
-        ("scores: queries · keys", "B H T K, B H S K -> B H T S"),
+        ("project to queries", "B T D -> B T H*Dk"),
+        ("split heads", "B T H*Dk -> B T H Dk"),
+        ("swap positions and heads", "B T H Dk -> B H T Dk"),
+        ("project to keys", "B S D -> B S H*Dk"),
+        ("split heads", "B S H*Dk -> B S H Dk"),
+        ("swap positions and heads", "B S H Dk -> B H S Dk"),
+        ("project to values", "B S D -> B S H*Dk"),
+        ("split heads", "B S H*Dk -> B S H Dk"),
+        ("swap positions and heads", "B S H Dk -> B H S Dk"),
+        ("scores: queries · keys", "B H T Dk, B H S Dk -> B H T S"),
         ("scale by", "B H T S -> B H T S"),
         ("mask", "B H T S -> B H T S"),
         ("softmax", "B H T S -> B H T S"),
         ("set masked weights to 0", "B H T S -> B H T S"),
-        ("weighted sum of values", "B H T S, B H S K -> B H T K"),
-        ("swap positions and heads", "B H T K -> B T H K"),
-        ("merge heads", "B T H K -> B T H*K"),
-        ("project and mix heads", "B T H*K -> B T D"),
+        ("weighted sum of values", "B H T S, B H S Dk -> B H T Dk"),
+        ("swap positions and heads", "B H T Dk -> B T H Dk"),
+        ("merge heads", "B T H Dk -> B T H*Dk"),
+        ("project and mix heads", "B T H*Dk -> B T D"),
     ]
 
 
@@ -468,8 +490,8 @@ def test_a_dropped_swap_of_heads_shows_in_the_letters(monkeypatch):
     """With as many positions as heads no size is wrong, and nothing else complains."""
     monkeypatch.setattr(MultiHeadAttention, "_split", without_swap)
     steps = rows(trace(MultiHeadAttention(D, H), stream(H)))
-    assert ("scores: queries · keys", "B T H K, B T H K -> B T H H") in steps
-    assert ("merge heads", "B H T K -> B H T*K") in steps
+    assert ("scores: queries · keys", "B T H Dk, B T H Dk -> B T H H") in steps
+    assert ("merge heads", "B H T Dk -> B H T*Dk") in steps
 
 
 def test_the_factor_is_the_one_that_was_used():
@@ -544,13 +566,13 @@ def test_a_model_of_70_billion():
 def test_with_a_cache():
     model, cache = CausalLM(config(n_kv_heads=3)), KeyValueCache(n_layers=2, max_len=16)
     first = rows(trace(model, ids(), cache=cache))
-    assert first.count(("set memory aside", "B G T K -> B G 16 K")) == 4
-    assert first.count(("read the cache", "B G 16 K -> B G S K")) == 4
+    assert first.count(("set memory aside", "B G T Dk -> B G 16 Dk")) == 4
+    assert first.count(("read the cache", "B G 16 Dk -> B G S Dk")) == 4
     second = trace(model, ids(1), cache=cache)
     assert cache.length == T + 1
     assert (second.sizes["T"], second.sizes["S"]) == (1, T + 1)
-    assert ("read the cache", "3 3 16 2 -> B G S K") in rows(second)
-    assert ("scores: queries · keys", "B H T K, B H S K -> B H T S") in rows(second)
+    assert ("read the cache", "3 3 16 2 -> B G S Dk") in rows(second)
+    assert ("scores: queries · keys", "B H T Dk, B H S Dk -> B H T S") in rows(second)
 
 
 def test_a_letter_has_one_size():
@@ -558,8 +580,8 @@ def test_a_letter_has_one_size():
     model = Decoder(SMALL, cross_attention=True)
     found = trace(model, ids(), stream(S), cache=KeyValueCache(n_layers=2, max_len=16))
     assert found.sizes["S"] == S
-    assert ("scores: queries · keys", f"B H T K, B H {T} K -> B H T {T}") in rows(found)
-    assert ("scores: queries · keys", "B H T K, B H S K -> B H T S") in rows(found)
+    assert ("scores: queries · keys", f"B H T Dk, B H {T} Dk -> B H T {T}") in rows(found)
+    assert ("scores: queries · keys", "B H T Dk, B H S Dk -> B H T S") in rows(found)
 
 
 class Foreign(nn.Module):

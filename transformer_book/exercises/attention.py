@@ -197,7 +197,7 @@ HEAD = Exercise(
             lambda x, m, q, k, v: attend(x @ q.mT, m @ k.mT, m)
         ),
         "These are the weights; mix the values with them.": _head_weights,
-        "The scale counts D, the width of x; it must be K, the width of a query.": (
+        "The scale counts D, the width of x; it must be Dk, the width of a query.": (
             lambda x, *given: attend(*_projected(x, *given), scale=1 / math.sqrt(x.shape[-1]))
         ),
         "The scale counts the queries; the width of one of them is what matters.": (
@@ -209,8 +209,8 @@ HEAD = Exercise(
     hints=(
         "The head is attention between three projections. Which of them are made from `x`, which "
         "from `memory`, and which shape has each?",
-        "Queries are (T, K), keys (S, K), values (S, Dv), so the scores are (T, S). A stored "
-        "matrix is (K, D): it has to be transposed before `x` or `memory` is multiplied by it.",
+        "Queries are (T, Dk), keys (S, Dk), values (S, Dv), so the scores are (T, S). A stored "
+        "matrix is (Dk, D): it has to be transposed before `x` or `memory` is multiplied by it.",
         "The queries are `x @ w_query.T`, the keys `memory @ w_key.T`, the values likewise; the "
         "weights are `(q @ k.T / math.sqrt(w_query.shape[0])).softmax(dim=-1)`.",
     ),
@@ -227,7 +227,7 @@ def _by_distance(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _divided_by(scale: Callable[[int], float]) -> Answer:
-    """A mistake in what the squared distances are divided by, from the width K."""
+    """A mistake in what the squared distances are divided by, from the width Dk."""
     return lambda q, k, v: (-_squared_distances(q, k) / scale(len(q))).softmax(dim=0) @ v
 
 
@@ -280,12 +280,12 @@ BY_DISTANCE = Exercise(
                 (-(k - q).square().sum(dim=0) / (2 * math.sqrt(len(q)))).softmax(dim=0) @ v
             )
         ),
-        "The factor 2 is missing: divide by twice the square root of K.": _divided_by(math.sqrt),
-        "The squared width of the kernel is the square root of K, not K: divide by 2 sqrt(K).": (
+        "The factor 2 is missing: divide by twice the square root of Dk.": _divided_by(math.sqrt),
+        "The squared width of the kernel is the square root of Dk, not Dk: divide by 2 sqrt(Dk).": (
             _divided_by(lambda width: 2 * width)
         ),
-        "The root of K is missing: divide by 2 sqrt(K), not by 2.": _divided_by(lambda width: 2),
-        "The squared distances are not scaled: divide by 2 sqrt(K).": _divided_by(lambda width: 1),
+        "The root of Dk is missing: divide by 2 sqrt(Dk), not by 2.": _divided_by(lambda width: 2),
+        "The squared distances are not scaled: divide by 2 sqrt(Dk).": _divided_by(lambda width: 1),
         "These are the weights; mix the values with them.": (
             _from_exponents(lambda exponents, v: exponents.softmax(dim=0))
         ),
@@ -298,7 +298,7 @@ BY_DISTANCE = Exercise(
         "How far is the query from each key? There is one distance for each of the S keys, and a "
         "smaller one means more weight.",
         "`(keys - query).square().sum(dim=-1)` holds the S squared distances. Divide them by 2 "
-        "sqrt(K), turn the sign round, take e to their power, and divide by the sum.",
+        "sqrt(Dk), turn the sign round, take e to their power, and divide by the sum.",
         "A softmax does the last two: with `exponents = -squared / (2 * math.sqrt(len(query)))` "
         "the result is `exponents.softmax(dim=0) @ values`.",
     ),

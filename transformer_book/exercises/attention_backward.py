@@ -188,7 +188,7 @@ def _forgets_a_use_of_x(
 
 
 def _wrong_at_the_scores(change: Callable[[Tensor, Tensor, float], Tensor]) -> Answer:
-    """A mistake in the scores' gradient, from weights, their gradient and the root of K."""
+    """A mistake in the scores' gradient, from weights, their gradient and the root of Dk."""
 
     def backward(
         x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, output_bar: Tensor
@@ -221,7 +221,7 @@ HEAD_BACKWARD = Exercise(
         "A gradient has the shape of its matrix: x.mT @ q_bar.": _head_backward_with(
             lambda x, q, k, v: (x, q.mT, k.mT, v.mT)
         ),
-        "The scores were divided by the square root of K on the way forward; the gradients of "
+        "The scores were divided by the square root of Dk on the way forward; the gradients of "
         "queries and keys are, too.": _wrong_at_the_scores(
             lambda w, g, root: _scores_gradient(w, g)
         ),

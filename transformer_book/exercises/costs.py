@@ -134,7 +134,7 @@ TRAFFIC = Exercise(
     },
     hints=(
         "Which tables move once in all, and which once for each block of keys?",
-        "Keys and values are read once: two tables of T × K numbers. There are T / b blocks; for "
+        "Keys and values are read once: two tables of T × Dk numbers. There are T / b blocks; for "
         "each of them queries are read, outputs read, outputs written.",
         "That is `2 * length * width` and, `length // block` times, three more such tables.",
     ),
@@ -185,7 +185,7 @@ GROUPED = Exercise(
         "2 and 3 in groups of two.": _tiled_heads,
         "All queries ask the first head of keys and values.": _one_head,
         "The heads of keys and values are averaged; each group has one of its own.": _mean_head,
-        "The groups are still an axis of their own: the result is (B, H, T, K).": _still_grouped,
+        "The groups are still an axis of their own: the result is (B, H, T, Dk).": _still_grouped,
         **scale_slips(_repeated, equal_widths=True),
         **mixing_slips(_repeated),
     },

@@ -49,7 +49,7 @@ CROSS = Exercise(
         "The matrices are used as x @ w, without a transpose.": (
             lambda x, m, q, k, v: _cross(x, m, q.mT, k.mT, v.mT)
         ),
-        "The scale counts D, the width of x; it must be K, the width of a query.": (
+        "The scale counts D, the width of x; it must be Dk, the width of a query.": (
             lambda x, m, q, k, v: attend(x @ q, m @ k, m @ v, scale=1 / math.sqrt(x.shape[-1]))
         ),
         **scale_slips(_projected),
@@ -58,7 +58,7 @@ CROSS = Exercise(
     hints=(
         "Who asks, and who answers? The target has the queries; where to look and what is found "
         "are both of the source.",
-        "The queries are (B, T, K), made from `x`. Keys and values come from `memory` and have S "
+        "The queries are (B, T, Dk), made from `x`. Keys and values come from `memory` and have S "
         "rows, so the scores are (B, T, S).",
         "`q, k, v = x @ w_q, memory @ w_k, memory @ w_v`; the rest is attention as always, with "
         "`.softmax(dim=-1)` over the source.",

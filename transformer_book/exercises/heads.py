@@ -32,18 +32,18 @@ SPLIT = Exercise(
     mistakes={
         "The shape is right and the numbers are not: a reshape alone fills the heads with pieces "
         "of other positions. Cut the features first, then swap positions and heads.": _reshaped,
-        "Positions and heads are not swapped yet: (B, T, H, K) must become (B, H, T, K).": (
+        "Positions and heads are not swapped yet: (B, T, H, Dk) must become (B, H, T, Dk).": (
             lambda x, h: x.unflatten(-1, (h, -1))
         ),
-        "The features are dealt out like cards; a head gets K neighbouring ones.": _dealt_out,
-        "Queries are still columns: the last axis is K, the one before it T.": (
+        "The features are dealt out like cards; a head gets Dk neighbouring ones.": _dealt_out,
+        "Queries are still columns: the last axis is Dk, the one before it T.": (
             lambda x, h: _split(x, h).mT
         ),
     },
     hints=(
-        "Two moves: cut the last axis, D, into H heads of width K; then bring the heads in "
+        "Two moves: cut the last axis, D, into H heads of width Dk; then bring the heads in "
         "front of the positions.",
-        "The journey of the shapes: `(B, T, D)`, `(B, T, H, K)`, `(B, H, T, K)`. The second move "
+        "The journey of the shapes: `(B, T, D)`, `(B, T, H, Dk)`, `(B, H, T, Dk)`. The second move "
         "is a transpose, not a reshape.",
         "`x.unflatten(-1, (n_heads, -1))` cuts; `.transpose(1, 2)` swaps positions and heads.",
     ),
@@ -72,7 +72,7 @@ MERGE = Exercise(
     },
     hints=(
         "Undo the two moves of exercise 1 in the opposite order: first swap, then join.",
-        "The journey of the shapes: `(B, H, T, K)`, `(B, T, H, K)`, `(B, T, H*K)`.",
+        "The journey of the shapes: `(B, H, T, Dk)`, `(B, T, H, Dk)`, `(B, T, H*Dk)`.",
         "`heads.transpose(1, 2)` swaps back; `.flatten(start_dim=2)` joins the last two axes.",
     ),
 )
@@ -137,14 +137,14 @@ def _write_all(
 MULTI_HEAD = Exercise(
     reference=_multi_head,
     inputs=[
-        (*random_inputs((2, 4, 12), (12, 12), (12, 12), (12, 12), (12, 12)), 3),  # T = K
+        (*random_inputs((2, 4, 12), (12, 12), (12, 12), (12, 12), (12, 12)), 3),  # T = Dk
         (*random_inputs((3, 5, 8), (8, 8), (8, 8), (8, 8), (8, 8)), 2),
     ],
     mistakes={
         "W_O is missing: the heads lie side by side, but nothing mixes them.": (
             lambda x, q, k, v, o, h: _merge(_found(x, q, k, v, h))
         ),
-        "The scale counts D, the width of all heads; it must be K, the width of one.": (
+        "The scale counts D, the width of all heads; it must be Dk, the width of one.": (
             _scaled_by_model_width
         ),
         "That is one head of full width: split queries, keys and values first.": (
@@ -154,7 +154,7 @@ MULTI_HEAD = Exercise(
         "The heads are merged by a reshape alone, without a transpose.": (
             lambda x, q, k, v, o, h: _found(x, q, k, v, h).reshape(x.shape) @ o
         ),
-        "Heads attend to heads: positions must stand next to the features, (B, H, T, K), before "
+        "Heads attend to heads: positions must stand next to the features, (B, H, T, Dk), before "
         "the scores are computed.": _heads_meet_heads,
         "There is a causal mask in it; here every position sees all.": _with_causal_mask,
         "x is added to the result: that is the residual connection around the layer, not the "
@@ -173,8 +173,8 @@ MULTI_HEAD = Exercise(
     hints=(
         "Queries, keys and values are projections of the whole token. Split each of the three "
         "into heads, attend in all heads at once, merge, apply `w_o`.",
-        "After the split all three are `(B, H, T, K)`, the scores `(B, H, T, T)`, what the heads "
-        "find `(B, H, T, K)` again. K is the width of one head: `q.shape[-1]`.",
+        "After the split all three are `(B, H, T, Dk)`, the scores `(B, H, T, T)`, what the heads "
+        "find `(B, H, T, Dk)` again. Dk is the width of one head: `q.shape[-1]`.",
         "The weights are `(q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)`; then merge "
         "`weights @ v` and multiply by `w_o`.",
     ),
@@ -235,7 +235,7 @@ OV = Exercise(
     reference=_ov,
     inputs=[
         (*random_inputs((8, 8), (8, 8)), 4, 1),
-        (*random_inputs((12, 10), (10, 12)), 3, 2),  # H*K is not D
+        (*random_inputs((12, 10), (10, 12)), 3, 2),  # H*Dk is not D
     ],
     mistakes={
         "nn.Linear stores (out, in): a head has rows of `value` and columns of `output`.": (
@@ -244,11 +244,11 @@ OV = Exercise(
         "This is the transpose: x @ ov must first be read by the values, then written.": (
             lambda v, o, n, head: _ov(v, o, n, head).mT
         ),
-        "A head has K neighbouring rows, not every H-th one.": _ov_of_every_nth,
+        "A head has Dk neighbouring rows, not every H-th one.": _ov_of_every_nth,
         "That is the sum over all heads; take the rows and columns of one.": (
             lambda v, o, n, head: v.mT @ o.mT
         ),
-        "This is K by K: what a head writes, read again by its values. Read first, then write.": (
+        "This is Dk by Dk: what a head writes, read again by its values. Read first, then write.": (
             lambda v, o, n, head: (
                 v[head * (len(v) // n) : (head + 1) * (len(v) // n)]
                 @ o[:, head * (len(v) // n) : (head + 1) * (len(v) // n)]
@@ -259,8 +259,8 @@ OV = Exercise(
     hints=(
         "The head's values are x times its part of W_V; its write is that times its part of W_O. "
         "Which part of each stored matrix belongs to head number `head`?",
-        "`value` is W_V transposed, so a head has K neighbouring *rows* of it; `output` is W_O "
-        "transposed, so it has K neighbouring *columns*.",
+        "`value` is W_V transposed, so a head has Dk neighbouring *rows* of it; `output` is W_O "
+        "transposed, so it has Dk neighbouring *columns*.",
         "With `own = slice(head * width, (head + 1) * width)`: `value[own].T @ output[:, own].T`.",
     ),
 )
@@ -340,7 +340,7 @@ PRUNE = Exercise(
     mistakes={
         "Rows of the stored weight are what the layer writes to; a head is read by columns, "
         "because nn.Linear stores (out, in).": lambda w, h, i: _without(w.mT, h, i).mT,
-        "A head has K neighbouring columns, not every H-th one.": _without_every_nth,
+        "A head has Dk neighbouring columns, not every H-th one.": _without_every_nth,
         "All heads but this one are gone: it is the one that should go.": (
             lambda w, h, i: w - _without(w, h, i)
         ),
@@ -350,16 +350,16 @@ PRUNE = Exercise(
             )
         ),
         _FROM_ZERO: lambda w, h, i: _without(w, h, i - 1),
-        "Only one column is set to zero; a head has K of them.": (
+        "Only one column is set to zero; a head has Dk of them.": (
             lambda w, h, i: w * (torch.arange(w.shape[1], device="cpu") != i)
         ),
     },
     hints=(
         "A head writes nothing if the part of the matrix that reads it is zero. Which part is "
         "that, if `nn.Linear` stores `(out, in)`?",
-        "The heads lie side by side in what the layer *reads*: head number `head` has K "
-        "neighbouring columns, K = `weight.shape[1] // n_heads`.",
-        "Begin with `pruned = weight.clone()`; with `width` for K set "
+        "The heads lie side by side in what the layer *reads*: head number `head` has Dk "
+        "neighbouring columns, Dk = `weight.shape[1] // n_heads`.",
+        "Begin with `pruned = weight.clone()`; with `width` for Dk set "
         "`pruned[:, head * width : (head + 1) * width]` to 0.",
     ),
     leaves_arguments=True,

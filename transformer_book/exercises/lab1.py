@@ -185,16 +185,16 @@ WEIGHTS = Exercise(
         "The mask is the wrong way round: it hides the past and shows the future.": (
             _weights_seeing(lambda ones: ones.triu())
         ),
-        "The scale counts D, the width of all heads; it must be K, the width of one.": (
+        "The scale counts D, the width of all heads; it must be Dk, the width of one.": (
             _weights_scaled_by(lambda q, n_heads: math.sqrt(q.shape[-1]))
         ),
-        "The scale counts T, the number of keys; it must be K, the width of a head.": (
+        "The scale counts T, the number of keys; it must be Dk, the width of a head.": (
             _weights_scaled_by(lambda q, n_heads: math.sqrt(q.shape[1]))
         ),
-        "The scores are divided by K itself; take its square root.": (
+        "The scores are divided by Dk itself; take its square root.": (
             _weights_scaled_by(lambda q, n_heads: q.shape[-1] / n_heads)
         ),
-        "The scores are not divided by the square root of K.": (
+        "The scores are not divided by the square root of Dk.": (
             _weights_scaled_by(lambda q, n_heads: 1.0)
         ),
         "Heads meet heads of the same place; places must meet: after the cut, transpose(1, 2) "
@@ -204,10 +204,10 @@ WEIGHTS = Exercise(
         ),
     },
     hints=(
-        "A head owns K = D / H neighbouring features. Give each head its own queries and keys, "
+        "A head owns Dk = D / H neighbouring features. Give each head its own queries and keys, "
         "then do what one head does.",
-        "Shapes: cut `(B, T, D)` into `(B, T, H, K)`, swap to `(B, H, T, K)`; the scores are "
-        "`(B, H, T, T)`, divided by the square root of K. Above the diagonal is the future: it "
+        "Shapes: cut `(B, T, D)` into `(B, T, H, Dk)`, swap to `(B, H, T, Dk)`; the scores are "
+        "`(B, H, T, T)`, divided by the square root of Dk. Above the diagonal is the future: it "
         "gets -inf before the softmax over keys.",
         "Cut with `x.unflatten(-1, (n_heads, -1)).transpose(1, 2)`; the future is "
         "`torch.ones_like(scores).triu(1).bool()`, to be used with `masked_fill`.",
@@ -380,7 +380,7 @@ SILENCE = Exercise(
         "The mean is taken over features, too: each feature has a mean of its own.": (
             partial(_silence, over=(0, 1, 2))
         ),
-        "A head has K neighbouring features, not every H-th one.": _every_nth,
+        "A head has Dk neighbouring features, not every H-th one.": _every_nth,
         "That is x as it was: nothing is silenced.": lambda x, n_heads, head: x.clone(),
         "That silences the head before: the first head is number 0.": (
             lambda x, n_heads, head: _silence(x, n_heads, head - 1)
@@ -390,7 +390,7 @@ SILENCE = Exercise(
         ),
     },
     hints=(
-        "Work on a copy. Which of the H * K features belong to this head, and what is each of "
+        "Work on a copy. Which of the H * Dk features belong to this head, and what is each of "
         "them on average?",
         "With `width = x.shape[-1] // n_heads`, head number `head` owns the features from "
         "`head * width` up to `(head + 1) * width`. Their mean over batch and positions has shape "

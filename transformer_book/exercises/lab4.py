@@ -138,15 +138,15 @@ HEAD = Exercise(
         "-inf. Use masked_fill, or torch.full((T, T), -math.inf).triu(1).": _zero_times_infinity,
         "The future is hidden after the softmax, so the rows no longer sum to 1. Put -inf into "
         "the scores before it.": _masked_late,
-        "The scores are not scaled: divide them by the root of K.": partial(
+        "The scores are not scaled: divide them by the root of Dk.": partial(
             _other_head, scale=lambda q, v: 1.0
         ),
-        "The scores are divided by K itself; take its square root.": partial(
+        "The scores are divided by Dk itself; take its square root.": partial(
             _other_head, scale=lambda q, v: q.shape[-1]
         ),
-        "The scale counts the features of a value, which may have any width; K, the width of a "
+        "The scale counts the features of a value, which may have any width; Dk, the width of a "
         "query, is what matters.": partial(_other_head, scale=lambda q, v: math.sqrt(v.shape[-1])),
-        "The scale counts T, the number of keys; it must be K, the width of a query.": partial(
+        "The scale counts T, the number of keys; it must be Dk, the width of a query.": partial(
             _other_head, scale=lambda q, v: math.sqrt(q.shape[-2])
         ),
         "The columns are normalised: the softmax goes along the keys, the last axis.": partial(
@@ -162,7 +162,7 @@ HEAD = Exercise(
     hints=(
         "Place t may look at places 0 to t. What must the scores of the others be, so that the "
         "softmax gives them 0?",
-        "The scores are `(..., T, T)`, divided by the square root of K: rows look, columns are "
+        "The scores are `(..., T, T)`, divided by the square root of Dk: rows look, columns are "
         "looked at. The future stands above the diagonal and gets -inf before the softmax.",
         "`future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)`, to be used with "
         "`scores.masked_fill(future, -math.inf)`.",
@@ -319,22 +319,22 @@ ATTENTION = Exercise(
         "The heads are split and merged by a reshape alone. Cut the features first, then swap "
         "places and heads; afterwards swap them back.": _ReshapedTwice,
         "The heads are cut in stripes: one of them owns every H-th feature. That is a GPT, too, "
-        "but not the one of step 7: a head owns K neighbouring features.": _Striped,
-        "The heads are cut in stripes and joined one behind the other. A head owns K neighbouring "
+        "but not the one of step 7: a head owns Dk neighbouring features.": _Striped,
+        "The heads are cut in stripes and joined one behind the other. A head owns Dk neighbouring "
         "features: unflatten(-1, (n_heads, -1)).": _StripedButMerged,
         "That is one head of full width: split queries, keys and values.": _OneHead,
         "The output layer is there and not used.": _NoOutput,
         "The heads see the future: use the head of step 2.": _SeesAll,
-        "The scale counts D, the width of all heads; it must be K, the width of one.": (
+        "The scale counts D, the width of all heads; it must be Dk, the width of one.": (
             _ScaledByModel
         ),
         "The numbers are right, but no gradient comes through the heads, so the layers before "
         "them could not learn: leave out detach(), .data and torch.no_grad().": _Detached,
     },
     hints=(
-        "Each head owns K = D / H neighbouring features of queries, keys and values. `head` of "
+        "Each head owns Dk = D / H neighbouring features of queries, keys and values. `head` of "
         "step 2 takes any dimensions in front, so all heads can go through it at once.",
-        "`(B, T, D)` is cut into `(B, T, H, K)` and swapped to `(B, H, T, K)`. After the heads "
+        "`(B, T, D)` is cut into `(B, T, H, Dk)` and swapped to `(B, H, T, Dk)`. After the heads "
         "swap back, join to `(B, T, D)` and apply `output`.",
         "Cut with `x.unflatten(-1, (n_heads, -1)).transpose(1, 2)`; join with "
         "`mixed.transpose(1, 2).flatten(start_dim=2)`.",

@@ -169,7 +169,7 @@ ROTATE = Exercise(
     hints=(
         "Features 0 and 1 are one pair, 2 and 3 the next. Each pair is a point in the plane and "
         "is turned by its own angle.",
-        "`x[..., 0::2]` and `x[..., 1::2]` are `(..., T, K/2)`, as wide as `angles`. A turn takes "
+        "`x[..., 0::2]` and `x[..., 1::2]` are `(..., T, Dk/2)`, as wide as `angles`. A turn takes "
         "(a, b) to (a cos - b sin, a sin + b cos). Then put the features back where they were.",
         "With `first` and `second` for these, the new ones are `first * angles.cos() - second * "
         "angles.sin()` and its counterpart; `torch.stack(..., dim=-1).flatten(start_dim=-2)` lets "

@@ -174,7 +174,7 @@ def attention_diagram(
     Args:
         n_queries: T.
         n_keys: S.
-        d_head: K, the width of queries and keys.
+        d_head: Dk, the width of queries and keys.
         d_value: the width of the values.
         masked: whether a mask is applied; otherwise its box is dashed.
 
@@ -390,7 +390,7 @@ def _connect_memory(canvas: Canvas, encoder_end: Box, cross: Box) -> None:
 
 def _sublayers(config: TransformerConfig, decoder: bool) -> list[tuple[str, str, str]]:
     """Name, role and detail of each sublayer of a block."""
-    heads = f"H={config.n_heads} heads of K={config.d_head}"
+    heads = f"H={config.n_heads} heads of Dk={config.d_head}"
     if config.kv_heads != config.n_heads:
         heads += f", {config.kv_heads} for keys"
     feed_forward = (

@@ -1,5 +1,6 @@
 """The live figure of the whole model: every sublayer, residual and norm of any preset."""
 
+import re
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
@@ -22,7 +23,7 @@ COLORS = {
 }
 MEANINGS = {
     "B": "sequence", "S": "source tokens", "T": "tokens", "D": "width of the stream",
-    "H": "heads", "G": "heads of keys and values", "K": "width of a head", "F": "inner width",
+    "H": "heads", "G": "heads of keys and values", "Dk": "width of a head", "F": "inner width",
     "V": "vocabulary", "M": "longest text", "N": "patches", "P": "numbers in a patch",
     "C": "classes",
 }  # fmt: skip
@@ -306,7 +307,8 @@ def _legend(
     canvas.text(left, 24, values["model"], size=15, bold=True, anchor="start")
     canvas.text(left, 43, f"{values['totals'][0]:,} parameters", anchor="start", color=MUTED)
     used = " ".join(f"{part.parameters} {part.flops} {part.shape}" for part in parts)
-    letters = [letter for letter in MEANINGS if letter in used and letter in sizes]
+    found = set(re.findall("[A-Za-z]+", used))
+    letters = [letter for letter in MEANINGS if letter in found and letter in sizes]
     for at, letter in enumerate(letters):
         is_target = letter == "T" and "S" in letters
         meaning = f"{sizes[letter]:,}  {'target ' * is_target}{MEANINGS[letter]}"

@@ -20,7 +20,7 @@ from transformer_lib import PRESETS, Seq2SeqLM, Step, VisionTransformer, trace
 
 # The letters of the trace, and those of what a preset has besides: M longest text, N patches of
 # P numbers each, I the side of an image.
-ORDER = "BTSNLDHGKFVMCPI"
+ORDER = "B T S N L D H G Dk F V M C P I"
 FEW = (5, 7)  # target and source tokens of a trace: lengths that are no other size
 TABLES = {"tokens": "V", "positions": "M", "segments": "2", "bias": "32"}  # rows of each table
 JOINED = ("positions", "segments", "class_token")  # boxes that something is added to
@@ -137,7 +137,7 @@ def sizes_of(preset: str) -> dict[str, int]:
     config = PRESETS[preset].config
     sizes = {
         "L": config.n_layers, "D": config.d_model, "H": config.n_heads, "G": config.kv_heads,
-        "K": config.d_head, "F": config.ffn_width, "V": config.vocab_size, "M": config.max_len,
+        "Dk": config.d_head, "F": config.ffn_width, "V": config.vocab_size, "M": config.max_len,
     }  # fmt: skip
     model = _built(preset)
     if isinstance(model, VisionTransformer):
@@ -355,7 +355,7 @@ def _product(number: int, *factors: str) -> str:
     for text in [x for x in single if x.isdigit()]:
         number *= int(text)
     letters = Counter(x for x in single if not x.isdigit())
-    written = [f"{x}{'²' * (letters[x] == 2)}" for x in sorted(letters, key=ORDER.index)]
+    written = [f"{x}{'²' * (letters[x] == 2)}" for x in sorted(letters, key=ORDER.split().index)]
     return "·".join([str(number)] * (number != 1) + written)
 
 
@@ -365,7 +365,7 @@ def _sum(terms: Counter[str]) -> str:
     for term, times in terms.items():
         number, _, rest = term.partition("·") if term[0].isdigit() else ("1", "", term)
         total[rest] += times * int(number)
-    longest_first = sorted(total, key=lambda term: -len(term.replace("²", "··")))
+    longest_first = sorted(total, key=lambda term: -term.count("·") - term.count("²"))
     return " + ".join(f"{total[x]}·{x}" if total[x] > 1 else x for x in longest_first)
 
 

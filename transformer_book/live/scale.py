@@ -112,7 +112,7 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
 
 
 @lru_cache(maxsize=9)
-def _draw(draw: int) -> tuple[Float[Tensor, "R K"], Float[Tensor, "S K"]]:
+def _draw(draw: int) -> tuple[Float[Tensor, "R Dk"], Float[Tensor, "S Dk"]]:
     """Queries and keys of the widest head; a narrower one has their first features."""
     numbers = torch.from_numpy(normals(draw, (KEYS + ROWS) * WIDTHS[-1])).view(-1, WIDTHS[-1])
     return numbers[KEYS:], numbers[:KEYS]

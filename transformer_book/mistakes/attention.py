@@ -29,7 +29,7 @@ def _scale_by_d_model(q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, **opt
     Symptom: weights are too even, the more so the more heads there are; it trains, only worse.
     Caught by: test_routes.py::test_weights_follow_the_formula_of_the_paper
     """
-    d_model = q.shape[-3] * q.shape[-1]  # (B, H, T, K): H heads of width K
+    d_model = q.shape[-3] * q.shape[-1]  # (B, H, T, Dk): H heads of width Dk
     return attention(q, k, v, mask, **options | {"scale": 1 / math.sqrt(d_model)})
 
 
@@ -97,7 +97,7 @@ def _split_without_transpose(self: MultiHeadAttention, x: Tensor) -> Tensor:
     Symptom: each head gets a mixture of positions; a causal model sees the future and looks great.
     Caught by: test_routes.py::test_heads_at_once_equal_heads_one_by_one
     """
-    return x.reshape(x.shape[0], -1, x.shape[1], self.d_head)  # (B, H, T, K), wrongly filled
+    return x.reshape(x.shape[0], -1, x.shape[1], self.d_head)  # (B, H, T, Dk), wrongly filled
 
 
 @instead_of("layers.attention.MultiHeadAttention.merge")

@@ -95,7 +95,7 @@ class TransformerConfig:
             given.
         n_kv_heads: heads that have keys and values of their own; must divide ``n_heads``.
             ``None`` means all of them (MHA), ``1`` is MQA, anything between is GQA.
-        head_width: K, the width of a head; ``None`` means ``d_model / n_heads``.
+        head_width: Dk, the width of a head; ``None`` means ``d_model / n_heads``.
         d_ff: F, the inner width of the feed-forward network; ``None`` means ``4 * d_model``.
         n_layers: the number of blocks in each stack.
         dropout: the probability with which a value is dropped in training: in the embeddings and
@@ -243,7 +243,7 @@ class TransformerConfig:
 
     @property
     def d_head(self) -> int:
-        """K, the width of one head's queries and keys."""
+        """Dk, the width of one head's queries and keys."""
         return self.d_model // self.n_heads if self.head_width is None else self.head_width
 
     @property

@@ -23,8 +23,8 @@ from transformer_lib.layers.positions import rotate
 
 
 def attention(
-    q: Float[Tensor, "*q_batch T K"],
-    k: Float[Tensor, "*k_batch S K"],
+    q: Float[Tensor, "*q_batch T Dk"],
+    k: Float[Tensor, "*k_batch S Dk"],
     v: Float[Tensor, "*v_batch S Dv"],
     mask: Bool[Tensor, "..."] | None = None,
     *,
@@ -39,14 +39,14 @@ def attention(
     .. math:: \operatorname{softmax}\!\left(Q K^\top / \sqrt{d_k}\right) V
 
     Args:
-        q: queries, ``(..., T, K)``.
-        k: keys, ``(..., S, K)``.
-        v: values, ``(..., S, Dv)``; their width may differ from ``K``.
+        q: queries, ``(..., T, Dk)``.
+        k: keys, ``(..., S, Dk)``.
+        v: values, ``(..., S, Dv)``; their width may differ from ``Dk``.
         mask: boolean, ``True`` = may attend, broadcastable to ``(..., T, S)``. A query that may
             attend to nothing gets zero weights and a zero output.
         bias: added to the scaled scores, broadcastable to ``(..., T, S)`` (ALiBi, T5).
         causal: whether to hide the future too. The queries are the last T of the S positions.
-        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
         cap: scores are bent so that none is larger than this (Gemma 2).
         dropout: the probability with which a weight is dropped; the others grow to make up for it.
 
@@ -103,7 +103,7 @@ class AttentionHead(nn.Module):
 
     Args:
         d_model: D, the width of the input vectors.
-        d_head: K, the width of queries and keys.
+        d_head: Dk, the width of queries and keys.
         d_value: width of the values and of the output; the same as ``d_head`` if left out.
         bias: whether the projections add a learned constant.
 
@@ -188,7 +188,7 @@ class MultiHeadAttention(nn.Module):
     """Several attention heads side by side, and a projection that mixes what they found.
 
     The heads are not separate modules: each of the wide layers ``query``, ``key`` and ``value``
-    makes the features of all heads at once, and they are split into heads of width K afterwards.
+    makes the features of all heads at once, and they are split into heads of width Dk afterwards.
 
     With fewer key-value heads than query heads, neighbouring query heads share one (GQA); with a
     single one they all do (MQA).
@@ -198,10 +198,10 @@ class MultiHeadAttention(nn.Module):
         n_heads: H, the number of query heads; must divide ``d_model``, unless ``d_head`` is given.
         n_kv_heads: the number of heads with keys and values of their own; must divide ``n_heads``;
             all of them if left out. Shapes call their number G.
-        d_head: K, the width of a head; ``d_model / n_heads`` if left out.
+        d_head: Dk, the width of a head; ``d_model / n_heads`` if left out.
         bias: whether the projections add a learned constant.
         qkv_bias: the same for queries, keys and values alone; as ``bias`` says if left out.
-        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
         dropout: the probability with which an attention weight is dropped in training.
         pairing: how RoPE pairs the features of a head.
 
@@ -269,7 +269,7 @@ class MultiHeadAttention(nn.Module):
             memory: where keys and values come from, ``(B, S, D)``; ``x`` itself if left out.
             mask: boolean, ``True`` = may attend, broadcastable to ``(B, H, T, S)``; or a pattern.
             bias: added to the scores, broadcastable to ``(B, H, T, S)``.
-            angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, K/2)``;
+            angles: RoPE's angles for the positions of ``x``, broadcastable to ``(B, H, T, Dk/2)``;
                 in self-attention only.
             causal: whether to hide the future on top of what the mask hides.
             cache: keys and values of earlier calls; those of this call are added to it.
@@ -281,51 +281,51 @@ class MultiHeadAttention(nn.Module):
             ValueError: if the shapes do not fit together.
         """
         self._check(x, memory, angles, cache)
-        q = self.project_queries(x, angles)  # (B, H, T, K)
+        q = self.project_queries(x, angles)  # (B, H, T, Dk)
         if isinstance(cache, MemoryCache) and cache.holds(memory):
             k, v = cache.read()  # cross-attention: made in the first step, the same in all others
         else:
             source = x if memory is None else memory
-            k, v = self.project_keys_values(source, angles)  # (B, G, S, K) each
+            k, v = self.project_keys_values(source, angles)  # (B, G, S, Dk) each
             if cache is not None:
                 k, v = cache.append(k, v)  # behind those of earlier steps
         if isinstance(mask, AttentionPattern):
             heads = mask.attend(q, k, v, bias, causal=causal, scale=self.scale)
         else:
-            heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, K)
+            heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, Dk)
         return self.merge(heads)
 
     def project_queries(
         self, x: Float[Tensor, "B T D"], angles: Float[Tensor, "..."] | None = None
-    ) -> Float[Tensor, "B H T K"]:
+    ) -> Float[Tensor, "B H T Dk"]:
         """Make the queries of all heads, rotated if there are angles."""
         q = self._split(self.query(x))
         return q if angles is None else rotate(q, angles, self.pairing)
 
     def project_keys_values(
         self, source: Float[Tensor, "B S D"], angles: Float[Tensor, "..."] | None = None
-    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Make the keys, rotated if there are angles, and the values of all G key-value heads."""
         k, v = self._split(self.key(source)), self._split(self.value(source))
         if angles is not None:
             k = rotate(k, angles, self.pairing)
         return k, v
 
-    def _split(self, x: Float[Tensor, "B T HK"]) -> Float[Tensor, "B H T K"]:
-        """Split the features into heads: ``(B, T, H * K)`` to ``(B, H, T, K)``."""
-        heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, K)
+    def _split(self, x: Float[Tensor, "B T HDk"]) -> Float[Tensor, "B H T Dk"]:
+        """Split the features into heads: ``(B, T, H * Dk)`` to ``(B, H, T, Dk)``."""
+        heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, Dk)
         return heads.transpose(1, 2)
 
     def attend(
         self,
-        q: Float[Tensor, "B H T K"],
-        k: Float[Tensor, "B G S K"],
-        v: Float[Tensor, "B G S K"],
+        q: Float[Tensor, "B H T Dk"],
+        k: Float[Tensor, "B G S Dk"],
+        v: Float[Tensor, "B G S Dk"],
         mask: Bool[Tensor, "..."] | None = None,
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
-    ) -> Float[Tensor, "B H T K"]:
+    ) -> Float[Tensor, "B H T Dk"]:
         """Let every head look its queries up; see :meth:`forward`."""
         dropout = self.dropout if self.training else 0.0
         if self.fused:
@@ -337,23 +337,23 @@ class MultiHeadAttention(nn.Module):
 
     def look_up(
         self,
-        q: Float[Tensor, "B H T K"],
-        k: Float[Tensor, "B G S K"],
-        v: Float[Tensor, "B G S K"],
+        q: Float[Tensor, "B H T Dk"],
+        k: Float[Tensor, "B G S Dk"],
+        v: Float[Tensor, "B G S Dk"],
         mask: Bool[Tensor, "..."] | None = None,
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
         dropout: float = 0.0,
-    ) -> tuple[Float[Tensor, "B H T K"], Float[Tensor, "B H T S"]]:
+    ) -> tuple[Float[Tensor, "B H T Dk"], Float[Tensor, "B H T S"]]:
         """Do so by the readable formula; return what was found and the weights."""
-        k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)  # (B, H, S, K)
+        k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)  # (B, H, S, Dk)
         return attention(
             q, k, v, mask, bias=bias, causal=causal, scale=self.scale, cap=self.cap, dropout=dropout
         )
 
-    def merge(self, heads: Float[Tensor, "B H T K"]) -> Float[Tensor, "B T D"]:
-        """Lay the heads side by side again, ``(B, T, H * K)``, and mix them."""
+    def merge(self, heads: Float[Tensor, "B H T Dk"]) -> Float[Tensor, "B T D"]:
+        """Lay the heads side by side again, ``(B, T, H * Dk)``, and mix them."""
         mixed: Tensor = self.output(heads.transpose(1, 2).flatten(start_dim=2))
         return mixed
 

@@ -48,22 +48,22 @@ class BoundedAttention(MultiHeadAttention):
 
     def project_queries(
         self, x: Float[Tensor, "B T D"], angles: Float[Tensor, "..."] | None = None
-    ) -> Float[Tensor, "B H T K"]:
+    ) -> Float[Tensor, "B H T Dk"]:
         """Make the queries of all heads, normalised, and then rotated if there are angles."""
         q = self._split_normed(self.query(x), self.query_norm)
         return q if angles is None else rotate(q, angles, self.pairing)
 
     def project_keys_values(
         self, source: Float[Tensor, "B S D"], angles: Float[Tensor, "..."] | None = None
-    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Make the keys, normalised and rotated, and the values, which are left alone."""
         k = self._split_normed(self.key(source), self.key_norm)
         k = k if angles is None else rotate(k, angles, self.pairing)
         return k, self._split(self.value(source))
 
     def _split_normed(
-        self, x: Float[Tensor, "B T HK"], norm: nn.Module | None
-    ) -> Float[Tensor, "B H T K"]:
+        self, x: Float[Tensor, "B T HDk"], norm: nn.Module | None
+    ) -> Float[Tensor, "B H T Dk"]:
         if norm is None:
             return self._split(x)
         heads: Tensor = norm(self._split(x)) if self.norms_heads else self._split(norm(x))
@@ -71,14 +71,14 @@ class BoundedAttention(MultiHeadAttention):
 
     def attend(
         self,
-        q: Float[Tensor, "B H T K"],
-        k: Float[Tensor, "B G S K"],
-        v: Float[Tensor, "B G S K"],
+        q: Float[Tensor, "B H T Dk"],
+        k: Float[Tensor, "B G S Dk"],
+        v: Float[Tensor, "B G S Dk"],
         mask: Bool[Tensor, "..."] | None = None,
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
-    ) -> Float[Tensor, "B H T K"]:
+    ) -> Float[Tensor, "B H T Dk"]:
         """Let every head look its queries up."""
         if self.cap is None:
             return super().attend(q, k, v, mask, bias, causal=causal)

@@ -21,8 +21,8 @@ from transformer_lib.layers.masks import with_causal
 
 
 def fused_attention(
-    q: Float[Tensor, "*q_batch T K"],
-    k: Float[Tensor, "*k_batch S K"],
+    q: Float[Tensor, "*q_batch T Dk"],
+    k: Float[Tensor, "*k_batch S Dk"],
     v: Float[Tensor, "*v_batch S Dv"],
     mask: Bool[Tensor, "..."] | None = None,
     *,
@@ -38,13 +38,13 @@ def fused_attention(
     1/256 of its size, so ALiBi cannot tell all far distances apart.
 
     Args:
-        q: queries, ``(..., T, K)``.
-        k: keys, ``(..., S, K)``.
+        q: queries, ``(..., T, Dk)``.
+        k: keys, ``(..., S, Dk)``.
         v: values, ``(..., S, Dv)``.
         mask: boolean, ``True`` = may attend, broadcastable to ``(..., T, S)``.
         bias: added to the scaled scores, broadcastable to ``(..., T, S)``.
         causal: whether to hide the future too; the last query stands at the last key.
-        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
         dropout: the probability with which a weight is dropped.
         enable_gqa: whether ``k`` and ``v`` have fewer heads (the third dimension from the end) than
             ``q``, each shared by neighbouring heads of ``q``.
@@ -77,7 +77,7 @@ def fused_attention(
     check_divides("the heads of k", n_groups, "the heads of q", n_heads)
     if is_single:
         # The queries of a group become the rows of one head: nothing is copied.
-        q = q.squeeze(-2).unflatten(-2, (n_groups, -1))  # (..., G, H/G, K)
+        q = q.squeeze(-2).unflatten(-2, (n_groups, -1))  # (..., G, H/G, Dk)
         mask, bias = _group_rows(mask, n_heads, n_groups), _group_rows(bias, n_heads, n_groups)
         with kernels_for(is_single, q.device):
             rows = _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
@@ -92,16 +92,16 @@ def fused_attention(
 
 
 def repeat_heads(
-    x: Float[Tensor, "*batch G S K"], n_heads: int
-) -> Float[Tensor, "*batch {n_heads} S K"]:
+    x: Float[Tensor, "*batch G S Dk"], n_heads: int
+) -> Float[Tensor, "*batch {n_heads} S Dk"]:
     """Give each query head a copy of the keys or values that it shares with others.
 
     Args:
-        x: keys or values of G heads, ``(..., G, S, K)``.
+        x: keys or values of G heads, ``(..., G, S, Dk)``.
         n_heads: H, the number of query heads.
 
     Returns:
-        ``(..., H, S, K)``: heads 0 to H/G - 1 get the first, and so on.
+        ``(..., H, S, Dk)``: heads 0 to H/G - 1 get the first, and so on.
 
     Example:
         >>> import torch
@@ -186,7 +186,7 @@ def _run_kernel(
 def _first_head(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """One head of both, which fits any number of query heads; they must have as many."""
     sizes: dict[str, int] = {}
-    expect_last("k", k, "G S K", sizes)
+    expect_last("k", k, "G S Dk", sizes)
     expect_last("v", v, "G S Dv", sizes)
     return k[..., :1, :, :], v[..., :1, :, :]
 

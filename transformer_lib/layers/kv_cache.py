@@ -41,19 +41,19 @@ class LayerCache:
         check_whole("max_len", max_len)
         self.max_len = max_len
         self.length = 0  # how many positions are in use
-        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, G, max_len, K)
+        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, G, max_len, Dk)
 
     def append(
-        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
-    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Add the keys and values of new positions and return all of them.
 
         Args:
-            k: keys of the new positions, ``(B, G, T, K)``.
-            v: values of the new positions, ``(B, G, T, K)``.
+            k: keys of the new positions, ``(B, G, T, Dk)``.
+            v: values of the new positions, ``(B, G, T, Dk)``.
 
         Returns:
-            Keys and values of all positions so far, ``(B, G, S, K)`` each.
+            Keys and values of all positions so far, ``(B, G, S, Dk)`` each.
 
         Raises:
             ValueError: if there is no room, or the batch is not the one that was stored.
@@ -65,8 +65,8 @@ class LayerCache:
         self.length = end
         return self.read()
 
-    def read(self) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
-        """Return the keys and values of all positions so far, ``(B, G, S, K)`` each."""
+    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        """Return the keys and values of all positions so far, ``(B, G, S, Dk)`` each."""
         keys, values = self._all()
         return keys[:, :, : self.length], values[:, :, : self.length]
 

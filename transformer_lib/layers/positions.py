@@ -85,13 +85,13 @@ def rope_angles(
 
     Args:
         positions: whole numbers, ``(..., T)``.
-        d_head: K, the width of a head, or of the part of it that turns; must be even.
-        theta: the base of the wavelengths; pair ``i`` turns by ``theta ** (-2i / K)`` a step.
+        d_head: Dk, the width of a head, or of the part of it that turns; must be even.
+        theta: the base of the wavelengths; pair ``i`` turns by ``theta ** (-2i / Dk)`` a step.
         scaling: how that is stretched for longer texts.
         name: what the caller calls the width, for the error message.
 
     Returns:
-        Angles in radians, ``(..., T, K/2)``, in float32.
+        Angles in radians, ``(..., T, Dk/2)``, in float32.
 
     Raises:
         ValueError: if the width is odd.
@@ -106,28 +106,28 @@ def rope_angles(
     if d_head % 2:
         raise ValueError(f"{name}={d_head} must be even: features are taken in pairs")
     pairs = torch.arange(0, d_head, 2, device=positions.device)
-    frequencies = theta ** -(pairs.float() / d_head)  # (K/2,)
+    frequencies = theta ** -(pairs.float() / d_head)  # (Dk/2,)
     if scaling is not None:
         frequencies = scale_frequencies(frequencies, theta, scaling, positions)
     return positions[..., None].float() * frequencies
 
 
 def rotate(
-    x: Float[Tensor, "*batch T K"],
+    x: Float[Tensor, "*batch T Dk"],
     angles: Float[Tensor, "*angles T half"],
     pairing: RopePairing = "interleaved",
-) -> Float[Tensor, "*batch T K"]:
+) -> Float[Tensor, "*batch T Dk"]:
     """Turn each pair of features of a query or key by its angle (RoPE).
 
     Args:
-        x: queries or keys, ``(..., T, K)``.
-        angles: from :func:`rope_angles`, broadcastable to ``(..., T, K/2)``; if there are fewer,
+        x: queries or keys, ``(..., T, Dk)``.
+        angles: from :func:`rope_angles`, broadcastable to ``(..., T, Dk/2)``; if there are fewer,
             only the first features turn, two for each angle.
         pairing: features that turn together: ``"interleaved"`` (0 with 1, 2 with 3, ...) or
-            ``"split"`` (0 with K/2, 1 with K/2 + 1, ...).
+            ``"split"`` (0 with Dk/2, 1 with Dk/2 + 1, ...).
 
     Returns:
-        The rotated vectors, ``(..., T, K)``; their lengths are unchanged.
+        The rotated vectors, ``(..., T, Dk)``; their lengths are unchanged.
 
     Raises:
         ValueError: if the pairing is unknown or the widths do not fit.
@@ -154,21 +154,21 @@ def rotate(
 
 
 def turn_pairs(
-    x: Float[Tensor, "*batch T K"],
+    x: Float[Tensor, "*batch T Dk"],
     cos: Float[Tensor, "..."],
     sin: Float[Tensor, "..."],
     pairing: RopePairing,
-) -> Float[Tensor, "*batch T K"]:
+) -> Float[Tensor, "*batch T Dk"]:
     """Do what :func:`rotate` does, for angles whose cosines and sines are known.
 
     Args:
-        x: queries or keys, ``(..., T, K)``.
-        cos: cosines of the angles, broadcastable to ``(..., T, K/2)``, in float32.
+        x: queries or keys, ``(..., T, Dk)``.
+        cos: cosines of the angles, broadcastable to ``(..., T, Dk/2)``, in float32.
         sin: their sines.
         pairing: which features turn together.
 
     Returns:
-        The rotated vectors, ``(..., T, K)``.
+        The rotated vectors, ``(..., T, Dk)``.
 
     Example:
         >>> turn_pairs(
@@ -183,9 +183,9 @@ def turn_pairs(
     cos, sin = cos.to(precise), sin.to(precise)
     pairs = (-1, 2) if pairing == "interleaved" else (2, -1)
     axis = -1 if pairing == "interleaved" else -2
-    first, second = x.to(precise).unflatten(-1, pairs).unbind(dim=axis)  # (..., T, K/2) each
+    first, second = x.to(precise).unflatten(-1, pairs).unbind(dim=axis)  # (..., T, Dk/2) each
     turned = (first * cos - second * sin, first * sin + second * cos)
-    return torch.stack(turned, dim=axis).flatten(start_dim=-2).to(x.dtype)  # (..., T, K)
+    return torch.stack(turned, dim=axis).flatten(start_dim=-2).to(x.dtype)  # (..., T, Dk)
 
 
 def change_pairing(
@@ -196,7 +196,7 @@ def change_pairing(
     With both projections reordered, a model gives the same scores under the other pairing.
 
     Args:
-        weight: a weight ``(H * K, D)`` or bias ``(H * K,)`` made for the other pairing.
+        weight: a weight ``(H * Dk, D)`` or bias ``(H * Dk,)`` made for the other pairing.
         n_heads: H, the number of heads in its rows.
         to: the pairing it shall be used with.
 

@@ -1,6 +1,6 @@
 """RoPE scaling (linear, NTK, YaRN, LLaMA 3), for texts longer than in training.
 
-Pair ``i`` of a head turns by ``theta ** (-2i / K)`` from one position to the next. The first pairs
+Pair ``i`` of a head turns by ``theta ** (-2i / Dk)`` from one position to the next. The first pairs
 turn many times within a text and tell neighbours apart; the last ones have not turned once when it
 ends. Behind the end of the longest text of training come angles that no layer has ever seen. All
 ways to scale RoPE bring them back among the known ones; they differ in which pairs they slow down.
@@ -24,13 +24,13 @@ def scale_frequencies(
     """Slow the turning of pairs down.
 
     Args:
-        frequencies: by how much each pair turns at a step, ``(K/2,)``, as ``theta`` says.
+        frequencies: by how much each pair turns at a step, ``(Dk/2,)``, as ``theta`` says.
         theta: the base of the wavelengths.
         scaling: how, and by how much.
         positions: of the tokens at hand; ``"ntk"`` looks how far they go.
 
     Returns:
-        The new frequencies, ``(K/2,)``.
+        The new frequencies, ``(Dk/2,)``.
 
     Example:
         >>> scaling = RopeScaling(kind="linear", factor=4.0)

@@ -26,21 +26,21 @@ class StaticLayerCache(LayerCache):
         self.filled = filled
 
     def append(
-        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
-    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Write the keys and values of new positions to their places; return those of all."""
         places = self.filled + torch.arange(k.shape[2], device=k.device)
         for stored, new in zip(self.all_places(k, v), (k, v), strict=True):
             stored.index_copy_(2, places, new)
         return self.read()
 
-    def read(self) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Return the keys and values of all places, in use or not."""
         return self._all()
 
     def all_places(
-        self, k: Float[Tensor, "B G T K"], v: Float[Tensor, "B G T K"]
-    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Return all places for keys and values like these, without writing them."""
         return self._room_for(k, v)
 

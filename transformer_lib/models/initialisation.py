@@ -49,7 +49,7 @@ def initialise(model: nn.Module, config: TransformerConfig) -> None:
             nn.init.normal_(module.weight, std=1 / math.sqrt(config.d_model) if xavier else 0.02)
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and module.scale is not None:
-            with torch.no_grad():  # scores start as if they were multiplied by 1/sqrt(K)
+            with torch.no_grad():  # scores start as if they were multiplied by 1/sqrt(Dk)
                 module.query.weight /= module.scale * math.sqrt(module.d_head)
         elif isinstance(module, Stack) and config.init == "gpt2":
             _shrink_residual_writes(module)

@@ -68,8 +68,8 @@ def complete_letters(moved: Letters, ends: str, shape: Sequence[int]) -> Letters
         A letter or a number for each dimension.
 
     Example:
-        >>> complete_letters(("B", "T", "."), "H*K", (2, 3, 8))
-        ('B', 'T', 'H*K')
+        >>> complete_letters(("B", "T", "."), "H*Dk", (2, 3, 8))
+        ('B', 'T', 'H*Dk')
         >>> complete_letters((), "H . .", (4, 3, 3))
         ('H', '3', '3')
     """
@@ -112,7 +112,7 @@ def _elementwise(*args: object, **_: object) -> Letters:
 
 
 def _flatten(x: Letters, start_dim: int = 0, end_dim: int = -1) -> Letters:
-    """Lay dimensions side by side: H and K make H*K, K/2 and 2 make K."""
+    """Lay dimensions side by side: H and Dk make H*Dk, Dk/2 and 2 make Dk."""
     start, end = start_dim % len(x), end_dim % len(x) + 1
     names = [letter for letter in x[start:end] if not letter.isdigit()]
     numbers = [letter for letter in x[start:end] if letter.isdigit()]
@@ -123,7 +123,7 @@ def _flatten(x: Letters, start_dim: int = 0, end_dim: int = -1) -> Letters:
 
 
 def _unflatten(x: Letters, dim: int, sizes: tuple[int, ...]) -> Letters:
-    """Cut a dimension: H*K into H and K, K into K/2 and 2."""
+    """Cut a dimension: H*Dk into H and Dk, Dk into Dk/2 and 2."""
     letter, dim = x[dim], dim % len(x)
     parts = letter.split("*")
     if len(parts) != len(sizes):

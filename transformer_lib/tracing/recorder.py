@@ -182,7 +182,7 @@ class Recorder(TorchFunctionMode):
         what = words.say("".join(self._letters_of(output)[-1:]), call.number)
         flowing = [x for x in named if x.is_floating_point()] or named or call.inputs[:1]
         origins = [self._origins.get(x, x) for x in flowing]
-        if not what or "/" in "".join(letters):  # K/2: a rotation has begun
+        if not what or "/" in "".join(letters):  # Dk/2: a rotation has begun
             self._origins.update((x, origins[0]) for x in call.outputs if x is not origins[0])
         elif is_real:
             self._record(what, call, origins)

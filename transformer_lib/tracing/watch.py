@@ -33,9 +33,9 @@ def trace(model: nn.Module, *inputs: object, **options: object) -> Trace:
         >>> attend = MultiHeadAttention(d_model=8, n_heads=2)
         >>> for step in list(trace(attend, torch.zeros(1, 3, 8)))[:3]:
         ...     print(f"{step.what}: {step.inputs[0]} -> {step.output}")
-        project to queries: B T D -> B T H*K
-        split heads: B T H*K -> B T H K
-        swap positions and heads: B T H K -> B H T K
+        project to queries: B T D -> B T H*Dk
+        split heads: B T H*Dk -> B T H Dk
+        swap positions and heads: B T H Dk -> B H T Dk
     """
     recorder = Recorder(model)
     with _undisturbed(model) as hooks:

@@ -84,19 +84,19 @@ WORDS: dict[type, dict[str, Words]] = {
         "projection": Words("project each patch", ends="D"),
     },
     MultiHeadAttention: {
-        "query": Words("project to queries", ends="H*K"),
-        "key": Words("project to keys", ends="G*K"),
-        "value": Words("project to values", ends="G*K"),
+        "query": Words("project to queries", ends="H*Dk"),
+        "key": Words("project to keys", ends="G*Dk"),
+        "value": Words("project to values", ends="G*Dk"),
         "unflatten": Words("split heads"),
         "transpose": Words("swap positions and heads"),
-        "new_zeros": Words("set memory aside", ends="B G . K"),
-        "__getitem__": Words("read the cache", ends="B G S K"),
+        "new_zeros": Words("set memory aside", ends="B G . Dk"),
+        "__getitem__": Words("read the cache", ends="B G S Dk"),
         "repeat_interleave": Words("repeat for each group of heads", ends="H . ."),
-        "matmul": Words("scores: queries · keys", if_last={"K": "weighted sum of values"}),
+        "matmul": Words("scores: queries · keys", if_last={"Dk": "weighted sum of values"}),
         "mul": Words("scale by {}"),
         "add": Words("add bias"),
         "masked_fill": Words("mask", if_number={0: "set masked weights to 0"}),
-        "flatten": Words("merge heads", if_last={"K": "rotate (RoPE)"}),
+        "flatten": Words("merge heads", if_last={"Dk": "rotate (RoPE)"}),
         "output": Words("project and mix heads", ends="D"),
     },
     Block: {
@@ -174,9 +174,9 @@ def words_for(caller: nn.Module, called: str) -> Words:
         >>> words_for(
         ...     MultiHeadAttention(8, n_heads=4, n_kv_heads=2), "key"
         ... ).ends
-        'G*K'
+        'G*Dk'
         >>> words_for(MultiHeadAttention(8, n_heads=4), "key").ends
-        'H*K'
+        'H*Dk'
         >>> words_for(nn.Tanh(), "tanh").what
         'tanh'
     """

@@ -31,7 +31,7 @@ const ABOUT = { // what a box does; chapters; the module with its code
 
 // Numbers ----
 
-const factor = (text, sizes) => (text.endsWith("²") ? sizes[text[0]] ** 2 : sizes[text] ?? Number(text));
+const factor = (text, sizes) => (text.endsWith("²") ? sizes[text.slice(0, -1)] ** 2 : sizes[text] ?? Number(text));
 const product = (text, sizes) => text.split("·").reduce((all, one) => all * factor(one, sizes), 1);
 const evaluate = (formula, sizes) =>
   formula ? formula.split(" + ").reduce((sum, term) => sum + product(term, sizes), 0) : 0;
@@ -241,7 +241,7 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
     row(name, formula ? `${formula} = ${whole(number)}` : "none"),
     formula && copies[at] > 1 ? row(`in ${copies[at]} layers`, whole(copies[at] * number)) : null,
   ];
-  const letters = "B sequences, S source and T target tokens, D width, H heads of width K, F inner width, V vocabulary";
+  const letters = "B sequences, S source and T target tokens, D width, H heads of width Dk, F inner width, V vocabulary";
   const link = (href, words) => html("a", { href, text: words, style: "color: var(--book-link)" });
   const code = `api/${module.split(".")[0]}.html#module-transformer_lib.${module}`;
   const tied = steps.some(([what]) => what.endsWith("(tied)")) ? " It shares the first table of tokens." : "";

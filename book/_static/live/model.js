@@ -1,7 +1,7 @@
 "use strict";
 // The book's two saved models: a decoder (RoPE, RMSNorm before each sublayer, SwiGLU), and an encoder with a
 // decoder (sinusoidal positions, LayerNorm behind each sublayer, ReLU). T: positions read, S: positions
-// attended to, D: width of the stream, K: of a head, F: of the inner layer, V: size of the vocabulary.
+// attended to, D: width of the stream, Dk: of a head, F: of the inner layer, V: size of the vocabulary.
 (() => {
 const Live = (globalThis.Live = globalThis.Live || {});
 const { softmax, matmulT, layerNorm, rmsNorm, relu, silu, sinusoid, rotate } = Live.tensor;
@@ -33,22 +33,22 @@ function feedForward(x, { up, gate, down }) { // (T, D) -> (T, D)
 // positions, and none sees what comes after it.
 function attend(q, { keys, values }, n_heads, causal) {
   const { length: S, width: D } = keys;
-  const T = q.length / D, K = D / n_heads;
+  const T = q.length / D, Dk = D / n_heads;
   const found = new Float64Array(T * D); // the heads side by side
   const weights = Array.from({ length: n_heads }, () => []); // [head][query], each (S,)
   for (let head = 0; head < n_heads; head++) {
     for (let t = 0; t < T; t++) {
       const seen = causal ? S - T + t + 1 : S;
-      const at = t * D + head * K;
-      const row = softmax(scoresOf(q.subarray(at, at + K), keys, head * K, seen));
-      mix(row, values, head * K, seen, found.subarray(at, at + K));
+      const at = t * D + head * Dk;
+      const row = softmax(scoresOf(q.subarray(at, at + Dk), keys, head * Dk, seen));
+      mix(row, values, head * Dk, seen, found.subarray(at, at + Dk));
       weights[head].push(row);
     }
   }
   return { found, weights };
 }
 
-// A query (K,) with the same features, from `start` on, of each key; forbidden keys get -Infinity.
+// A query (Dk,) with the same features, from `start` on, of each key; forbidden keys get -Infinity.
 function scoresOf(query, { data, length, width }, start, seen) {
   const scores = new Float64Array(length).fill(-Infinity);
   for (let s = 0; s < seen; s++) {
@@ -59,7 +59,7 @@ function scoresOf(query, { data, length, width }, start, seen) {
   return scores;
 }
 
-function mix(weights, { data, width }, start, seen, found) { // adds to found (K,)
+function mix(weights, { data, width }, start, seen, found) { // adds to found (Dk,)
   for (let s = 0; s < seen; s++) {
     for (let i = 0; i < found.length; i++) found[i] += weights[s] * data[s * width + start + i];
   }

@@ -25,11 +25,11 @@ def attend(
     """Compute attention, or a wrong version of it.
 
     Args:
-        q: queries, ``(..., T, K)``.
-        k: keys, ``(..., S, K)``.
+        q: queries, ``(..., T, Dk)``.
+        k: keys, ``(..., S, Dk)``.
         v: values, ``(..., S, Dv)``.
         allowed: a mask, ``True`` where a query may look; everywhere if left out.
-        scale: what the scores are multiplied by; ``1 / sqrt(K)`` if left out.
+        scale: what the scores are multiplied by; ``1 / sqrt(Dk)`` if left out.
         axis: the axis along which weights sum to 1.
 
     Returns:

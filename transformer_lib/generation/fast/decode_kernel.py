@@ -87,15 +87,15 @@ if triton is not None:
 
 
 def append_and_attend(
-    q: Float[Tensor, "B H 1 K"],
-    k: Float[Tensor, "B G 1 K"],
-    v: Float[Tensor, "B G 1 K"],
+    q: Float[Tensor, "B H 1 Dk"],
+    k: Float[Tensor, "B G 1 Dk"],
+    v: Float[Tensor, "B G 1 Dk"],
     cache: StaticLayerCache,
     bias: Float[Tensor, "..."],
     scale: float | None = None,
     *,
     tile: int = 8_192,
-) -> Float[Tensor, "B H 1 K"]:
+) -> Float[Tensor, "B H 1 Dk"]:
     """Store the key and value of one new token, and attend from its query to all so far.
 
     Equal to ``fused_attention(q, *cache.append(k, v), bias=bias)`` up to rounding. It runs on a
@@ -108,7 +108,7 @@ def append_and_attend(
         cache: where keys and values are; something is stored there already.
         bias: added to the scores, broadcastable to ``(B, H, 1, S)`` with all S places of the
             cache; what hides the future may be in it, but need not.
-        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
         tile: how many bytes of keys a program looks at together, at most.
 
     Returns:

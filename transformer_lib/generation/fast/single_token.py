@@ -167,7 +167,7 @@ def _attention_of(block: Block) -> MultiHeadAttention:
 
 def _turn(stack: Stack, positions: Int[Tensor, "#B 1"]) -> Turn | None:
     """How queries and keys turn at their places, the same in all layers."""
-    angles = stack._angles(positions)  # (B, 1, 1, K/2)
+    angles = stack._angles(positions)  # (B, 1, 1, Dk/2)
     if angles is None:
         return None
     pairing = stack.config.rope_pairing
@@ -200,11 +200,11 @@ def _attention_step(block: Block) -> BlockStep:
     def step(x: Tensor, cache: LayerCache, mask: Tensor | None, turn: Turn | None) -> Tensor:
         size = x.shape[0]
         # The queries of heads that share keys become rows of one head: no key is copied.
-        q = query(x).reshape(size, n_groups, -1, d_head)  # (B, G, H/G, K)
+        q = query(x).reshape(size, n_groups, -1, d_head)  # (B, G, H/G, Dk)
         k = key(x).reshape(size, n_groups, 1, d_head)
         if turn is not None:
             q, k = turn(q), turn(k)
-        k, v = cache.append(k, value(x).reshape(size, n_groups, 1, d_head))  # (B, G, S, K)
+        k, v = cache.append(k, value(x).reshape(size, n_groups, 1, d_head))  # (B, G, S, Dk)
         found = F.scaled_dot_product_attention(q, k, v, mask, scale=attention.scale)
         return output(found.reshape(size, 1, -1))
 

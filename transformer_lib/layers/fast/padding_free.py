@@ -93,28 +93,28 @@ class Rows(AttentionPattern):
 
 
 def attend_by_row(
-    q: Float[Tensor, "1 H N K"],
-    k: Float[Tensor, "1 G N K"],
-    v: Float[Tensor, "1 G N K"],
+    q: Float[Tensor, "1 H N Dk"],
+    k: Float[Tensor, "1 G N Dk"],
+    v: Float[Tensor, "1 G N Dk"],
     rows: Rows,
     bias: Float[Tensor, "#B #H T T"] | None = None,
     *,
     causal: bool = False,
     scale: float | None = None,
-) -> Float[Tensor, "1 H N K"]:
+) -> Float[Tensor, "1 H N Dk"]:
     """Let each sequence attend to itself alone. There is nothing to hide, so there is no mask.
 
     Args:
-        q: queries of all sequences, ``(1, H, N, K)``.
-        k: their keys, ``(1, G, N, K)``.
-        v: their values, ``(1, G, N, K)``.
+        q: queries of all sequences, ``(1, H, N, Dk)``.
+        k: their keys, ``(1, G, N, Dk)``.
+        v: their values, ``(1, G, N, Dk)``.
         rows: which tokens belong together.
         bias: by distance alone, for the longest sequence at least; there may be no holes then.
         causal: whether to hide the future.
-        scale: what the scores are multiplied by; ``1/sqrt(K)`` if left out.
+        scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
 
     Returns:
-        What each token found, ``(1, H, N, K)``.
+        What each token found, ``(1, H, N, Dk)``.
 
     Example:
         >>> # all keys are equal: the mean of the own values
@@ -143,7 +143,7 @@ def attend_by_row(
     return torch.cat(found, dim=1).transpose(1, 2)
 
 
-def _has_kernel(q: Float[Tensor, "1 H N K"]) -> bool:
+def _has_kernel(q: Float[Tensor, "1 H N Dk"]) -> bool:
     """Whether there is a kernel for many sequences in one row."""
     return q.device.type == "cuda" and q.dtype in _SHORT and q.shape[-1] in range(8, 257, 8)
 
@@ -152,7 +152,7 @@ def _attend_at_once(
     q: Tensor, k: Tensor, v: Tensor, rows: Rows, causal: bool, scale: float | None
 ) -> Tensor:
     """All sequences by one kernel, which is told where each begins."""
-    tokens = [x[0].transpose(0, 1) for x in (q, k, v)]  # (N, H, K), (N, G, K), (N, G, K)
+    tokens = [x[0].transpose(0, 1) for x in (q, k, v)]  # (N, H, Dk), (N, G, Dk), (N, G, Dk)
     places = (rows.starts, rows.starts, max(rows.lengths), max(rows.lengths))
     # What scaled_dot_product_attention calls, which itself knows no lengths. It has a backward.
     kernel = torch.ops.aten._flash_attention_forward
