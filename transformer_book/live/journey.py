@@ -313,4 +313,4 @@ def _legend(
         is_target = letter == "T" and "S" in letters
         meaning = f"{sizes[letter]:,}  {'target ' * is_target}{MEANINGS[letter]}"
         canvas.text(left, 66 + 17 * at, f"{letter} =", size=12.5, bold=True, anchor="start")
-        canvas.text(left + 32, 66 + 17 * at, meaning, size=12.5, anchor="start")
+        canvas.text(left + 38, 66 + 17 * at, meaning, size=12.5, anchor="start")
