@@ -15,7 +15,7 @@ LETTERS = {
     "S": "positions of the source; the keys' and values' length",
     "H": "attention heads",
     "D": "d_model, the width of the residual stream",
-    "K": "d_head, the width of one query or key",
+    "Dk": "d_head, the width of one query or key",
     "F": "d_ff, the inner width of the feed-forward network",
     "V": "vocab_size, the number of different tokens",
 }
@@ -26,7 +26,8 @@ def describe(tensor: Tensor, letters: str) -> str:
 
     Args:
         tensor: any tensor.
-        letters: one letter or number for each dimension, separated by spaces, such as ``"B T D"``.
+        letters: one letter, name or number for each dimension, separated by spaces, such as
+            ``"B T D"`` or ``"H T Dk"``.
 
     Returns:
         The named sizes, such as ``"B=2 T=6 D=512"``; a plain number stays as it is.
@@ -38,6 +39,8 @@ def describe(tensor: Tensor, letters: str) -> str:
         >>> import torch
         >>> describe(torch.zeros(2, 6, 512), "B T D")
         'B=2 T=6 D=512'
+        >>> describe(torch.zeros(8, 6, 64), "H T Dk")
+        'H=8 T=6 Dk=64'
     """
     names = letters.split()
     if len(names) != tensor.ndim:
@@ -55,7 +58,7 @@ def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) 
     Args:
         name: what the caller calls this argument, for the error message.
         tensor: the tensor to check; leading dimensions are free.
-        letters: the letters of the last dimensions, such as ``"T K"``.
+        letters: the letters of the last dimensions, such as ``"T Dk"``.
         known: sizes of the letters seen so far; new letters are added to it.
 
     Raises:
@@ -65,12 +68,12 @@ def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) 
     Example:
         >>> import torch
         >>> sizes = {}
-        >>> expect_last("q", torch.zeros(5, 8), "T K", sizes)
+        >>> expect_last("q", torch.zeros(5, 8), "T Dk", sizes)
         >>> sizes
-        {'T': 5, 'K': 8}
-        >>> expect_last("k", torch.zeros(7, 6), "S K", sizes)
+        {'T': 5, 'Dk': 8}
+        >>> expect_last("k", torch.zeros(7, 6), "S Dk", sizes)
         Traceback (most recent call last):
-        ValueError: k has shape (7, 6); expected (..., S, K) with K=8, got K=6
+        ValueError: k has shape (7, 6); expected (..., S, Dk) with Dk=8, got Dk=6
     """
     _expect(name, tensor, letters, known, leading=True)
 
@@ -146,8 +149,8 @@ def check_attention(
     """Raise an error that names the argument unless all that attention reads fits together.
 
     Args:
-        q: queries, ``(..., T, K)``.
-        k: keys, ``(..., S, K)``.
+        q: queries, ``(..., T, Dk)``.
+        k: keys, ``(..., S, Dk)``.
         v: values, ``(..., S, Dv)``.
         mask: boolean, broadcastable to ``(..., T, S)``.
         bias: broadcastable to ``(..., T, S)``.
@@ -169,8 +172,8 @@ def check_attention(
         if tensor.dtype != q.dtype:
             raise TypeError(f"{name} has dtype {tensor.dtype}; expected that of q, {q.dtype}")
     sizes: dict[str, int] = {}
-    expect_last("q", q, "T K", sizes)
-    expect_last("k", k, "S K", sizes)
+    expect_last("q", q, "T Dk", sizes)
+    expect_last("k", k, "S Dk", sizes)
     expect_last("v", v, "S Dv", sizes)
     try:
         batch = _broadcast(q.shape[:-2], k.shape[:-2], v.shape[:-2])
