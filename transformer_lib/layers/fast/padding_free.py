@@ -74,14 +74,14 @@ class Rows(AttentionPattern):
 
     def attend(
         self,
-        q: Float[Tensor, "1 H N K"],
-        k: Float[Tensor, "1 G N K"],
-        v: Float[Tensor, "1 G N K"],
+        q: Float[Tensor, "1 H N Dk"],
+        k: Float[Tensor, "1 G N Dk"],
+        v: Float[Tensor, "1 G N Dk"],
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
         scale: float | None = None,
-    ) -> Float[Tensor, "1 H N K"]:
+    ) -> Float[Tensor, "1 H N Dk"]:
         """Let each sequence attend alone: :func:`attend_by_row`."""
         return attend_by_row(q, k, v, self, bias, causal=causal, scale=scale)
 
