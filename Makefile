@@ -11,6 +11,9 @@ INSTALL := $(BIN)/python -m tools.install
 # https://download.pytorch.org/whl/cpu, since the default build for Linux brings gigabytes of CUDA along.
 TORCH_INDEX ?=
 
+# Else each process compiles every module anew: 44 CPU seconds at the start of test-lib alone.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Measure what a step takes, for `make seconds`; pytest's steps measure themselves.
 TIMED := $(BIN)/python -m tools.seconds run
 # Each process takes a half and helps the other in the end, so that few files are set up twice.

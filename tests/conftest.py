@@ -1,5 +1,6 @@
 """Turn on the run-time shape checks before the library is imported, and the network off."""
 
+import gc
 import os
 
 import pytest
@@ -12,12 +13,18 @@ from untraced import (  # noqa: F401
 )
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports transformers
+gc.disable()  # what is imported and collected stays: to look through it takes 5 s in each process
 
 # Without the checks, as the quick check and the tests on a GPU run, imports take a fifth of that.
 if not os.environ.get("JAXTYPING_DISABLE"):
     from shape_checks import check_shapes_of
 
     check_shapes_of("transformer_lib", "transformer_book")
+
+
+def pytest_collection_finish():
+    """Collect garbage again, from now on."""
+    gc.enable()
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
 from transformer_lib.generation.decoding_step import FastBatch as FastBatch
 from transformer_lib.generation.decoding_step import FastDecoder as FastDecoder
+from transformer_lib.generation.decoding_step import FastStep as FastStep
 from transformer_lib.generation.decoding_step import prompt_rows as prompt_rows
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import has_step_kernel as has_step_kernel

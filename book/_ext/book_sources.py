@@ -15,6 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 from book_places import anchor_of, place
 
 FILE = Path(__file__).resolve().parents[1] / "sources.yml"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
 Entry = dict[str, str]
 
 
@@ -25,7 +26,8 @@ def entries() -> dict[str, Entry]:
     Raises:
         ValueError: if an entry lacks a field.
     """
-    chapters: dict[str, dict[str, Entry]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    text = FILE.read_text(encoding="utf-8")
+    chapters: dict[str, dict[str, Entry]] = yaml.load(text, LOADER)
     found = {name: entry for part in chapters.values() for name, entry in part.items()}
     missing = (problem for pair in found.items() for problem in missing_fields(*pair))
     if problem := next(missing, ""):

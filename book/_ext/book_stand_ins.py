@@ -137,9 +137,7 @@ class _Finder(MetaPathFinder, Loader):
     """Finds the stand-ins before anything else is found."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """Return where a module comes from: from here, from elsewhere, or from nowhere."""
-        if package_of(fullname) in REFUSED:
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        """Return where a module comes from: from here, or from elsewhere."""
         return ModuleSpec(fullname, self) if package_of(fullname) in REPLACED else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -159,6 +157,7 @@ def _take_out() -> dict[str, ModuleType]:
 def stand_ins() -> Iterator[None]:
     """Replace the packages; afterwards all imports are as they were."""
     real = _take_out()
+    sys.modules.update(dict.fromkeys(REFUSED))  # nobody finds them, whoever looks, in whatever way
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     _Kind.inventing = True

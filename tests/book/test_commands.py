@@ -382,6 +382,7 @@ def test_a_command_mends_what_is_damaged(
 def test_a_quick_check_finds_what_a_change_breaks(tmp_path: Path) -> None:
     """In a project of one page and one test."""
     shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copy(ROOT / ".gitignore", tmp_path)
     shutil.copytree(ROOT / "tools", tmp_path / "tools")
     page, test = tmp_path / "book" / "glossary.md", tmp_path / "tests" / "book" / "test_page.py"
     for file, text in {

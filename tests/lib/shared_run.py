@@ -85,6 +85,7 @@ def go(folder, strategy="ddp", stop_at=None, balance=0.0, own=None, **choices):
 
 
 if __name__ == "__main__":
+    sys.modules["matplotlib.figure"] = None  # no pictures: they take longer than all the rest
     top = Path(sys.argv[1])
     for strategy in ("ddp", "fsdp"):
         with suppress(KeyboardInterrupt):

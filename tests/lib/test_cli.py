@@ -27,6 +27,7 @@ from transformer_lib.cli import text as cli_text
 from transformer_lib.cli import train as cli_train
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.files import lock_folder
+from transformer_lib.generation.fast import compiled_decoder
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
@@ -39,6 +40,8 @@ from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
 from transformer_lib.training.data import IGNORE, translation_batch
 
 TINY = ["--layers", "1", "--d-model", "8", "--heads", "2"]
+STOPPED = ["--steps", "140", "--context", "16", *TINY]  # in which a run is stopped after step 6
+QUESTION = "to be, or not to be: that is the question. "
 COMMANDS = ("train", "generate", "chat", "translate", "trace", "presets")
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "forty": "vierzig"}
 WAITING = """  # `python -m transformer_lib`, but after step 6 training waits for the file "go"
@@ -113,8 +116,19 @@ def fail(capsys, *arguments):
 def text(tmp_path):
     """A small text, to be trained on."""
     path = tmp_path / "text.txt"
-    path.write_text("to be, or not to be: that is the question. " * 35)
+    path.write_text(QUESTION * 35)
     return path
+
+
+@pytest.fixture(scope="module")
+def in_one_go(tmp_path_factory):
+    """What a run leaves that nobody stopped."""
+    folder = tmp_path_factory.mktemp("in_one_go")
+    (folder / "text.txt").write_text(QUESTION * 35)
+    options = ["--data", str(folder / "text.txt"), "--out", str(folder / "run"), *STOPPED]
+    with redirect_stdout(io.StringIO()):
+        assert cli.main(["train", *options]) == 0
+    return folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +291,7 @@ class TestTrainAndGenerate:
 
     def start_waiting(self, text, folder):
         """Start a process that trains, and wait until it waits."""
-        options = ["train", "--data", str(text), "--steps", "200", "--context", "16", *TINY]
+        options = ["train", "--data", str(text), *STOPPED]
         command = [sys.executable, "-c", WAITING, str(folder), *options, "--out", folder / "a"]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -289,7 +303,7 @@ class TestTrainAndGenerate:
 
     @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
     def test_stopped_with_a_signal_it_goes_on_and_ends_with_the_same_bits(
-        self, kind, text, tmp_path, capfd
+        self, kind, text, in_one_go, tmp_path, capfd
     ):
         process, options = self.start_waiting(text, tmp_path)
         process.send_signal(kind)
@@ -297,17 +311,15 @@ class TestTrainAndGenerate:
         printed, errors = process.communicate(timeout=60)
         assert (process.returncode, printed) == (130, "")
         folder = tmp_path / "a"
-        said = f"Stopped after step 6 of 200. The same command goes on from {folder}."
-        lines = [line for line in errors.split("\n") if line and "/200 [" not in line]
+        said = f"Stopped after step 6 of 140. The same command goes on from {folder}."
+        lines = [line for line in errors.split("\n") if line and "/140 [" not in line]
         assert lines == [said]  # beside the progress bar
         steps = [path.name[:13] for path in folder.glob("checkpoints/*")]
-        assert steps == ["step-00000006"]  # else there would be one after each tenth step
+        assert steps == ["step-00000006"]  # else there would be one after each seventh step
         assert not (folder / "model.json").exists()
-        for name in ("a", "b"):  # to the end; and in one go
-            assert cli.main([*options, "--out", str(tmp_path / name)]) == 0
+        assert cli.main([*options, "--out", str(folder)]) == 0  # to the end
         for name in ("model.safetensors", "metrics.csv"):
-            ours, straight = ((tmp_path / run / name).read_bytes() for run in ("a", "b"))
-            assert ours == straight, name
+            assert (folder / name).read_bytes() == (in_one_go / name).read_bytes(), name
         capfd.readouterr()
 
     def test_a_second_ctrl_c_stops_at_once(self, text, tmp_path):
@@ -719,7 +731,7 @@ class TestCheckpoints:
                 made.append(self)
 
         used = []
-        monkeypatch.setattr(cli_text, "CompiledDecoder", Noted)
+        monkeypatch.setattr(compiled_decoder, "CompiledDecoder", Noted)
         monkeypatch.setattr(
             cli_text, "stream", lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]])
         )

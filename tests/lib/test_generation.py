@@ -710,7 +710,9 @@ MODELS = {}
 
 
 def run(kind=CausalLM, function=generate, prompt=IDS, max_new_tokens=4, **options):
-    model = MODELS.setdefault(kind, make(kind, tiny()))
+    if kind not in MODELS:
+        MODELS[kind] = make(kind, tiny())
+    model = MODELS[kind]
     return lambda: function(model, prompt, max_new_tokens=max_new_tokens, **options)
 
 

@@ -71,9 +71,10 @@ def expect_last(name: str, tensor: Tensor, letters: str, known: dict[str, int]) 
         >>> expect_last("q", torch.zeros(5, 8), "T Dk", sizes)
         >>> sizes
         {'T': 5, 'Dk': 8}
-        >>> expect_last("k", torch.zeros(7, 6), "S Dk", sizes)
+        >>> k = torch.zeros(7, 6)
+        >>> expect_last("k", k, "S Dk", sizes)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: k has shape (7, 6); expected (..., S, Dk) with Dk=8, got Dk=6
+        ValueError: k has shape (7, 6); expected (..., S, Dk) with Dk=8...
     """
     _expect(name, tensor, letters, known, leading=True)
 

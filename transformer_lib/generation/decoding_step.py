@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
 
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
@@ -21,8 +20,6 @@ from transformer_lib.models.encoder_decoder import EncoderDecoder
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 LanguageModel = CausalLM | Seq2SeqLM
-
-_SINGLE_TOKEN = fast_path("single_token")
 
 
 class FastDecoder(nn.Module):
@@ -52,6 +49,32 @@ class FastDecoder(nn.Module):
         source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
     ) -> "FastBatch":
         """Make ready for a batch; see :class:`DecodingStep` for the arguments."""
+        raise NotImplementedError
+
+
+class FastStep:
+    """A shorter way through a decoder for one token of each row.
+
+    Example:
+        >>> from transformer_lib.generation.fast.single_token import (
+        ...     LeanDecoder,
+        ... )
+        >>> issubclass(LeanDecoder, FastStep)
+        True
+    """
+
+    def can_read(self, new: Int[Tensor, "B T"], cache: KeyValueCache | None) -> bool:
+        """Say whether the next tokens can be read in this way, so that nobody can tell."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        new: Int[Tensor, "B 1"],
+        cache: KeyValueCache,
+        mask: Bool[Tensor, "B 1 1 S"] | None = None,
+        positions: Int[Tensor, "#B 1"] | None = None,
+    ) -> Float[Tensor, "B 1 D"]:
+        """Read one token of each row, as the decoder does."""
         raise NotImplementedError
 
 
@@ -226,12 +249,15 @@ class DecodingStep:
             return None
         if self._lean is None or not self._lean.can_read(new, self.cache):
             return None
-        x: Tensor = self._lean(new, self.cache, mask, positions)
-        return x
+        return self._lean(new, self.cache, mask, positions)
 
     @cached_property
-    def _lean(self) -> Any:
-        return None if _SINGLE_TOKEN is None else _SINGLE_TOKEN.LeanDecoder(self.decoder)
+    def _lean(self) -> FastStep | None:
+        path = fast_path("single_token")
+        if path is None:
+            return None
+        lean: FastStep = path.LeanDecoder(self.decoder)
+        return lean
 
     def use(self, model: LanguageModel) -> None:
         """Go on reading the batch with this model, whose form is that of the last."""

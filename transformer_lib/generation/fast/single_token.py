@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.fingerprint import PartsWatch, methods_of
+from transformer_lib.generation.decoding_step import FastStep
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.fused_attention import kernels_for
@@ -36,7 +37,7 @@ _PASSED_BY = methods_of(
 )
 
 
-class LeanDecoder:
+class LeanDecoder(FastStep):
     """Reads the next token of each row as a decoder does, if :meth:`can_read` says so.
 
     For use under ``torch.no_grad``. Nothing is dropped out, whatever mode the decoder is in.
