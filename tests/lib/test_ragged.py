@@ -50,7 +50,7 @@ def seen(monkeypatch):
         answers.append(rows_without_padding(*args))
         return answers[-1]
 
-    monkeypatch.setattr(blocks, "rows_without_padding", watch)
+    monkeypatch.setattr(ragged, "rows_without_padding", watch)
     return answers
 
 
@@ -222,7 +222,7 @@ def test_layers_see_real_tokens_only(monkeypatch):
 def test_no_work_where_nothing_is_gained(monkeypatch, seen):
     model, ids = make(Encoder), ids_for(RIGHT)
     monkeypatch.undo()
-    monkeypatch.setattr(blocks, "rows_without_padding", lambda *args: seen.append(args) or None)
+    monkeypatch.setattr(ragged, "rows_without_padding", lambda *args: seen.append(args) or None)
     model(ids, RIGHT)
     assert rows_without_padding(*seen[0]) is None  # so little padding in so small a model
 

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_lib.core.fingerprint import ModelWatch
-from transformer_lib.generation import generate as generation
 from transformer_lib.generation.decoding_step import DecodingStep
+from transformer_lib.generation.fast import cuda_graph
 from transformer_lib.generation.fast.cuda_graph import (
     RecordedBatch,
     RecordedSteps,
@@ -37,7 +37,7 @@ POSITIONS = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 def replays(monkeypatch):
     """Let steps be recorded on a CPU too; grows with every step that would be a replay."""
     seen, replay = [], RecordedSteps._replay
-    monkeypatch.setattr(generation, "can_record", lambda *_: True)
+    monkeypatch.setattr(cuda_graph, "can_record", lambda *_: True)
     monkeypatch.setattr(RecordedSteps, "_replay", lambda self: seen.append(1) or replay(self))
     return seen
 
