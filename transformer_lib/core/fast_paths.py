@@ -22,7 +22,7 @@ def fast_path(name: str) -> ModuleType | None:
     """Import a fast path, if it is there.
 
     Args:
-        name: one of :data:`FAST_PATHS`.
+        name: one of ``FAST_PATHS``.
 
     Returns:
         The module, or ``None`` if its file was deleted.
