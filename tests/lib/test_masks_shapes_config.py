@@ -13,7 +13,7 @@ from shape_checks import checked as with_checks
 from torch import Tensor
 from torch.testing import assert_close
 
-from transformer_lib.core import checks
+from transformer_lib.core import shapes
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.attention import AttentionHead, attention
 from transformer_lib.layers.masks import causal_mask, padding_mask
@@ -60,9 +60,9 @@ def test_masks_combine_with_and():
 
 
 def test_describe_names_each_dimension():
-    assert checks.describe(torch.zeros(2, 1, 6), "B 1 T") == "B=2 1 T=6"
+    assert shapes.describe(torch.zeros(2, 1, 6), "B 1 T") == "B=2 1 T=6"
     with pytest.raises(ValueError, match="letters names 2 dimensions"):
-        checks.describe(torch.zeros(2, 3, 4), "B T")
+        shapes.describe(torch.zeros(2, 3, 4), "B T")
 
 
 @checked
