@@ -269,8 +269,7 @@ def activations_recomputed(model: nn.Module) -> Iterator[None]:
         model: any module; its stacks are told.
 
     Example:
-        >>> from transformer_lib import Stack
-        >>> from transformer_lib import TransformerConfig
+        >>> from transformer_lib import Stack, TransformerConfig
         >>> stack = Stack(
         ...     TransformerConfig(d_model=8, n_heads=2, n_layers=1),
         ...     causal=True,

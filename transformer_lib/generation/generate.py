@@ -164,8 +164,7 @@ def generate(
         ValueError: if something is out of range or does not fit together.
 
     Example:
-        >>> from transformer_lib import TransformerConfig
-        >>> from transformer_lib import CausalLM
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
         >>> model = CausalLM(config)
         >>> ids = generate(
@@ -254,8 +253,7 @@ def stream(
         ValueError: if something is out of range or does not fit together.
 
     Example:
-        >>> from transformer_lib import TransformerConfig
-        >>> from transformer_lib import CausalLM
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
         >>> model = CausalLM(config)
         >>> [

@@ -25,8 +25,7 @@ class Trace:
 
     Example:
         >>> import torch
-        >>> from transformer_lib import FeedForward
-        >>> from transformer_lib import trace
+        >>> from transformer_lib import FeedForward, trace
         >>> x = torch.zeros(2, 3, 4)
         >>> print(trace(FeedForward(4, 8), x))  # doctest: +ELLIPSIS
         FeedForward: 3 steps with B=2 T=3 D=4 F=8

@@ -109,8 +109,7 @@ def hidden_states(
         the block's path, in the order in which they ran. The final norm is not applied.
 
     Example:
-        >>> from transformer_lib import TransformerConfig
-        >>> from transformer_lib import Stack
+        >>> from transformer_lib import Stack, TransformerConfig
         >>> stack = Stack(
         ...     TransformerConfig(d_model=8, n_heads=2, n_layers=2),
         ...     causal=True,

@@ -47,8 +47,7 @@ def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens:
         ``forward`` or a class that is not of this library or PyTorch, autocast, a dispatch mode.
 
     Example:
-        >>> from transformer_lib import TransformerConfig
-        >>> from transformer_lib import CausalLM
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
         >>> model = CausalLM(config)
         >>> can_record(model, torch.tensor([[5, 7, 9]]), max_new_tokens=100)
@@ -96,8 +95,7 @@ class RecordedSteps:
         lock: held while something is read; threads would write to the same places.
 
     Example:
-        >>> from transformer_lib import TransformerConfig
-        >>> from transformer_lib import CausalLM
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
         >>> model = CausalLM(config)
         >>> RecordedSteps(
@@ -238,8 +236,7 @@ def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
         them and returns the scores of the next token.
 
     Example:
-        >>> from transformer_lib import TransformerConfig
-        >>> from transformer_lib import CausalLM
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
         >>> model = CausalLM(config).eval()
         >>> step = DecodingStep(
@@ -266,8 +263,7 @@ class RecordedBatch(FastBatch):
         RuntimeError: in a call, if another batch was begun with the same steps.
 
     Example:
-        >>> from transformer_lib import TransformerConfig
-        >>> from transformer_lib import CausalLM
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
         >>> model = CausalLM(config)
         >>> prompt = torch.tensor([[5, 7, 9]])
