@@ -281,19 +281,22 @@ class MultiHeadAttention(nn.Module):
             ValueError: if the shapes do not fit together.
         """
         self._check(x, memory, angles, cache)
-        q = self.project_queries(x, angles)  # (B, H, T, Dk)
         if isinstance(cache, MemoryCache) and cache.holds(memory):
-            k, v = cache.read()  # cross-attention: made in the first step, the same in all others
+            q = self.project_queries(x, angles)
+            (k, v), cache = cache.read(), None  # made in the first step, the same in all others
         else:
-            source = x if memory is None else memory
-            k, v = self.project_keys_values(source, angles)  # (B, G, S, Dk) each
-            if cache is not None:
-                k, v = cache.append(k, v)  # behind those of earlier steps
-        if isinstance(mask, AttentionPattern):
-            heads = mask.attend(q, k, v, bias, causal=causal, scale=self.scale)
-        else:
-            heads = self.attend(q, k, v, mask, bias, causal=causal)  # (B, H, T, Dk)
+            q, k, v = self.project(x, x if memory is None else memory, angles)
+        heads = self.attend_and_keep(q, k, v, mask, bias, causal=causal, cache=cache)
         return self.merge(heads)
+
+    def project(
+        self,
+        x: Float[Tensor, "B T D"],
+        source: Float[Tensor, "B S D"],
+        angles: Float[Tensor, "..."] | None = None,
+    ) -> tuple[Float[Tensor, "B H T Dk"], Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        """Make the queries of ``x``, and the keys and values of ``source``."""
+        return self.project_queries(x, angles), *self.project_keys_values(source, angles)
 
     def project_queries(
         self, x: Float[Tensor, "B T D"], angles: Float[Tensor, "..."] | None = None
@@ -315,6 +318,24 @@ class MultiHeadAttention(nn.Module):
         """Split the features into heads: ``(B, T, H * Dk)`` to ``(B, H, T, Dk)``."""
         heads: Tensor = x.unflatten(-1, (-1, self.d_head))  # (B, T, H, Dk)
         return heads.transpose(1, 2)
+
+    def attend_and_keep(
+        self,
+        q: Float[Tensor, "B H T Dk"],
+        k: Float[Tensor, "B G S Dk"],
+        v: Float[Tensor, "B G S Dk"],
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B H T Dk"]:
+        """Attend; with a cache also to keys and values of earlier steps, behind which these go."""
+        if cache is not None:
+            k, v = cache.append(k, v)
+        if isinstance(mask, AttentionPattern):
+            return mask.attend(q, k, v, bias, causal=causal, scale=self.scale)
+        return self.attend(q, k, v, mask, bias, causal=causal)
 
     def attend(
         self,
