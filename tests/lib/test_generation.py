@@ -366,7 +366,7 @@ def test_a_model_that_diverges_on_its_way_is_noticed_at_once(run, use_cache, nam
     def spoil(_module, _inputs, logits):
         calls.append(1)
         if len(calls) == 3:
-            logits[len(logits) // 2 :, place] = value
+            logits[len(logits) // 2 :, ..., place] = value
         return logits
 
     model.output.register_forward_hook(spoil)

@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.lib.tiny_models import LLAMA, VOCAB, make, tiny, tiny_configs
-from transformer_lib.core.fingerprint import PartsWatch, methods_of
 from transformer_lib.generation.decoding_step import DecodingStep
 from transformer_lib.generation.fast.single_token import LeanDecoder
 from transformer_lib.generation.generate import generate, stream
@@ -285,25 +284,6 @@ def test_no_key_is_copied(n_kv_heads):
     length = 200
     kernels = watched_step({**GPT, "n_kv_heads": n_kv_heads}, 2, length)
     assert kernels.largest < length * 4 * n_kv_heads  # the keys of one layer
-
-
-class TestPartsWatch:
-    def test_an_unknown_class_is_never_plain(self):
-        assert not PartsWatch([nn.Linear(2, 2)], methods_of(nn.Tanh)).sees_no_change()
-
-    def test_a_compiled_part_is_not_plain(self):
-        part = nn.Tanh()
-        watch = PartsWatch([part], methods_of(nn.Tanh))
-        part._compiled_call_impl = part.forward  # what part.compile() leaves behind
-        assert not watch.sees_no_change()
-        assert not PartsWatch([part], methods_of(nn.Tanh)).sees_no_change()
-
-    def test_a_hook_for_all_modules_is_heard(self):
-        watch = PartsWatch([nn.Tanh()], methods_of(nn.Tanh))
-        handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-        assert not watch.sees_no_change()
-        handle.remove()
-        assert watch.sees_no_change()
 
 
 class TestScoreWatch:

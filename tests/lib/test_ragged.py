@@ -1,6 +1,7 @@
 """Padding left out of a stack: the same answers, wherever nobody can tell."""
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -10,8 +11,8 @@ from torch.nn.utils import parametrizations, prune
 from torch.testing import assert_close
 from torch_weights import randomise
 
+from transformer_lib.core import fingerprint
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.core.fingerprint import methods_of
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.fast import padding_free as ragged
 from transformer_lib.layers.fast.padding_free import Rows, rows_without_padding
@@ -19,7 +20,6 @@ from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import causal_mask, padding_mask, prefix_mask
 from transformer_lib.layers.parts import Parts
-from transformer_lib.models import blocks
 from transformer_lib.models.blocks import Stack
 from transformer_lib.models.encoder_decoder import Encoder
 from transformer_lib.models.language_models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
@@ -206,15 +206,15 @@ def test_short_numbers_under_autocast(seen):
 
 def test_layers_see_real_tokens_only(monkeypatch):
     widths = []
-    forward = FeedForward.forward
 
+    @functools.wraps(FeedForward.forward)
     def count(self, x):
         widths.append(x.shape)
-        return forward(self, x)
+        return count.__wrapped__(self, x)
 
     monkeypatch.setattr(FeedForward, "forward", count)
-    known = methods_of(*blocks._TOKEN_BY_TOKEN)
-    monkeypatch.setattr(blocks, "_TOKEN_BY_TOKEN", known)  # as if it had always been so
+    known = type(fingerprint._FUNCTIONS)()
+    monkeypatch.setattr(fingerprint, "_FUNCTIONS", known)  # as if it had always been so
     make(Encoder)(ids_for(RIGHT), RIGHT)
     assert widths == [(1, 18, 16)] * 2
 
@@ -236,7 +236,7 @@ def test_it_pays_for_much_padding_and_wide_models(lengths, width, gains, monkeyp
     stack = nn.Linear(width, width)
     mask = padding_mask(torch.tensor(lengths), 96)
     x = torch.zeros(2, 96, width)
-    rows = rows_without_padding(stack, methods_of(nn.Linear), x, mask)
+    rows = rows_without_padding(stack, {nn.Linear}, x, mask)
     assert (rows is not None) == gains
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_lib.core.fingerprint import ModelWatch
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.generation.decoding_step import DecodingStep
 from transformer_lib.generation.fast import cuda_graph
 from transformer_lib.generation.fast.cuda_graph import (
@@ -195,17 +195,6 @@ class TestSharedCopy:
         assert body.encoder.embedding.tokens is body.decoder.embedding.tokens
 
 
-class TestWatch:
-    @pytest.mark.parametrize("change", BETWEEN_CALLS)
-    def test_sees_what_a_recording_would_not(self, change):
-        model = lively_model(position="rope")
-        watch = ModelWatch(model)
-        assert watch.sees_no_change()
-        change(model)
-        harmless = ("a_step_of_training", "new_weights", "another_setting")
-        assert watch.sees_no_change() == (change.__name__ in harmless)
-
-
 class OnAGpu(torch.Tensor):
     """A prompt that says it is on a GPU."""
 
@@ -270,7 +259,7 @@ def joined_attention(**options):
 def test_one_product_makes_what_three_made(options):
     attention, lay_together = joined_attention(**options)
     x, angles = torch.randn(2, 1, 8), torch.randn(1, 1)
-    joined = attention._project(x, angles)
+    joined = attention.project(x, x, angles)
     expected = attention.project_queries(x, angles), *attention.project_keys_values(x, angles)
     for one, other in zip(joined, expected, strict=True):
         assert_close(one, other)
@@ -279,7 +268,7 @@ def test_one_product_makes_what_three_made(options):
             weight.add_(1)
     lay_together()
     for one, old, other in zip(
-        attention._project(x, None),
+        attention.project(x, x, None),
         joined,
         (attention.project_queries(x), *attention.project_keys_values(x)),
         strict=True,
@@ -299,7 +288,8 @@ def test_weights_that_cannot_be_laid_together_are_used_as_they_are(monkeypatch):
     use_step_kernel(model)
     join_projections(model)()
     assert model[0].joined is None
-    assert model[0]._project(torch.randn(2, 1, 8), None)[0].shape == (2, 4, 1, 2)
+    x = torch.randn(2, 1, 8)
+    assert model[0].project(x, x)[0].shape == (2, 4, 1, 2)
 
 
 def test_best_tokens_come_one_by_one_or_all_at_once(replays):
@@ -316,9 +306,16 @@ def test_best_tokens_come_one_by_one_or_all_at_once(replays):
 @pytest.mark.parametrize("looks_on", [False, True])
 def test_whoever_looks_on_may_change_the_model(replays, looks_on):
     """If nobody does, the model is looked at once for many tokens."""
-    model, looked, look = lively_model(), [], ModelWatch.sees_no_change
+    model, looked, look = lively_model(), [], Fingerprint.holds
+    n_parts = len(list(model.modules()))
+
+    def note(self):
+        if len(self._parts) == n_parts:  # not that of the output layer alone
+            looked.append(1)
+        return look(self)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ModelWatch, "sees_no_change", lambda self: looked.append(1) or look(self))
+        patch.setattr(Fingerprint, "holds", note)
         on_token = (lambda _: None) if looks_on else None
         ids = generate(model, PROMPT, max_new_tokens=20, on_token=on_token)
     assert torch.equal(ids, by_the_book(model))

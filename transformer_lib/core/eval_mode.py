@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from transformer_lib.core.fingerprint import ModelWatch, are_plain
+from transformer_lib.core.fingerprint import Fingerprint
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -198,16 +198,16 @@ class Twin(Generic[_Model]):
 
     def __init__(self, model: _Model) -> None:
         self._model = model
-        self._watch: ModelWatch | None = None
+        self._fingerprint: Fingerprint | None = None
         self._twins: dict[nn.Module, nn.Module] = {}
 
     def refreshed(self) -> _Model | None:
         """Return the twin as the model is now, or nothing where somebody could tell them apart."""
-        if self._watch is None or not self._watch.sees_no_change():
-            self._watch = None
-            if not are_plain(list(self._model.modules())):
-                return None
-            self._watch, self._twins = ModelWatch(self._model), _copies(self._model)
+        if self._fingerprint is None or not self._fingerprint.holds():
+            self._fingerprint = Fingerprint(self._model.modules(), to_compare=True)
+            self._twins = _copies(self._model) if self._fingerprint.is_plain else {}
+        if not self._twins:
+            return None
         for part, twin in self._twins.items():
             _take_over(twin, part)
         found = self._twins[self._model]

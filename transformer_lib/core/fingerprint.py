@@ -1,265 +1,228 @@
-"""Hooks and monkey patches: who listens to a module, or replaced what it does.
+"""Fingerprint of modules: whether hooks, monkey patches or other weights touched them.
 
-What is fast goes around a module: it calls the parts, or multiplies by the weights itself. That is
-allowed only where nobody can tell.
+What is fast goes around a module: it calls the parts, multiplies by the weights itself, or replays
+what was recorded. That is allowed only where nobody can tell. :class:`Fingerprint` is the one
+answer to that; :data:`SEEN` is all that it looks at. Where it cannot tell, the slow path runs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
-from operator import contains, methodcaller
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from operator import is_, itemgetter, methodcaller
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+SEEN = {
+    "class": "a module's class is of this library or of PyTorch, and the one that it was",
+    "functions": "no function of a class was replaced, nor the way in which modules are called",
+    "forward": "no module has a function of its own in the place of its class's",
+    "hooks": "nobody listens to a module, or to all of them",
+    "compiled": "no module was compiled or scripted",
+    "parametrisation": "no weight is computed from others",
+    "parts": "modules have the parts that they had",
+    "weights": "weights and buffers are the same tensors, at the same places in memory",
+    "settings": "other attributes are what they were: functions always, all others if asked for",
+    "context": "autocast and inference mode are as they were",
+}
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_FOR_ALL = [getattr(all_modules, f"_global{name}") for name in _HOOKS]
+_OURS = ("transformer_lib.", "torch.")
 _CALL = nn.Module.__call__
+# What nn.Module keeps about a module, and the mode, which whoever depends on it looks at itself.
+_NO_SETTINGS = {*vars(nn.Module()), "_compiled_call_impl"}
 _values = methodcaller("values")
+_hooks_of = itemgetter(*_HOOKS)
+
+Functions = Mapping[tuple[type, str], Callable[..., object]]
+# The functions of each class when it was first seen: those that it was written with.
+_FUNCTIONS: "WeakKeyDictionary[type, Functions]" = WeakKeyDictionary()
 
 
-def is_plain_linear(layer: nn.Module) -> bool:
-    """Say whether a layer does nothing but ``x @ weight.T + bias``, so that others may do it too.
+class Fingerprint:
+    """What some modules do when they are called, noted down; it says whether that still holds.
+
+    To ask again is cheap: it is done for every token.
 
     Args:
-        layer: any module.
+        parts: any modules; of those inside them only which they are is seen.
+        to_compare: whether to write down what :meth:`holds` compares; else only the attributes
+            below are there, which takes less time.
 
-    Returns:
-        ``False`` for a subclass, a parametrised or pruned layer, one whose ``forward`` was
-        replaced, and wherever somebody listens with a hook, also one for all modules.
+    Attributes:
+        is_untouched: whether, when this was made, calling the modules was to do what their classes
+            say: entries "functions" to "parametrisation" of :data:`SEEN`.
+        is_plain: whether, besides, all classes were of this library or of PyTorch.
 
     Example:
         >>> layer = nn.Linear(2, 3)
-        >>> is_plain_linear(layer)
-        True
-        >>> handle = layer.register_forward_pre_hook(lambda *_: None)
-        >>> is_plain_linear(layer)
-        False
-    """
-    hooks = (
-        layer._forward_hooks,
-        layer._forward_pre_hooks,
-        layer._backward_hooks,
-        layer._backward_pre_hooks,
-        all_modules._global_forward_hooks,
-        all_modules._global_forward_pre_hooks,
-        all_modules._global_backward_hooks,
-        all_modules._global_backward_pre_hooks,
-    )
-    return type(layer) is nn.Linear and "forward" not in vars(layer) and not any(hooks)
-
-
-def has_forward_of(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Say whether a module runs the forward pass of a class, and none of its own.
-
-    Args:
-        module: any module.
-        kind: the class.
-
-    Returns:
-        ``False`` for a subclass with another ``forward``, and where it was replaced.
-
-    Example:
-        >>> has_forward_of(nn.Linear(2, 3), nn.Linear)
-        True
-    """
-    return type(module).forward is kind.forward and "forward" not in vars(module)
-
-
-def forward_hooks(*modules: nn.Module) -> Iterator[Mapping[int, object]]:
-    """Show where those are entered who listen to what modules are given and return.
-
-    Args:
-        modules: any modules.
-
-    Yields:
-        One mapping after the other, empty where nobody listens: those for all modules first.
-
-    Example:
-        >>> any(forward_hooks(nn.Linear(2, 3)))
-        False
-    """
-    yield from (all_modules._global_forward_pre_hooks, all_modules._global_forward_hooks)
-    for module in modules:
-        yield from (module._forward_pre_hooks, module._forward_hooks)
-
-
-def are_plain(parts: Sequence[nn.Module]) -> bool:
-    """Say whether modules do what classes of this library or of PyTorch say, and nobody listens.
-
-    Such a module does the same in every call, and a copy of it does what it does.
-
-    Args:
-        parts: any modules; those inside them are not looked at.
-
-    Returns:
-        ``False`` where Python has a say: a hook, a class of somebody else, a ``forward`` that was
-        replaced, a compiled or scripted module in the place of another.
-
-    Example:
-        >>> layer = nn.Linear(2, 3)
-        >>> are_plain([layer])
-        True
+        >>> before = Fingerprint([layer], to_compare=True)
+        >>> before.is_plain, before.holds()
+        (True, True)
         >>> layer.forward = lambda x: x
-        >>> are_plain([layer])
-        False
-    """
-    return not any(forward_hooks(*parts)) and all(map(_is_plain, parts))
-
-
-def _is_plain(part: nn.Module) -> bool:
-    """Whether a part does what its class says, and that is one of this library or of PyTorch."""
-    if "forward" in vars(part) or isinstance(part, torch.jit.ScriptModule):
-        return False
-    makers = (type(part), type(part).forward)  # a forward may also be put into the class
-    return all(maker.__module__.startswith(("transformer_lib.", "torch.")) for maker in makers)
-
-
-def is_untouched(
-    module: nn.Module, forward: Mapping[type[nn.Module], Callable[..., Tensor]]
-) -> bool:
-    """Say whether a module does when it is called what its class did when it was defined.
-
-    Args:
-        module: any module.
-        forward: the ``forward`` of each class that is known, as it was then.
-
-    Returns:
-        ``False`` for other classes, also subclasses, and for a module that is hooked or compiled,
-        or whose ``forward``, or that of its class, was replaced.
-
-    Example:
-        >>> known = {nn.Tanh: nn.Tanh.forward}
-        >>> module = nn.Tanh()
-        >>> is_untouched(module, known)
-        True
-        >>> module.forward = lambda x: x
-        >>> is_untouched(module, known)
-        False
-    """
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    own = "forward" in vars(module) or module._compiled_call_impl is not None
-    kind = type(module)
-    return not (own or any(hooks)) and kind in forward and kind.forward is forward[kind]
-
-
-def methods_of(*kinds: type[nn.Module]) -> dict[type[nn.Module], dict[str, object]]:
-    """Write down which functions classes have, to see later whether they were replaced.
-
-    Args:
-        kinds: any classes.
-
-    Returns:
-        The functions of each class by their names.
-
-    Example:
-        >>> "forward" in methods_of(nn.Linear)[nn.Linear]
-        True
-    """
-    return {kind: {n: f for n, f in vars(kind).items() if callable(f)} for kind in kinds}
-
-
-class PartsWatch:
-    """Tells whether some modules still are what their classes were when they were defined.
-
-    Asked for every token, so it looks at what it has noted down.
-
-    Args:
-        parts: the modules; those inside them are not watched.
-        known: the functions of each class that is known, as they were then: :func:`methods_of`.
-
-    Example:
-        >>> watch = PartsWatch([part := nn.Tanh()], methods_of(nn.Tanh))
-        >>> watch.sees_no_change()
-        True
-        >>> part.forward = lambda x: x
-        >>> watch.sees_no_change()
-        False
+        >>> before.holds(), Fingerprint([layer]).is_plain
+        (False, False)
     """
 
-    def __init__(
-        self, parts: Iterable[nn.Module], known: Mapping[type[nn.Module], Mapping[str, object]]
-    ) -> None:
+    def __init__(self, parts: Iterable[nn.Module], *, to_compare: bool = False) -> None:
         self._parts = list(parts)
-        self._kinds = [type(part) for part in self._parts]
-        self._attributes = [vars(part) for part in self._parts]
-        self._counts = [len(names) for names in self._attributes]
-        self._children = [part._modules for part in self._parts]
-        self._same_children = [dict(children) for children in self._children]
-        self._hooks = [getattr(part, name) for part in self._parts for name in HOOKS]
-        self._hooks += [getattr(all_modules, f"_global{name}") for name in HOOKS]
-        used = {kind: known.get(kind, {}) for kind in self._kinds}
-        self._places = [(vars(kind), name) for kind in used for name in used[kind]]
-        self._functions = [function for kind in used for function in used[kind].values()]
-        self._functions.append(_CALL)
-        own = zip(self._kinds, self._attributes, strict=True)
-        self._was_plain = all(kind in known for kind in used) and not any(
-            "_compiled_call_impl" in names or not known[kind].keys().isdisjoint(names)
-            for kind, names in own
+        self._kinds = list(map(type, self._parts))
+        self._attributes = list(map(vars, self._parts))
+        kinds = set(self._kinds)
+        functions = [_functions_of(kind) for kind in kinds]
+        own = {kind: {"forward", *(name for _, name in _functions_of(kind))} for kind in kinds}
+        self.is_untouched = (
+            not any(_FOR_ALL)
+            and nn.Module.__call__ is _CALL
+            and all(map(_are_in_place, functions))
+            and not any(issubclass(kind, torch.jit.ScriptModule) for kind in kinds)
+            and not any(map(_is_touched, self._attributes, map(own.__getitem__, self._kinds)))
         )
+        self.is_plain = self.is_untouched and all(map(_is_ours, kinds))
+        self._context = _context()
+        if self.is_untouched and to_compare:  # if touched, it will never hold
+            self._note()
 
-    def sees_no_change(self) -> bool:
-        """Say whether all classes are known, nobody listens, and no part or function is new.
+    def _note(self) -> None:
+        """Write down where to look again, and what is there."""
+        self._hooks = [*chain.from_iterable(map(_hooks_of, self._attributes)), *_FOR_ALL]
+        self._counts = list(map(len, self._attributes))
+        self._owners = [
+            names[kind]
+            for names in self._attributes
+            for kind in ("_modules", "_parameters", "_buffers")
+            if names[kind]
+        ]
+        self._sizes = list(map(len, self._owners))
+        self._owned = list(chain.from_iterable(map(_values, self._owners)))
+        self._tensors = [x for x in self._owned if isinstance(x, Tensor)]
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        # As long as these are held, nothing else can come to stand at their addresses.
+        self._held = [x.untyped_storage() for x in self._tensors]
+        bases = {base for kind in set(self._kinds) for base in _bases(kind)}
+        self._of_classes = [
+            (vars(base), name)
+            for base in bases
+            for name in vars(base)
+            if name == "forward" or (_is_of_library(base) and not name.startswith("__"))
+        ]
+        names = [
+            (attributes, name)
+            for attributes in self._attributes
+            for name in attributes.keys() - _NO_SETTINGS
+        ]
+        # Functions may be exchanged between two tokens; to look at all settings takes too long.
+        self._of_modules = [(own, name) for own, name in names if callable(own[name])]
+        self._settings = names
+        self._functions = self._look_at_functions()
+        self._values = _look_at(self._settings)
+
+    def _look_at_functions(self) -> list[object]:
+        return [*_look_at(self._of_classes), *_look_at(self._of_modules), nn.Module.__call__]
+
+    def holds(self, *, settings: bool = False) -> bool:
+        """Say whether nobody has touched the modules since, nor before.
+
+        Args:
+            settings: whether to look at settings that are no functions, too. There are many, so
+                this is for a batch, not for a token.
 
         Returns:
-            ``True`` if to call the modules is to do what their classes say.
+            ``True`` if to call the modules is to do what it was, but for the values of weights and
+            the modes of modules.
         """
         return (
-            self._was_plain
+            self.is_untouched
             and not any(self._hooks)
-            and list(map(type, self._parts)) == self._kinds
+            and all(map(is_, map(type, self._parts), self._kinds))
             and list(map(len, self._attributes)) == self._counts  # nobody added a forward
-            and self._children == self._same_children
-            and [names.get(n) for names, n in self._places] + [nn.Module.__call__]
-            == self._functions
+            and list(map(len, self._owners)) == self._sizes
+            and all(map(is_, chain.from_iterable(map(_values, self._owners)), self._owned))
+            and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
+            and all(map(is_, self._look_at_functions(), self._functions))
+            and _context() == self._context
+            and (not settings or _are_same(_look_at(self._settings), self._values))
         )
 
 
-class ModelWatch:
-    """Tells whether a model is still the one that was recorded, but for the values of its weights.
+def _look_at(places: Iterable[tuple[Mapping[str, object], str]]) -> list[object]:
+    return [names.get(name) for names, name in places]
 
-    Asked for every token, so it looks at what it has noted down instead of walking the model.
 
-    Args:
-        model: any model.
+def _are_same(new: list[object], old: list[object]) -> bool:
+    """Whether settings are what they were; tensors and the like if they are the same objects."""
+    plain = (bool, int, float, str, tuple)
+    return all(
+        x is y or (isinstance(x, plain) and type(x) is type(y) and x == y)
+        for x, y in zip(new, old, strict=True)
+    )
 
-    Example:
-        >>> watch = ModelWatch(model := nn.Sequential(nn.Linear(2, 2)))
-        >>> watch.sees_no_change()
-        True
-        >>> model[0].weight = nn.Linear(2, 2).weight
-        >>> watch.sees_no_change()
-        False
-    """
 
-    def __init__(self, model: nn.Module) -> None:
-        parts = list(model.modules())
-        self._hooks = list(forward_hooks(*parts))
-        self._attributes = [vars(part) for part in parts]
-        tensors = [x for part in parts for x in (part._parameters, part._buffers) if x]
-        self._owners = [part._modules for part in parts if part._modules] + tensors
-        self._tensors = [x for owned in tensors for x in owned.values() if x is not None]
-        # As long as these are held, nothing else can come to stand at their addresses.
-        self._held = [x.detach() for x in self._tensors]
-        self._active = [names for names in self._attributes if "activation" in names]
-        self._activations = [names["activation"] for names in self._active]  # functions, no parts
-        self._before = self._look()
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith(_OURS)
 
-    def sees_no_change(self) -> bool:
-        """Say whether nobody listens or has replaced a ``forward``, and all are where they were."""
-        return (
-            not any(self._hooks)
-            and not any(map(contains, self._attributes, repeat("forward")))
-            and self._look() == self._before
-            and [names.get("activation") for names in self._active] == self._activations
-        )
 
-    def _look(self) -> list[int]:
-        """Which parts and weights there are, and where the weights lie."""
-        found = list(map(id, chain.from_iterable(map(_values, self._owners))))
-        found += map(Tensor.data_ptr, self._tensors)
-        return found
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.startswith("transformer_lib.")
+
+
+def _functions_of(kind: type[nn.Module]) -> Functions:
+    """The functions that a class was written with, its own and those of its bases."""
+    if kind not in _FUNCTIONS:
+        _FUNCTIONS[kind] = {
+            (base, name): function
+            for base in _bases(kind)
+            for name, function in vars(base).items()
+            if callable(function)
+        }
+    return _FUNCTIONS[kind]
+
+
+def _bases(kind: type[nn.Module]) -> list[type[nn.Module]]:
+    """A class of modules and those that it inherits from, up to that of all modules."""
+    return [x for x in kind.__mro__ if issubclass(x, nn.Module) and x is not nn.Module]
+
+
+def _are_in_place(functions: Functions) -> bool:
+    """Whether classes have these functions, and none of them came from elsewhere."""
+    return all(
+        vars(kind).get(name) is function and _is_own(kind, name, function)
+        for (kind, name), function in functions.items()
+    )
+
+
+def _is_own(kind: type, name: str, function: Callable[..., object]) -> bool:
+    """Whether a function was written in its class, as far as its name tells."""
+    if not _is_ours(kind):
+        return True  # a class of others may be made in any way
+    if not (getattr(function, "__module__", None) or "").startswith(_OURS):
+        return False
+    return (
+        not _is_of_library(kind)
+        or getattr(function, "__qualname__", "") == f"{kind.__qualname__}.{name}"
+    )
+
+
+def _is_touched(attributes: Mapping[str, object], functions: set[str]) -> bool:
+    """Whether somebody listens to a module or gave it something to do that is not its class's."""
+    parts = attributes["_modules"]
+    assert isinstance(parts, dict)
+    return (
+        any(_hooks_of(attributes))
+        or attributes.get("_compiled_call_impl") is not None
+        or "parametrizations" in parts
+        or not functions.isdisjoint(attributes)
+    )
+
+
+def _context() -> tuple[object, ...]:
+    """What decides how PyTorch computes, and is no part of a module."""
+    return (
+        torch.is_inference_mode_enabled(),
+        *(
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            for kind in ("cpu", "cuda")
+        ),
+    )

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 
+import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from transformer_lib.core.checks import check_whole
 from transformer_lib.core.eval_mode import Twin, evaluating
 from transformer_lib.core.fast_paths import fast_path
-from transformer_lib.core.fingerprint import forward_hooks, has_forward_of
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.embeddings import check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions
-from transformer_lib.models.encoder_decoder import EncoderDecoder
+from transformer_lib.models.encoder_decoder import Decoder, EncoderDecoder
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 LanguageModel = CausalLM | Seq2SeqLM
@@ -105,9 +105,9 @@ class DecodingStep:
 
     For use under ``torch.no_grad``. One object serves one batch. Tokens are read in evaluation
     mode; a model in training is left as it is, or put back after each call: see
-    :func:`~transformer_lib.core.eval_mode.evaluating`. A ``CausalLM`` with a ``forward`` or hooks
-    of its own is called as a whole; of others the parts are, since nobody asks for scores at every
-    position of the prompt.
+    :func:`~transformer_lib.core.eval_mode.evaluating`. A model with hooks or a ``forward`` of its
+    own is called as a whole (a ``Seq2SeqLM`` then without a cache); of others the parts are, since
+    nobody asks for scores at every position of the prompt.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``.
@@ -138,6 +138,10 @@ class DecodingStep:
         torch.Size([1, 100])
     """
 
+    _around: Fingerprint | None  # of what is gone around
+    _output: Fingerprint | None  # of the output layer
+    _shorter: tuple[FastStep | None, nn.Module | None]  # a way through a decoder, and which one
+
     def __init__(
         self,
         model: LanguageModel,
@@ -164,6 +168,7 @@ class DecodingStep:
             raise ValueError(f"cache holds {cache.length} tokens, {more}, or rewind it")
         self._given, self._twin = model, Twin(model)
         self.use(model)
+        self._source, self._has_callers_cache = source, cache is not None
         if use_cache and cache is None:
             cache = KeyValueCache(model.config.n_layers, max_len)
         self.cache = cache
@@ -192,15 +197,25 @@ class DecodingStep:
 
     def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
-        start, n_keys = 0, ids.shape[1]
-        if self.cache is not None:
-            start = self.cache.length
-            if start == ids.shape[1]:  # somebody has read all of the prompt, and kept no scores
-                start -= 1
-                self.cache.rewind(start)
-            n_keys = self.cache.n_keys(ids.shape[1] - start)
         with self.in_evaluation():
+            if isinstance(self.model, Seq2SeqLM) and not self._may_go_around_model():
+                return self._read_as_a_whole(ids)
+            start, n_keys = 0, ids.shape[1]
+            if self.cache is not None:
+                start = self.cache.length
+                if start == ids.shape[1]:  # somebody has read all of the prompt, and kept no scores
+                    start -= 1
+                    self.cache.rewind(start)
+                n_keys = self.cache.n_keys(ids.shape[1] - start)
             return self.read(ids[:, start:], n_keys, lean=True)
+
+    def _read_as_a_whole(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Ask a ``Seq2SeqLM`` that somebody listens to: it takes no cache, and no positions."""
+        if self.real is not None or self._has_callers_cache:
+            why = "it has hooks or a forward of its own, and takes neither as a whole"
+            raise TypeError(f"model with a prompt_mask or a cache: {why}")
+        logits: Tensor = self.model(self._source, ids, self.memory_mask)
+        return logits[:, -1]
 
     @contextmanager
     def in_evaluation(self) -> Iterator[None]:
@@ -230,7 +245,7 @@ class DecodingStep:
         if self.real is not None and self.positions is not None:
             mask = self.real[:, None, None, :n_keys]
             positions = self.positions[:, next_positions(new, self.cache)[0]]
-        if isinstance(self.model, CausalLM) and not _is_as_built(self.model):
+        if isinstance(self.model, CausalLM) and not self._may_go_around_model():
             logits: Tensor = self.model(new, mask, positions=positions, cache=self.cache)
             return logits[:, -1]
         x = self._read_leanly(new, mask, positions) if lean else None
@@ -238,8 +253,27 @@ class DecodingStep:
             x = self.decoder(
                 new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
             )
-        last: Tensor = self.output(x[:, -1])  # nobody asks for the scores at other positions
+        if not self._may_ask_for_the_last():
+            scores: Tensor = self.model.output(x)
+            return scores[:, -1]
+        last: Tensor = self.model.output(x[:, -1])  # nobody asks for the scores at other positions
         return last
+
+    def _may_go_around_model(self) -> bool:
+        """Whether to call the parts of the model is to call it."""
+        if torch.compiler.is_compiling():  # what is compiled was looked at before
+            return True
+        if self._around is None or not self._around.holds():
+            self._around = Fingerprint(_outer_parts(self.model), to_compare=True)
+        return self._around.is_untouched and _has_its_forward(self.model)
+
+    def _may_ask_for_the_last(self) -> bool:
+        """Whether nobody can tell that the output layer saw one position alone."""
+        if torch.compiler.is_compiling():
+            return True
+        if self._output is None or not self._output.holds():
+            self._output = Fingerprint(self.model.output.modules(), to_compare=True)
+        return self._output.is_plain
 
     def _read_leanly(
         self, new: Tensor, mask: Tensor | None, positions: Tensor | None
@@ -247,23 +281,29 @@ class DecodingStep:
         """What the decoder says of one token, if that can be had in the shorter way."""
         if self.cache is None or new.shape[1] != 1:
             return None
-        if self._lean is None or not self._lean.can_read(new, self.cache):
+        lean = self._lean
+        if lean is None or not lean.can_read(new, self.cache):
             return None
-        return self._lean(new, self.cache, mask, positions)
+        return lean(new, self.cache, mask, positions)
 
-    @cached_property
+    @property
     def _lean(self) -> FastStep | None:
-        path = fast_path("single_token")
-        if path is None:
-            return None
-        lean: FastStep = path.LeanDecoder(self.decoder)
-        return lean
+        """The shorter way through the decoder that the model has now."""
+        decoder, path = self.decoder, fast_path("single_token")
+        if path is not None and self._shorter[1] is not decoder:
+            self._shorter = path.LeanDecoder(decoder), decoder
+        return self._shorter[0]
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder that the model has now."""
+        return self.model.decoder if isinstance(self.model, CausalLM) else self.model.body.decoder
 
     def use(self, model: LanguageModel) -> None:
         """Go on reading the batch with this model, whose form is that of the last."""
-        self.model, self.output = model, model.output
-        self.decoder = model.decoder if isinstance(model, CausalLM) else model.body.decoder
-        vars(self).pop("_lean", None)  # that of another model
+        self.model = model
+        self._around = self._output = None
+        self._shorter = None, None
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch in this order, each with the memory of its place."""
@@ -306,13 +346,22 @@ def _check_kind(model: nn.Module, source: Tensor | None) -> None:
     kind = type(model).__name__
     if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
         raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
-    if isinstance(model, Seq2SeqLM):
-        for part, built in ((model, Seq2SeqLM), (model.body, EncoderDecoder)):
-            if not has_forward_of(part, built):
-                why = "would not be called, only its encoder, decoder and output are"
-                raise TypeError(f"model is a {kind}, whose own forward {why}")
+    own = not _has_its_forward(model) or any("forward" in vars(x) for x in _outer_parts(model))
+    if own and isinstance(model, Seq2SeqLM):
+        why = "would not be called, only its encoder, decoder and output are"
+        raise TypeError(f"model is a {kind}, whose own forward {why}")
 
 
-def _is_as_built(model: CausalLM) -> bool:
-    """Whether to call a model is to call its parts: nobody replaced its forward, or listens."""
-    return has_forward_of(model, CausalLM) and not any(forward_hooks(model))
+def _outer_parts(model: LanguageModel) -> list[nn.Module]:
+    """The modules that are gone around where parts are called: the model, and a body."""
+    return [model] if isinstance(model, CausalLM) else [model, model.body]
+
+
+def _has_its_forward(model: LanguageModel) -> bool:
+    """Whether the class of a model, and that of a body, has the forward pass of this library."""
+    if isinstance(model, CausalLM):
+        return type(model).forward is CausalLM.forward
+    return (
+        type(model).forward is Seq2SeqLM.forward
+        and type(model.body).forward is EncoderDecoder.forward
+    )

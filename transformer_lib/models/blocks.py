@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.eval_mode import check_modes
 from transformer_lib.core.fast_paths import fast_path
-from transformer_lib.core.fingerprint import methods_of
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
 from transformer_lib.layers.feedforward import FeedForward
@@ -320,10 +319,10 @@ class Stack(nn.Module):
 
 
 # What a stack is made of, unless somebody hands it other parts.
-_TOKEN_BY_TOKEN = methods_of(
+_TOKEN_BY_TOKEN = {
     Stack, Block, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, AlibiBias, T5Bias,
     nn.ModuleList, nn.Linear, nn.Dropout, nn.Embedding,
-)  # fmt: skip
+}  # fmt: skip
 
 
 def _of_layer(config: TransformerConfig, layer: int) -> TransformerConfig:

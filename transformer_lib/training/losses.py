@@ -15,18 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.checks import check_number, check_probability
-from transformer_lib.core.fingerprint import is_plain_linear, is_untouched
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.models.language_models import CausalLM, OutputLayer, Seq2SeqLM
 from transformer_lib.training.data import IGNORE
 
 LOGITS_AT_ONCE = 2**31  # 4 GiB in bfloat16: fewer and larger parts are faster
-
-# What these classes do when they are called, as long as nobody puts something else in its place.
-_FORWARD: dict[type[nn.Module], Callable[..., Tensor]] = {
-    kind: kind.forward for kind in (CausalLM, Seq2SeqLM, OutputLayer)
-}
 
 
 class Objective(nn.Module):
@@ -91,12 +86,17 @@ class Objective(nn.Module):
         uneven = torch.stack([mixture.balance_loss for mixture in mixtures]).sum()
         return total + self.balance * count * uneven, count
 
+    # Asked once where the objective is compiled.
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _may_skip_logits(self) -> bool:
+        return _returns_products(self.model)
+
     def _cross_entropy(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         smoothing = self.label_smoothing if self.training else 0.0
-        parts = _body_and_output(self.model)
-        if parts is not None:
-            body, layer = parts
-            x = body(**inputs)
+        if self._may_skip_logits():
+            assert isinstance(self.model, CausalLM | Seq2SeqLM)
+            layer = self.model.output
+            x = _body(self.model)(**inputs)
             x = x if layer.scale == 1 else x * layer.scale
             return linear_cross_entropy(x, layer.projection.weight, targets, smoothing)
         output = self.model(**inputs)
@@ -238,21 +238,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
 
 
-def _body_and_output(model: nn.Module) -> tuple[nn.Module, OutputLayer] | None:
-    """The parts of a language model that surely returns ``projection(scale * body(...))``.
+def _returns_products(model: nn.Module) -> bool:
+    """Whether a language model surely returns ``projection(scale * body(...))``.
 
     If so, nobody can tell that its last layer was not called. Whoever changed, wrapped, hooked or
-    compiled the model, its output layer or the projection wants that to act: ``None``.
+    compiled the model, its output layer or the projection wants that to act.
     """
-    if not (isinstance(model, CausalLM | Seq2SeqLM) and is_untouched(model, _FORWARD)):
-        return None
+    if type(model) is not CausalLM and type(model) is not Seq2SeqLM:
+        return False
     output = model.output
-    if not (isinstance(output, OutputLayer) and is_untouched(output, _FORWARD)):
-        return None
-    plain = is_plain_linear(output.projection) and output.projection.bias is None
-    if not plain or output.cap is not None:
-        return None
-    return model.decoder if isinstance(model, CausalLM) else model.body, output
+    if type(output) is not OutputLayer or output.cap is not None:
+        return False
+    if type(output.projection) is not nn.Linear or output.projection.bias is not None:
+        return False
+    return Fingerprint([model, output, output.projection]).is_plain
+
+
+def _body(model: CausalLM | Seq2SeqLM) -> nn.Module:
+    """All of a language model but its output layer."""
+    return model.decoder if isinstance(model, CausalLM) else model.body
 
 
 def _mixtures(model: nn.Module) -> list[MixtureOfExperts]:

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.checks import check_whole
-from transformer_lib.core.config import TransformerConfig
-from transformer_lib.core.fingerprint import is_plain_linear
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.generation.decoding_step import DecodingStep, FastDecoder, LanguageModel
 from transformer_lib.generation.fast.cuda_graph import (
     RecordedBatch,
@@ -60,7 +59,7 @@ class CompiledDecoder(FastDecoder):
         if max_len > most:
             raise ValueError(f"max_len={max_len} must be at most that of the model, {most}")
         self._recorded: RecordedSteps | None = None  # for batches of one shape
-        self._key: list[object] = []  # what the recording depends on
+        self._key: list[object] = []  # their shape
 
     def begin(
         self,
@@ -84,9 +83,9 @@ class CompiledDecoder(FastDecoder):
             A function from all tokens so far, ``(B, T)``, to the scores of the next, ``(B, V)``.
         """
         shapes = [None if x is None else x.shape for x in (source, source_mask)]
-        key = [len(prompt), prompt.device, prompt_mask is None, shapes, _looks(self.model)]
+        key = [len(prompt), prompt.device, prompt_mask is None, shapes]
         steps = self._recorded
-        if steps is None or self._key != key:
+        if steps is None or self._key != key or not steps.fingerprint.holds(settings=True):
             steps = RecordedSteps(self.model, self.max_len, prompt.device, _compiled)
         step = DecodingStep(
             self.model,
@@ -145,22 +144,6 @@ def _compile_blocks(step: DecodingStep, options: _CompilerOptions | None = None)
         block.compile(options=options)
 
 
-def _looks(model: nn.Module) -> list[object]:
-    """All that a recorded step of a model depends on, but for the values of its weights."""
-    plain = (bool, int, float, str, TransformerConfig, type(None))
-    found: list[object] = []
-    for part in model.modules():  # once for all: a single row of text would feel the difference
-        settings = {
-            name: x
-            for name, x in vars(part).items()
-            if isinstance(x, plain) or name == "activation"
-        }
-        found.append((type(part), {**settings, "training": False}))
-        tensors = (*part._parameters.values(), *part._buffers.values())
-        found += [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in tensors if x is not None]
-    return found
-
-
 def _set_biases_apart(model: LanguageModel) -> None:
     """Let linear layers add their biases after the product, which the compiler can then take over.
 
@@ -168,7 +151,11 @@ def _set_biases_apart(model: LanguageModel) -> None:
     """
     for part in list(model.modules()):
         for name, child in part.named_children():
-            if isinstance(child, nn.Linear) and is_plain_linear(child) and child.bias is not None:
+            if (
+                type(child) is nn.Linear
+                and child.bias is not None
+                and Fingerprint([child]).is_plain
+            ):
                 setattr(part, name, _ProductAndBias(child).eval())
 
 

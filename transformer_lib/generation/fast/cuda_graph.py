@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.eval_mode import shared_copy
-from transformer_lib.core.fingerprint import ModelWatch, are_plain
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.generation.decoding_step import DecodingStep, FastBatch, LanguageModel
 from transformer_lib.generation.fast.decode_kernel import (
@@ -60,8 +60,8 @@ def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens:
         and not torch.cuda.is_current_stream_capturing()
         and autocast_dtype(prompt.device) is None
         and torch._C._len_torch_dispatch_stack() == 0
-        and are_plain(list(model.modules()))
         and _may_be_recorded(model)
+        and Fingerprint(model.modules()).is_plain
     )
 
 
@@ -92,6 +92,7 @@ class RecordedSteps:
         chosen: the best token of each row after so many tokens, ``(max_len + 1, B)``.
         best: its score, ``(max_len + 1, B)``.
         batch: stands for the one that is decoded now.
+        fingerprint: of the model; as long as it holds, steps may be replayed.
         lock: held while something is read; threads would write to the same places.
 
     Example:
@@ -118,7 +119,7 @@ class RecordedSteps:
         self.cache = StaticCache(model.config.n_layers, max_len, device)
         self.batch: object = None
         self.lock = threading.RLock()
-        self._watch = ModelWatch(model)
+        self.fingerprint = Fingerprint(model.modules(), to_compare=True)
         self._step: DecodingStep | None = None  # of the first batch; others are copied to its place
         self._run: Run | None = None  # runs a step; later, a recording
         self._before: Callable[[], None] = lambda: None
@@ -151,7 +152,7 @@ class RecordedSteps:
             length: how many tokens each row has, this one included.
             n_steps: how many are read one after the other, each the best after those before it.
         """
-        is_same = self._watch.sees_no_change()
+        is_same = self.fingerprint.holds()
         if is_same:
             self._before()  # the values of weights may have changed since the last call
         for last in range(length, length + n_steps):

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer_lib.core.fingerprint import is_plain_linear
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
 from transformer_lib.layers.kv_cache import LayerCache
 from transformer_lib.layers.positions import rotate
@@ -149,42 +149,45 @@ class _StepAttention(MultiHeadAttention):
     joined: tuple[Tensor, Tensor | None] | None = None  # weights and biases of one product
     tile = 8_192  # bytes of keys at once
 
-    def forward(
+    def project(
         self,
         x: Float[Tensor, "B T D"],
-        memory: Float[Tensor, "B S D"] | None = None,
-        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
-        *,
-        bias: Float[Tensor, "..."] | None = None,
+        source: Float[Tensor, "B S D"],
         angles: Float[Tensor, "..."] | None = None,
-        causal: bool = False,
-        cache: LayerCache | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """Attend as always, or if one token is added to a static cache by the kernel."""
-        if not isinstance(cache, StaticLayerCache) or x.shape[1] != 1 or bias is None:
-            return super().forward(
-                x, memory, mask, bias=bias, angles=angles, causal=causal, cache=cache
-            )
-        q, k, v = self._project(x, angles)
-        return self.merge(append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile))
-
-    def _project(self, x: Tensor, angles: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, by one product if weights are laid together for it."""
-        if self.joined is None:
-            return self.project_queries(x, angles), *self.project_keys_values(x, angles)
+    ) -> tuple[Float[Tensor, "B H T Dk"], Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        """Do so by one product if weights are laid together for it."""
+        if self.joined is None or source is not x:
+            return super().project(x, source, angles)
         sizes = [layer.out_features for layer in (self.query, self.key, self.value)]
-        q, k, v = F.linear(x, *self.joined).split(sizes, dim=-1)
-        q, k, v = self._split(q), self._split(k), self._split(v)
+        q, k, v = map(self._split, F.linear(x, *self.joined).split(sizes, dim=-1))
         if angles is not None:
             q, k = rotate(q, angles, self.pairing), rotate(k, angles, self.pairing)
         return q, k, v
+
+    def attend_and_keep(
+        self,
+        q: Float[Tensor, "B H T Dk"],
+        k: Float[Tensor, "B G S Dk"],
+        v: Float[Tensor, "B G S Dk"],
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        *,
+        causal: bool = False,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B H T Dk"]:
+        """Attend by the kernel if one token is added to a static cache, else as always."""
+        if not isinstance(cache, StaticLayerCache) or q.shape[2] != 1 or bias is None:
+            return super().attend_and_keep(q, k, v, mask, bias, causal=causal, cache=cache)
+        return append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile)
 
     def join(self) -> list[tuple[Tensor, Tensor]]:
         """Prepare for one product; return where weights are to be copied to, and from where."""
         layers = (self.query, self.key, self.value)
         weights = [layer.weight.detach() for layer in layers]
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        if not all(map(is_plain_linear, layers)) or len(biases) not in (0, 3):
+        if any(type(layer) is not nn.Linear for layer in layers) or len(biases) not in (0, 3):
+            return []
+        if not Fingerprint(layers).is_plain:
             return []
         if self.query.in_features > WIDEST_JOINED:
             return []

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.core.fingerprint import PartsWatch, methods_of
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.generation.decoding_step import FastStep
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.feedforward import FeedForward
@@ -32,9 +32,9 @@ Turn = Callable[[Tensor], Tensor]  # what RoPE does to queries and keys
 BlockStep = Callable[[Tensor, LayerCache, Tensor | None, Turn | None], Tensor]
 
 # What it goes around. Embeddings, norms and parts of other classes are called as they are.
-_PASSED_BY = methods_of(
+_PASSED_BY = {
     Decoder, Stack, Block, MultiHeadAttention, FeedForward, nn.Linear, nn.ModuleList, nn.Dropout
-)
+}  # fmt: skip
 
 
 class LeanDecoder(FastStep):
@@ -68,13 +68,15 @@ class LeanDecoder(FastStep):
 
     def __init__(self, decoder: nn.Module) -> None:
         self._decoder = decoder
-        self._watch = PartsWatch(_passed_by(decoder), _PASSED_BY)
         self._steps: list[BlockStep] = []  # none if it can never be done
         self._attentions: list[MultiHeadAttention] = []
-        if self._watch.sees_no_change() and _sees_all_keys(decoder):
-            blocks = [part for part in _passed_by(decoder) if isinstance(part, Block)]
-            self._steps = [_block_step(block) for block in blocks]
-            self._attentions = [_attention_of(block) for block in blocks]
+        parts = _passed_by(decoder)
+        self._fingerprint = Fingerprint(parts, to_compare=True)
+        if self._fingerprint.is_plain and set(map(type, parts)) <= _PASSED_BY:
+            blocks = [part for part in parts if isinstance(part, Block)]
+            if _sees_all_keys(decoder):
+                self._steps = [_block_step(block) for block in blocks]
+                self._attentions = [_attention_of(block) for block in blocks]
 
     def can_read(self, new: Int[Tensor, "B T"], cache: KeyValueCache | None) -> bool:
         """Say whether the next tokens can be read here, so that nobody can tell.
@@ -96,7 +98,7 @@ class LeanDecoder(FastStep):
             and cache.length < self._decoder.config.max_len
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled(new.device.type)
-            and self._watch.sees_no_change()
+            and self._fingerprint.holds()
             and all(attention.fused for attention in self._attentions)  # its kernel is used here
         )
 

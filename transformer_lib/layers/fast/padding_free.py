@@ -4,21 +4,18 @@ Padding makes sequences of different lengths fit into one tensor, and nobody rea
 about it. :class:`Rows` takes the padding out before the layers and puts it back behind them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
-from torch.nn.modules import module as all_modules
 
-from transformer_lib.core.fingerprint import HOOKS
+from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.layers.attention import AttentionPattern
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.layers.fused_attention import fused_attention
-
-Methods = Mapping[type[nn.Module], Mapping[str, object]]
 
 # What it costs to leave padding out of one layer, in multiplications of the same time: on a CPU so
 # many for each sequence, which attends in a call of its own; on a GPU so many for all of them, as
@@ -162,7 +159,7 @@ def _attend_at_once(
 
 def rows_without_padding(
     stack: nn.Module,
-    known: Methods,
+    known: Collection[type[nn.Module]],
     x: Float[Tensor, "B T D"],
     mask: Bool[Tensor, "..."] | None,
     bias: Float[Tensor, "..."] | None = None,
@@ -174,8 +171,7 @@ def rows_without_padding(
 
     Args:
         stack: what shall read the batch.
-        known: the classes that work on each token alone:
-            :func:`~transformer_lib.core.fingerprint.methods_of`.
+        known: the classes that work on each token alone.
         x: the batch, ``(B, T, D)``.
         mask: which token may attend to which, ``(B, 1, 1, T)`` or ``(B, 1, T, T)``.
         bias: added to the scores; depends on distances alone.
@@ -186,25 +182,22 @@ def rows_without_padding(
         that is being compiled or recorded, long numbers or a bias on a GPU, or nothing to gain.
 
     Example:
-        >>> from transformer_lib.core.fingerprint import methods_of
         >>> from transformer_lib import padding_mask
         >>> x, mask = (
         ...     torch.zeros(2, 500, 64),
         ...     padding_mask(torch.tensor([500, 20]), 500),
         ... )
         >>> linear = nn.Linear(64, 64)
-        >>> rows_without_padding(
-        ...     linear, methods_of(nn.Linear), x, mask
-        ... ).lengths
+        >>> rows_without_padding(linear, {nn.Linear}, x, mask).lengths
         [500, 20]
-        >>> rows_without_padding(
-        ...     linear, methods_of(nn.Embedding), x, mask
-        ... ) is None
+        >>> rows_without_padding(linear, {nn.Embedding}, x, mask) is None
         True
     """
-    if mask is None or not _can_be_read(x, mask) or not works_token_by_token(stack, known):
+    if mask is None or not _can_be_read(x, mask):
         return None
     if x.device.type == "cuda" and not (bias is None and _may_pay_on_a_gpu(x)):
+        return None
+    if not _leave_tokens_alone(list(stack.modules()), known):
         return None
     owners = _owners(mask, *x.shape[:2])
     if owners is None:
@@ -217,52 +210,17 @@ def rows_without_padding(
     return rows if _pays(rows, x) else None
 
 
-def works_token_by_token(stack: nn.Module, known: Methods) -> bool:
-    """Say whether a module and all its parts would do the same for tokens in another layout.
-
-    Args:
-        stack: any module.
-        known: the classes for which that holds:
-            :func:`~transformer_lib.core.fingerprint.methods_of`.
-
-    Returns:
-        ``False`` if a part is of another class or was changed, if somebody listens to it, and if
-        it draws random numbers.
-
-    Example:
-        >>> from transformer_lib.core.fingerprint import methods_of
-        >>> known = methods_of(nn.Sequential, nn.Linear, nn.Dropout)
-        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
-        >>> (
-        ...     works_token_by_token(model, known),
-        ...     works_token_by_token(model.eval(), known),
-        ... )
-        (False, True)
-    """
-    if any(getattr(all_modules, f"_global{name}") for name in HOOKS):
-        return False
-    parts, kinds = [stack], set()
-    for part in parts:  # for every batch, hence faster than stack.modules()
+def _leave_tokens_alone(parts: list[nn.Module], known: Collection[type[nn.Module]]) -> bool:
+    """Whether modules would do the same for tokens in another layout, and draw no numbers."""
+    for part in parts:
         kind, attributes = type(part), vars(part)
-        if kind not in known or _is_changed(attributes, known[kind]):
+        if kind not in known or attributes.get("activation") not in _ACTIVATIONS:
             return False
         if part.training and (attributes.get("p") or attributes.get("dropout")):
             return False
         if hasattr(kind, "fused") and not part.fused:
             return False  # the readable attention shows its mask
-        kinds.add(kind)
-        parts += [child for child in attributes["_modules"].values() if child is not None]
-    return all(vars(kind)[n] is f for kind in kinds for n, f in known[kind].items())
-
-
-def _is_changed(attributes: Mapping[str, object], methods: Mapping[str, object]) -> bool:
-    """Whether somebody listens to a module or gave it a function of its own."""
-    return (
-        any(attributes[name] for name in HOOKS)
-        or attributes.get("_compiled_call_impl") is not None
-        or not methods.keys().isdisjoint(attributes)
-        or attributes.get("activation") not in _ACTIVATIONS
-    )
+    return Fingerprint(parts).is_plain
 
 
 def _can_be_read(x: Tensor, mask: Tensor) -> bool:
