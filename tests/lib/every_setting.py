@@ -25,9 +25,9 @@ import transformers
 from torch import nn
 from transformers import GenerationConfig, PreTrainedConfig
 
+from transformer_lib.hugging_face.config_json import _HARMLESS, find_family, read_config
 from transformer_lib.hugging_face.family_list import FAMILIES
 from transformer_lib.hugging_face.pretrained import load_pretrained
-from transformer_lib.hugging_face.settings import _HARMLESS, find_family, read_config
 from transformer_lib.models.language_models import Seq2SeqLM, VisionTransformer
 
 TOLERANCE = 1e-4  # of the largest number that transformers gives

@@ -290,7 +290,7 @@ from pathlib import Path
 
 resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
 resource.setrlimit(resource.RLIMIT_AS, (4_000_000_000, 4_000_000_000))
-from transformer_lib.text.chat import budget as chat_budget
+from transformer_lib.text.chat import sandbox_budget as chat_budget
 from transformer_lib.text.chat.template import render_chat
 
 chat_budget.WORK //= 10  # there are a hundred of them; what is used up grows with it

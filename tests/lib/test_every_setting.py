@@ -5,7 +5,7 @@ import transformers
 from every_setting import BASES, Judge, all_cases, base, sweep
 from every_setting import Case as File
 
-from transformer_lib.hugging_face import rope
+from transformer_lib.hugging_face import rope_settings as rope
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -16,6 +16,7 @@ from transformer_lib.core.shapes import describe
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
+from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
@@ -28,7 +29,6 @@ from transformer_lib.layers.masks import (
     window_mask,
 )
 from transformer_lib.layers.norms import LayerNorm, RMSNorm, layer_norm
-from transformer_lib.layers.parts import Parts
 from transformer_lib.layers.positions import (
     AlibiBias,
     T5Bias,

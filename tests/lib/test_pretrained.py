@@ -17,10 +17,10 @@ from torch.testing import assert_close
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face import pretrained
+from transformer_lib.hugging_face.config_json import find_family, read_config
 from transformer_lib.hugging_face.pretrained import save_pretrained
-from transformer_lib.hugging_face.settings import find_family, read_config
+from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.masks import padding_mask
-from transformer_lib.layers.parts import Parts
 from transformer_lib.models.encoder_decoder import Decoder, Encoder
 from transformer_lib.models.language_models import (
     CausalLM,

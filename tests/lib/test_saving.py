@@ -12,7 +12,7 @@ from tiny_models import LLAMA, make, random_ids, tiny
 from torch import nn
 
 from transformer_lib.core.files import write_file
-from transformer_lib.layers.parts import Parts, make_attention
+from transformer_lib.layers.build_parts import Parts, make_attention
 from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,

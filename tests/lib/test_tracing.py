@@ -32,14 +32,14 @@ from transformer_lib.models.language_models import (
     VisionTransformer,
 )
 from transformer_lib.models.presets import PRESETS
-from transformer_lib.tracing.letters import (
+from transformer_lib.tracing.dimension_letters import (
     RULES,
     STEP_LETTERS,
     complete_letters,
     declared_letters,
 )
+from transformer_lib.tracing.step_wording import WORDS, Words
 from transformer_lib.tracing.watch import attention_maps, hidden_states, influence, trace
-from transformer_lib.tracing.words import WORDS, Words
 
 # All sizes differ: a letter in the wrong place would have the wrong size.
 B, T, S, D, H, F, V = 3, 5, 7, 12, 6, 20, 50

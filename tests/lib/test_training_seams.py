@@ -10,8 +10,8 @@ from tiny_models import tiny
 from torch import nn
 from torch.testing import assert_close
 
+from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.norms import RMSNorm
-from transformer_lib.layers.parts import Parts
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.training import run_checkpoints
 from transformer_lib.training.data import IGNORE, Batches, TextWindows, next_token_batch

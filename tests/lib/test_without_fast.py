@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import transformer_lib
-from transformer_lib.core.fast_paths import FAST_PATHS, fast_path
+from transformer_lib.core.fast_path_register import FAST_PATHS, fast_path
 
 LIBRARY = Path(transformer_lib.__file__).parent
 TESTS = Path(__file__).parent

@@ -27,7 +27,7 @@ _place = Family.place
 _add = Block._add
 
 
-@instead_of("hugging_face.layouts.change_pairing")
+@instead_of("hugging_face.weight_layouts.change_pairing")
 def _rope_rows_not_permuted(weight: Tensor, n_heads: int, to: str) -> Tensor:
     """Weights made for neighbouring pairs are stored for split halves in their old order.
 
@@ -51,7 +51,7 @@ def _keys_and_values_exchanged(
     return _place(self, ".".join((*path, exchanged.get(part, part), end)), gated=gated)
 
 
-@instead_of("layers.bounded_attention.BoundedAttention._split_normed")
+@instead_of("layers.qk_norm_softcap.BoundedAttention._split_normed")
 def _query_norm_over_all_heads(self: BoundedAttention, x: Tensor, norm: nn.Module | None) -> Tensor:
     """Queries and keys are normalised over all heads together where each head has its own norm.
 
@@ -64,7 +64,7 @@ def _query_norm_over_all_heads(self: BoundedAttention, x: Tensor, norm: nn.Modul
     return self._split(even) * (norm.weight + norm.offset)
 
 
-@instead_of("layers.bounded_attention.BoundedAttention.project_queries")
+@instead_of("layers.qk_norm_softcap.BoundedAttention.project_queries")
 def _query_norm_after_rotation(self: BoundedAttention, x: Tensor, angles: Maybe = None) -> Tensor:
     """Queries are rotated first and normalised then: the learned gains meet other features.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from transformer_lib.cli.options import BOOK_WRITERS, OWN_WRITER
-from transformer_lib.core.fast_paths import fast_path
+from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.decoding_step import FastDecoder
 from transformer_lib.generation.generate import stream

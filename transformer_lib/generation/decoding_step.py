@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from transformer_lib.core.checks import check_whole
 from transformer_lib.core.eval_mode import Twin, evaluating
-from transformer_lib.core.fast_paths import fast_path
+from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.embeddings import check_ids

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from transformer_lib.core.fast_paths import fast_path
+from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.generation.decoding_step import (
     DecodingStep,
     FastBatch,

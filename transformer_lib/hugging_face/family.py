@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transformer_lib.core.checks import check_whole
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.hugging_face.layouts import SAME, Layout, Model
+from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 
 Settings = dict[str, object]  # the content of config.json
 Tensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from transformer_lib.core.files import read_object, whole_files
+from transformer_lib.hugging_face.config_json import find_family, read_config, write_settings
 from transformer_lib.hugging_face.family import Family, Tensors, is_copy
-from transformer_lib.hugging_face.layouts import SAME, Layout, Model
-from transformer_lib.hugging_face.settings import find_family, read_config, write_settings
+from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer

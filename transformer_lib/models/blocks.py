@@ -11,14 +11,14 @@ from torch.utils.checkpoint import checkpoint
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.eval_mode import check_modes
-from transformer_lib.core.fast_paths import fast_path
+from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
+from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.layers.masks import additive_mask, query_key_distances
 from transformer_lib.layers.norms import LayerNorm, RMSNorm
-from transformer_lib.layers.parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles
 from transformer_lib.layers.static_kv_cache import StaticCache
 

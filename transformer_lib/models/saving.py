@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformer_lib.core.checks import check_choice
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.files import whole_files, why_missing
-from transformer_lib.layers.parts import STANDARD_PARTS, Parts
+from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.models import language_models as models
 
 Tensors = dict[str, Tensor]

@@ -10,14 +10,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from transformer_lib.tracing.letters import (
+from transformer_lib.tracing.dimension_letters import (
     ELEMENTWISE,
     RULES,
     Letters,
     complete_letters,
     declared_letters,
 )
-from transformer_lib.tracing.words import Words, words_for
+from transformer_lib.tracing.step_wording import Words, words_for
 
 _PRODUCTS = ("linear", "matmul", "mm", "bmm")
 _JOINS = ("matmul", "mm", "bmm", "cat", "index_add")  # all their inputs are shown

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from transformer_lib.tracing.letters import STEP_LETTERS
+from transformer_lib.tracing.dimension_letters import STEP_LETTERS
 from transformer_lib.tracing.recorder import Step
 
 COLUMNS = ("step", "shape", "sizes", "parameters", "FLOPs", "bytes")

@@ -10,9 +10,9 @@ from transformer_lib.hugging_face.families.llama import (
     more_settings,
 )
 from transformer_lib.hugging_face.family import Settings, check_setting, whole_setting
-from transformer_lib.hugging_face.layouts import Model
-from transformer_lib.hugging_face.rope import one_rope_spelling, rope_object, rope_settings
-from transformer_lib.hugging_face.windows import layer_types, read_pattern
+from transformer_lib.hugging_face.rope_settings import one_rope_spelling, rope_object, rope_settings
+from transformer_lib.hugging_face.sliding_windows import layer_types, read_pattern
+from transformer_lib.hugging_face.weight_layouts import Model
 from transformer_lib.models.presets import PRESETS
 
 _NORMS = {

@@ -2,7 +2,7 @@
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.family import ACTIVATION_NAMES, Family, Settings, Tensors
-from transformer_lib.hugging_face.layouts import FUSED, TRANSPOSED
+from transformer_lib.hugging_face.weight_layouts import FUSED, TRANSPOSED
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.presets import PRESETS
 

@@ -5,8 +5,12 @@ from typing import Any
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.family import Family, Settings, Tensors, whole_setting
-from transformer_lib.hugging_face.layouts import ROTATED, Model
-from transformer_lib.hugging_face.rope import one_rope_spelling, rope_scaling, rope_settings
+from transformer_lib.hugging_face.rope_settings import (
+    one_rope_spelling,
+    rope_scaling,
+    rope_settings,
+)
+from transformer_lib.hugging_face.weight_layouts import ROTATED, Model
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.presets import PRESETS
 

@@ -10,8 +10,8 @@ from transformer_lib.hugging_face.families.llama import (
     more_settings,
 )
 from transformer_lib.hugging_face.family import Settings, whole_setting
-from transformer_lib.hugging_face.layouts import Model
-from transformer_lib.hugging_face.windows import layer_types, read_pattern
+from transformer_lib.hugging_face.sliding_windows import layer_types, read_pattern
+from transformer_lib.hugging_face.weight_layouts import Model
 
 _BASE = replace(LLAMA.base, vocab_size=151_936, max_len=32_768, n_kv_heads=32, d_ff=22_016)
 

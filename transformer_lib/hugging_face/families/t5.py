@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.family import Family, Settings, Tensors, check_setting, is_copy
-from transformer_lib.hugging_face.layouts import Model
+from transformer_lib.hugging_face.weight_layouts import Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.models.language_models import Seq2SeqLM
 from transformer_lib.models.presets import PRESETS

@@ -11,7 +11,7 @@ from transformer_lib.hugging_face.family import (
     count_classes,
     whole_setting,
 )
-from transformer_lib.hugging_face.layouts import BATCHED, CONVOLUTION, Model
+from transformer_lib.hugging_face.weight_layouts import BATCHED, CONVOLUTION, Model
 from transformer_lib.models.language_models import VisionTransformer
 from transformer_lib.models.presets import PRESETS
 

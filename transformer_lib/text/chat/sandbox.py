@@ -25,8 +25,8 @@ from jinja2.utils import Cycler, Namespace
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
-from transformer_lib.text.chat.budget import ITEM, Budget
-from transformer_lib.text.chat.costs import (
+from transformer_lib.text.chat.sandbox_budget import ITEM, Budget
+from transformer_lib.text.chat.sandbox_costs import (
     charge_filter,
     charge_format_spec,
     charge_method,

@@ -9,9 +9,9 @@ from torch import nn
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.attention import MultiHeadAttention
-from transformer_lib.layers.bounded_attention import BoundedAttention
 from transformer_lib.layers.feedforward import make_feed_forward
 from transformer_lib.layers.norms import make_norm
+from transformer_lib.layers.qk_norm_softcap import BoundedAttention
 
 MakePart = Callable[[TransformerConfig], nn.Module]
 

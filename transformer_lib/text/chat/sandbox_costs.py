@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from markupsafe import Markup
 
-from transformer_lib.text.chat.budget import ITEM, SPELLED, Budget
+from transformer_lib.text.chat.sandbox_budget import ITEM, SPELLED, Budget
 
 MAX_BITS = 64  # of a whole number that a template computes
 _COMPARISONS = 20  # of each item, to sort a million of them

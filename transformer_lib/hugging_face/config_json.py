@@ -9,8 +9,8 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.families.llama import LLAMA
 from transformer_lib.hugging_face.family import Family, Settings, check_setting
 from transformer_lib.hugging_face.family_list import FAMILIES
-from transformer_lib.hugging_face.layouts import Model
-from transformer_lib.layers.parts import STANDARD_PARTS
+from transformer_lib.hugging_face.weight_layouts import Model
+from transformer_lib.layers.build_parts import STANDARD_PARTS
 from transformer_lib.models.language_models import CausalLM, SequenceClassifier, VisionTransformer
 
 # The keys of which no family can follow more than one value.
