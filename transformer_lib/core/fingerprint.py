@@ -2,7 +2,7 @@
 
 What is fast goes around a module: it calls the parts, multiplies by the weights itself, or replays
 what was recorded. That is allowed only where nobody can tell. :class:`Fingerprint` is the one
-answer to that; :data:`SEEN` is all that it looks at. Where it cannot tell, the slow path runs.
+answer to that; ``SEEN`` is all that it looks at. Where it cannot tell, the slow path runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +53,7 @@ class Fingerprint:
 
     Attributes:
         is_untouched: whether, when this was made, calling the modules was to do what their classes
-            say: entries "functions" to "parametrisation" of :data:`SEEN`.
+            say: entries "functions" to "parametrisation" of ``SEEN``.
         is_plain: whether, besides, all classes were of this library or of PyTorch.
 
     Example:

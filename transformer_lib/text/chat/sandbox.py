@@ -1,9 +1,9 @@
 """The sandbox in which chat templates run; needs jinja2.
 
-Whatever a template does is paid for in advance, out of a :class:`~.budget.Budget`. The tree of
-the template is changed so that it pays for its statements, loops, comparisons and joined texts.
-The environment pays for look-ups, operators, calls, filters and tests; nothing is computed while
-a template is compiled.
+Whatever a template does is paid for in advance, out of a :class:`~.sandbox_budget.Budget`. The
+tree of the template is changed so that it pays for its statements, loops, comparisons and joined
+texts. The environment pays for look-ups, operators, calls, filters and tests; nothing is computed
+while a template is compiled.
 """
 
 import json
