@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_checks import DESKTOP, settle
+from browser_checks import DESKTOP, settle, wait_for_fonts
 from built_site import CHAPTER_03, SITE
 from local_site import give_up, serve, skip_reasons
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -56,6 +56,7 @@ def chapter(context: BrowserContext, origin: str) -> Page:
     page.set_default_timeout(PATIENCE_MS)
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_viewport_size(DESKTOP)
+    wait_for_fonts(page)
     response = page.goto(f"{origin}/{CHAPTER_03}")
     assert response is not None
     assert response.ok, f"{CHAPTER_03}: {response.status}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from browser_checks import DESKTOP, PHONE, settle
+from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
 from built_site import CHAPTER_03, SITE
 from playwright.sync_api import BrowserContext, Page, expect
 
@@ -217,6 +217,7 @@ def test_without_scripts_and_in_print_the_picture_stays(
 def test_a_figure_keeps_to_its_room(screen: dict[str, int], page: Page, origin: str) -> None:
     """Nothing sticks out, and the room that is kept for it is the room that it needs."""
     page.set_viewport_size(screen)
+    wait_for_fonts(page)
     page.goto(f"{origin}/{PLAY}")
     settle(page)
     for name in FIGURES:

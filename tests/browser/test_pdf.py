@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 
 import pytest
 import yaml
-from browser_checks import settle
+from browser_checks import settle, wait_for_fonts
 from built_site import ROOT, SITE
 from local_site import serve
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
@@ -118,6 +118,7 @@ def test_readers_find_it_on_the_front_page_and_in_the_menu_of_a_chapter(
 
     page = context.new_page()
     page.set_viewport_size({"width": 1280, "height": 900})
+    wait_for_fonts(page)
     with serve(site) as origin:
         page.goto(f"{origin}/book/index.html")
         settle(page)
