@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 from transformer_lib.core import fingerprint
-from transformer_lib.core.fingerprint import SEEN, Fingerprint
+from transformer_lib.core.fingerprint import SEEN, Fingerprint, Modules
 from transformer_lib.generation.decoding_step import DecodingStep
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate, stream
@@ -75,6 +75,10 @@ def another_part(model, _):
     block_of(model).feed_forward.down = nn.Linear(128, 32)
 
 
+def one_weight_more(model, _):
+    block_of(model).feed_forward.register_buffer("more", torch.ones(2))
+
+
 def another_weight(model, _):
     layer = block_of(model).feed_forward.down
     layer.weight = nn.Parameter(layer.weight.detach().clone())
@@ -111,23 +115,26 @@ def one_setting_less(model, _):
 
 CHANGES = {
     "class": [another_class],
-    "functions": [another_forward_of_all, another_method_of_all, another_call_of_all],
-    "forward": [its_own_forward, its_own_method],
+    "functions": [
+        another_forward_of_all, another_method_of_all, another_call_of_all, a_setting_of_all,
+    ],
+    "own": [its_own_forward, its_own_method, compiled, one_setting_more, one_setting_less],
     "hooks": [
         *map(a_hook, ("register_forward_hook", "register_forward_pre_hook")),
         *map(a_hook, ("register_full_backward_hook", "register_full_backward_pre_hook")),
         a_hook_for_all, pruned,
     ],
-    "compiled": [compiled],
-    "parametrisation": [parametrised],
-    "parts": [another_part],
-    "weights": [another_weight, a_weight_elsewhere, other_numbers],
-    "settings": [
-        another_setting, a_setting_of_all, another_function, one_setting_more, one_setting_less,
-    ],
+    "parts": [another_part, parametrised],
+    "weights": [one_weight_more, another_weight, a_weight_elsewhere, other_numbers],
+    "callables": [another_function],
+    "settings": [another_setting],
 }  # fmt: skip
 CASES = [(kind, change) for kind, changes in CHANGES.items() for change in changes]
-STAYS_PLAIN = {"parts", "weights", "settings"}  # they change what is done, and hide nothing
+# These change what is done, and are no reason to look away from a module.
+STAYS_PLAIN = {
+    a_setting_of_all, one_setting_more, one_setting_less, another_part, one_weight_more,
+    another_weight, a_weight_elsewhere, other_numbers, another_function, another_setting,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -145,13 +152,15 @@ def test_every_thing_that_it_sees_is_tried():
 def test_it_sees(kind, change, patch):
     model = lively_model()
     before = Fingerprint(model.modules(), to_compare=True)
+    probe = SEEN[kind](Modules(model.modules()))
     assert before.is_plain
     assert before.holds()
     change(model, patch)
+    assert not probe.holds(), "the probe that is there for it must see it without the others"
     assert not before.holds(settings=True)
     if kind != "settings":
         assert not before.holds()
-    assert Fingerprint(model.modules()).is_plain == (kind in STAYS_PLAIN)
+    assert Fingerprint(model.modules()).is_plain == (change in STAYS_PLAIN)
 
 
 @pytest.mark.parametrize("context", [torch.inference_mode, lambda: torch.autocast("cpu")])

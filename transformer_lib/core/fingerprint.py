@@ -1,8 +1,8 @@
 """Fingerprint of modules: whether hooks, monkey patches or other weights touched them.
 
-What is fast goes around a module: it calls the parts, multiplies by the weights itself, or replays
-what was recorded. That is allowed only where nobody can tell. :class:`Fingerprint` is the one
-answer to that; ``SEEN`` is all that it looks at. Where it cannot tell, the slow path runs.
+A fast path bypasses a module: it calls the parts, multiplies by the weights itself, or replays what
+was recorded. It may do so only where the output is the same. :class:`Fingerprint` is the one answer
+to that, made of the probes in ``SEEN``. Where one of them cannot tell, the slow path runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,37 +14,241 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
-SEEN = {
-    "class": "a module's class is of this library or of PyTorch, and the one that it was",
-    "functions": "no function of a class was replaced, nor the way in which modules are called",
-    "forward": "no module has a function of its own in the place of its class's",
-    "hooks": "nobody listens to a module, or to all of them",
-    "compiled": "no module was compiled or scripted",
-    "parametrisation": "no weight is computed from others",
-    "parts": "modules have the parts that they had",
-    "weights": "weights and buffers are the same tensors, at the same places in memory",
-    "settings": "other attributes are what they were: functions always, all others if asked for",
-    "context": "autocast and inference mode are as they were",
-}
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_FOR_ALL = [getattr(all_modules, f"_global{name}") for name in _HOOKS]
+_HOOKS_FOR_ALL = [getattr(all_modules, f"_global{name}") for name in _HOOKS]
 _OURS = ("transformer_lib.", "torch.")
 _CALL = nn.Module.__call__
 # What nn.Module keeps about a module, and the mode, which whoever depends on it looks at itself.
 _NO_SETTINGS = {*vars(nn.Module()), "_compiled_call_impl"}
-_values = methodcaller("values")
+_PLAIN_VALUES = (bool, int, float, str, tuple)
+
+# These run in C: a fingerprint is compared for every token.
 _hooks_of = itemgetter(*_HOOKS)
+_tensors_of = itemgetter("_parameters", "_buffers")
+_values = methodcaller("values")
 
 Functions = Mapping[tuple[type, str], Callable[..., object]]
 # The functions of each class when it was first seen: those that it was written with.
 _FUNCTIONS: "WeakKeyDictionary[type, Functions]" = WeakKeyDictionary()
 
 
+class Modules:
+    """Some modules, and what probes look at: their classes and their attributes.
+
+    Args:
+        parts: any modules; of those inside them only which they are is seen.
+
+    Example:
+        >>> modules = Modules([nn.Tanh(), nn.Tanh()])
+        >>> modules.classes
+        {<class 'torch.nn.modules.activation.Tanh'>}
+    """
+
+    def __init__(self, parts: Iterable[nn.Module]) -> None:
+        self.parts = list(parts)
+        self.kinds = list(map(type, self.parts))
+        self.classes = set(self.kinds)
+        self.attributes = list(map(vars, self.parts))
+
+
+class Probe:
+    """One thing that a fingerprint looks at.
+
+    Making a probe notes what is there; :meth:`holds` compares with it.
+
+    Args:
+        modules: what to look at.
+
+    Example:
+        >>> modules = Modules([layer := nn.Linear(2, 3)])
+        >>> HookProbe = SEEN["hooks"]
+        >>> probe = HookProbe(modules)
+        >>> HookProbe.is_touched(modules), probe.holds()
+        (False, True)
+        >>> handle = layer.register_forward_hook(print)
+        >>> HookProbe.is_touched(modules), probe.holds()
+        (True, False)
+    """
+
+    def __init__(self, modules: Modules) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def is_touched(modules: Modules) -> bool:
+        """Say whether the modules do something else than their classes say, as far as seen here."""
+        return False
+
+    def holds(self) -> bool:
+        """Say whether what was noted is still so."""
+        raise NotImplementedError
+
+
+class _ClassProbe(Probe):
+    """A module's class is the one that it was."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._parts, self._kinds = modules.parts, modules.kinds
+
+    def holds(self) -> bool:
+        return all(map(is_, map(type, self._parts), self._kinds))
+
+
+class _FunctionProbe(Probe):
+    """No function or setting of a class was replaced, nor the way in which modules are called."""
+
+    def __init__(self, modules: Modules) -> None:
+        bases = {base for kind in modules.classes for base in _bases(kind)}
+        self._places = [
+            (vars(base), name)
+            for base in bases
+            for name in vars(base)
+            if name == "forward" or (_is_of_library(base) and not name.startswith("__"))
+        ]
+        self._functions = _look_at(self._places)
+
+    @staticmethod
+    def is_touched(modules: Modules) -> bool:
+        functions = map(_functions_of, modules.classes)
+        return nn.Module.__call__ is not _CALL or not all(map(_are_in_place, functions))
+
+    def holds(self) -> bool:
+        is_same = all(map(is_, _look_at(self._places), self._functions))
+        return is_same and nn.Module.__call__ is _CALL
+
+
+class _OwnProbe(Probe):
+    """No module has a function of its own in the place of its class's, or was compiled."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._attributes = modules.attributes
+        self._counts = list(map(len, self._attributes))
+
+    @staticmethod
+    def is_touched(modules: Modules) -> bool:
+        own = {kind: _names_of_functions(kind) for kind in modules.classes}
+        names = map(own.__getitem__, modules.kinds)
+        return any(issubclass(kind, torch.jit.ScriptModule) for kind in modules.classes) or any(
+            not functions.isdisjoint(attributes) or attributes.get("_compiled_call_impl")
+            for functions, attributes in zip(names, modules.attributes, strict=True)
+        )
+
+    def holds(self) -> bool:
+        # Whoever gives a module something of its own adds an attribute to it.
+        return list(map(len, self._attributes)) == self._counts
+
+
+class _HookProbe(Probe):
+    """There are no hooks on a module, or on all of them."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._hooks = [*chain.from_iterable(map(_hooks_of, modules.attributes)), *_HOOKS_FOR_ALL]
+
+    @staticmethod
+    def is_touched(modules: Modules) -> bool:
+        return any(_HOOKS_FOR_ALL) or any(chain.from_iterable(map(_hooks_of, modules.attributes)))
+
+    def holds(self) -> bool:
+        return not any(self._hooks)
+
+
+class _PartProbe(Probe):
+    """Modules have the parts that they had, and none computes a weight (``parametrize``)."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._owners = [names["_modules"] for names in modules.attributes]
+        self._parts = [dict(parts) for parts in self._owners]
+
+    @staticmethod
+    def is_touched(modules: Modules) -> bool:
+        return any("parametrizations" in names["_modules"] for names in modules.attributes)
+
+    def holds(self) -> bool:
+        return self._owners == self._parts  # a module equals itself alone
+
+
+class _WeightProbe(Probe):
+    """Weights and buffers are the same tensors, at the same places in memory."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._owners = list(chain.from_iterable(map(_tensors_of, modules.attributes)))
+        self._sizes = list(map(len, self._owners))
+        self._not_empty = [owned for owned in self._owners if owned]
+        self._owned = list(chain.from_iterable(map(_values, self._not_empty)))
+        self._tensors = [x for x in self._owned if isinstance(x, Tensor)]
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        # As long as these are held, nothing else can come to stand at their addresses.
+        self._held = [x.untyped_storage() for x in self._tensors]
+
+    def holds(self) -> bool:
+        return (
+            list(map(len, self._owners)) == self._sizes
+            and all(map(is_, chain.from_iterable(map(_values, self._not_empty)), self._owned))
+            and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
+        )
+
+
+class _CallableProbe(Probe):
+    """Functions that modules hold, such as activations, are the same."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._places = [(own, name) for own, name in _settings(modules) if callable(own[name])]
+        self._functions = _look_at(self._places)
+
+    def holds(self) -> bool:
+        return all(map(is_, _look_at(self._places), self._functions))
+
+
+class _SettingProbe(Probe):
+    """Other attributes are what they were: tensors and the like the same, plain values equal."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._places = _settings(modules)
+        self._values = _look_at(self._places)
+
+    def holds(self) -> bool:
+        pairs = zip(_look_at(self._places), self._values, strict=True)
+        return all(
+            x is y or (isinstance(x, _PLAIN_VALUES) and type(x) is type(y) and x == y)
+            for x, y in pairs
+        )
+
+
+class _ContextProbe(Probe):
+    """Autocast and inference mode are as they were."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._context = self._look()
+
+    def holds(self) -> bool:
+        return self._look() == self._context
+
+    @staticmethod
+    def _look() -> tuple[object, ...]:
+        return (
+            torch.is_inference_mode_enabled(),
+            *(
+                torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+                for kind in ("cpu", "cuda")
+            ),
+        )
+
+
+# All that is looked at. The last one takes long, and is asked only where there is time.
+SEEN: dict[str, type[Probe]] = {
+    "class": _ClassProbe,
+    "functions": _FunctionProbe,
+    "own": _OwnProbe,
+    "hooks": _HookProbe,
+    "parts": _PartProbe,
+    "weights": _WeightProbe,
+    "callables": _CallableProbe,
+    "context": _ContextProbe,
+    "settings": _SettingProbe,
+}
+
+
 class Fingerprint:
     """What some modules do when they are called, noted down; it says whether that still holds.
-
-    To ask again is cheap: it is done for every token.
 
     Args:
         parts: any modules; of those inside them only which they are is seen.
@@ -53,7 +257,7 @@ class Fingerprint:
 
     Attributes:
         is_untouched: whether, when this was made, calling the modules was to do what their classes
-            say: entries "functions" to "parametrisation" of ``SEEN``.
+            say.
         is_plain: whether, besides, all classes were of this library or of PyTorch.
 
     Example:
@@ -67,63 +271,16 @@ class Fingerprint:
     """
 
     def __init__(self, parts: Iterable[nn.Module], *, to_compare: bool = False) -> None:
-        self._parts = list(parts)
-        self._kinds = list(map(type, self._parts))
-        self._attributes = list(map(vars, self._parts))
-        kinds = set(self._kinds)
-        functions = [_functions_of(kind) for kind in kinds]
-        own = {kind: {"forward", *(name for _, name in _functions_of(kind))} for kind in kinds}
-        self.is_untouched = (
-            not any(_FOR_ALL)
-            and nn.Module.__call__ is _CALL
-            and all(map(_are_in_place, functions))
-            and not any(issubclass(kind, torch.jit.ScriptModule) for kind in kinds)
-            and not any(map(_is_touched, self._attributes, map(own.__getitem__, self._kinds)))
-        )
-        self.is_plain = self.is_untouched and all(map(_is_ours, kinds))
-        self._context = _context()
+        modules = Modules(parts)
+        self.is_untouched = not any(probe.is_touched(modules) for probe in SEEN.values())
+        self.is_plain = self.is_untouched and all(map(_is_ours, modules.classes))
+        self._probes: dict[str, Probe] = {}
         if self.is_untouched and to_compare:  # if touched, it will never hold
-            self._note()
-
-    def _note(self) -> None:
-        """Write down where to look again, and what is there."""
-        self._hooks = [*chain.from_iterable(map(_hooks_of, self._attributes)), *_FOR_ALL]
-        self._counts = list(map(len, self._attributes))
-        self._owners = [
-            names[kind]
-            for names in self._attributes
-            for kind in ("_modules", "_parameters", "_buffers")
-            if names[kind]
-        ]
-        self._sizes = list(map(len, self._owners))
-        self._owned = list(chain.from_iterable(map(_values, self._owners)))
-        self._tensors = [x for x in self._owned if isinstance(x, Tensor)]
-        self._addresses = list(map(Tensor.data_ptr, self._tensors))
-        # As long as these are held, nothing else can come to stand at their addresses.
-        self._held = [x.untyped_storage() for x in self._tensors]
-        bases = {base for kind in set(self._kinds) for base in _bases(kind)}
-        self._of_classes = [
-            (vars(base), name)
-            for base in bases
-            for name in vars(base)
-            if name == "forward" or (_is_of_library(base) and not name.startswith("__"))
-        ]
-        names = [
-            (attributes, name)
-            for attributes in self._attributes
-            for name in attributes.keys() - _NO_SETTINGS
-        ]
-        # Functions may be exchanged between two tokens; to look at all settings takes too long.
-        self._of_modules = [(own, name) for own, name in names if callable(own[name])]
-        self._settings = names
-        self._functions = self._look_at_functions()
-        self._values = _look_at(self._settings)
-
-    def _look_at_functions(self) -> list[object]:
-        return [*_look_at(self._of_classes), *_look_at(self._of_modules), nn.Module.__call__]
+            self._probes = {name: probe(modules) for name, probe in SEEN.items()}
+        self._cheap = [probe for name, probe in self._probes.items() if name != "settings"]
 
     def holds(self, *, settings: bool = False) -> bool:
-        """Say whether nobody has touched the modules since, nor before.
+        """Say whether the modules have not been touched since, nor before.
 
         Args:
             settings: whether to look at settings that are no functions, too. There are many, so
@@ -133,31 +290,21 @@ class Fingerprint:
             ``True`` if to call the modules is to do what it was, but for the values of weights and
             the modes of modules.
         """
-        return (
-            self.is_untouched
-            and not any(self._hooks)
-            and all(map(is_, map(type, self._parts), self._kinds))
-            and list(map(len, self._attributes)) == self._counts  # nobody added a forward
-            and list(map(len, self._owners)) == self._sizes
-            and all(map(is_, chain.from_iterable(map(_values, self._owners)), self._owned))
-            and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
-            and all(map(is_, self._look_at_functions(), self._functions))
-            and _context() == self._context
-            and (not settings or _are_same(_look_at(self._settings), self._values))
-        )
+        if not self.is_untouched:
+            return False
+        for probe in self._cheap:
+            if not probe.holds():
+                return False
+        return not settings or self._probes["settings"].holds()
 
 
 def _look_at(places: Iterable[tuple[Mapping[str, object], str]]) -> list[object]:
     return [names.get(name) for names, name in places]
 
 
-def _are_same(new: list[object], old: list[object]) -> bool:
-    """Whether settings are what they were; tensors and the like if they are the same objects."""
-    plain = (bool, int, float, str, tuple)
-    return all(
-        x is y or (isinstance(x, plain) and type(x) is type(y) and x == y)
-        for x, y in zip(new, old, strict=True)
-    )
+def _settings(modules: Modules) -> list[tuple[Mapping[str, object], str]]:
+    """Where attributes are that PyTorch does not keep apart as parts, weights or hooks."""
+    return [(names, name) for names in modules.attributes for name in names.keys() - _NO_SETTINGS]
 
 
 def _is_ours(kind: type) -> bool:
@@ -166,6 +313,11 @@ def _is_ours(kind: type) -> bool:
 
 def _is_of_library(kind: type) -> bool:
     return kind.__module__.startswith("transformer_lib.")
+
+
+def _bases(kind: type[nn.Module]) -> list[type[nn.Module]]:
+    """A class of modules and those that it inherits from, up to that of all modules."""
+    return [x for x in kind.__mro__ if issubclass(x, nn.Module) and x is not nn.Module]
 
 
 def _functions_of(kind: type[nn.Module]) -> Functions:
@@ -180,9 +332,8 @@ def _functions_of(kind: type[nn.Module]) -> Functions:
     return _FUNCTIONS[kind]
 
 
-def _bases(kind: type[nn.Module]) -> list[type[nn.Module]]:
-    """A class of modules and those that it inherits from, up to that of all modules."""
-    return [x for x in kind.__mro__ if issubclass(x, nn.Module) and x is not nn.Module]
+def _names_of_functions(kind: type[nn.Module]) -> set[str]:
+    return {"forward", *(name for _, name in _functions_of(kind))}
 
 
 def _are_in_place(functions: Functions) -> bool:
@@ -202,27 +353,4 @@ def _is_own(kind: type, name: str, function: Callable[..., object]) -> bool:
     return (
         not _is_of_library(kind)
         or getattr(function, "__qualname__", "") == f"{kind.__qualname__}.{name}"
-    )
-
-
-def _is_touched(attributes: Mapping[str, object], functions: set[str]) -> bool:
-    """Whether somebody listens to a module or gave it something to do that is not its class's."""
-    parts = attributes["_modules"]
-    assert isinstance(parts, dict)
-    return (
-        any(_hooks_of(attributes))
-        or attributes.get("_compiled_call_impl") is not None
-        or "parametrizations" in parts
-        or not functions.isdisjoint(attributes)
-    )
-
-
-def _context() -> tuple[object, ...]:
-    """What decides how PyTorch computes, and is no part of a module."""
-    return (
-        torch.is_inference_mode_enabled(),
-        *(
-            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-            for kind in ("cpu", "cuda")
-        ),
     )
