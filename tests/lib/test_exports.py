@@ -26,7 +26,8 @@ LIBRARY = Path(transformer_lib.__file__).parent
 # Files whose names stay in them: others have a name of the same spelling, or nobody would ask.
 NOT_EXPORTED = (
     "cli/", "generation/fast/", "hugging_face/families/", "layers/fast/", "text/chat/",
-    "text/tokenizer_json/", "core/eval_mode", "core/fingerprint", "hugging_face/rope_settings",
+    "text/tokenizer_json/", "core/eval_mode", "core/eval_twin", "core/fingerprint",
+    "core/thread_modes", "training/run_context", "hugging_face/rope_settings",
     "hugging_face/config_json", "hugging_face/sliding_windows", "models/preset_configs",
     "tracing/dimension_letters",
 )  # fmt: skip

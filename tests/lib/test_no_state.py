@@ -16,7 +16,8 @@ from torch.nn.modules import module as all_modules
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.testing import assert_close
 
-from transformer_lib.core.eval_mode import Twin, evaluating
+from transformer_lib.core.eval_mode import evaluating
+from transformer_lib.core.eval_twin import Twin
 from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.decoding_step import DecodingStep
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder

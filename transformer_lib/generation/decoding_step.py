@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.checks import check_whole
-from transformer_lib.core.eval_mode import Twin, evaluating
+from transformer_lib.core.eval_mode import evaluating
+from transformer_lib.core.eval_twin import Twin
 from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.shapes import expect_shape

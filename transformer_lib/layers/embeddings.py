@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from transformer_lib.core.checks import check_divides, check_whole
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.core.eval_mode import check_modes
 from transformer_lib.core.shapes import expect_shape
+from transformer_lib.core.thread_modes import check_modes
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.positions import AddedPositions
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.core.eval_mode import check_modes
 from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.precision import autocast_dtype
+from transformer_lib.core.thread_modes import check_modes
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.feedforward import FeedForward

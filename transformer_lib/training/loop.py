@@ -17,12 +17,7 @@ from torch.optim import Optimizer
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from transformer_lib.core.checks import check_whole
-from transformer_lib.core.eval_mode import (
-    activations_recomputed,
-    evaluating,
-    modes_kept,
-    random_state_kept,
-)
+from transformer_lib.core.eval_mode import evaluating, modes_kept
 from transformer_lib.core.files import lock_folder
 from transformer_lib.models.saving import Tensors, describe_model
 from transformer_lib.training import run_checkpoints
@@ -46,6 +41,7 @@ from transformer_lib.training.run_checkpoints import (
     split_by_kind,
     sum_up,
 )
+from transformer_lib.training.run_context import activations_recomputed, random_state_kept
 from transformer_lib.training.run_log import Metrics, MetricsLog
 from transformer_lib.training.training_step import Learner, mean_loss
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer_lib.core.eval_mode import shared_copy
+from transformer_lib.core.eval_twin import shared_copy
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.generation.decoding_step import DecodingStep, FastBatch, LanguageModel
