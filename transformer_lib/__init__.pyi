@@ -31,12 +31,12 @@ from transformer_lib.core.shapes import expect_last as expect_last
 from transformer_lib.core.shapes import expect_shape as expect_shape
 from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
-from transformer_lib.generation.decoding_step import FastBatch as FastBatch
-from transformer_lib.generation.decoding_step import FastDecoder as FastDecoder
-from transformer_lib.generation.decoding_step import FastStep as FastStep
 from transformer_lib.generation.decoding_step import prompt_rows as prompt_rows
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import has_step_kernel as has_step_kernel
+from transformer_lib.generation.fast_interfaces import FastBatch as FastBatch
+from transformer_lib.generation.fast_interfaces import FastDecoder as FastDecoder
+from transformer_lib.generation.fast_interfaces import FastStep as FastStep
 from transformer_lib.generation.generate import AT_ONCE as AT_ONCE
 from transformer_lib.generation.generate import generate as generate
 from transformer_lib.generation.generate import stream as stream

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.lib.tiny_models import LLAMA, VOCAB, make, tiny, tiny_configs
+from transformer_lib.generation import decoding_step
 from transformer_lib.generation.decoding_step import DecodingStep
 from transformer_lib.generation.fast.single_token import LeanDecoder
 from transformer_lib.generation.generate import generate, stream
@@ -33,6 +34,10 @@ def filled(model, prompt=PROMPT, max_len=12):
 @torch.no_grad()
 def can_read(model, new=TOKEN):
     return LeanDecoder(model.decoder).can_read(new, filled(model))
+
+
+def takes_single_token_path(step, new):
+    return step._shortcuts.single_token_path(step.decoder, new, step.cache) is not None
 
 
 @settings(deadline=None)
@@ -64,7 +69,15 @@ def test_padding_at_the_start_is_hidden_and_pushes_nobody_along(choices):
     step = DecodingStep(model, padded, 6, prompt_mask=mask)
     with torch.no_grad():
         step(padded)
-        assert step._lean.can_read(TOKEN, step.cache)
+        assert takes_single_token_path(step, TOKEN)
+
+
+def test_no_token_asks_the_register_of_fast_paths(monkeypatch):
+    monkeypatch.setattr(decoding_step, "fast_path", lambda name: pytest.fail(f"asked for {name}"))
+    step = DecodingStep(make(CausalLM, tiny(**GPT)), PROMPT, 6)
+    with torch.no_grad():
+        step(PROMPT)
+        assert takes_single_token_path(step, TOKEN)
 
 
 def test_is_used_in_every_mode_and_leaves_the_mode_alone():
@@ -223,7 +236,7 @@ def test_bad_tokens_are_refused_in_the_decoders_words(new, words):
         step(PROMPT)
         step(torch.cat((PROMPT, TOKEN), dim=1))
         before = torch.zeros(len(new), 5, dtype=torch.long)
-        assert step._lean.can_read(torch.tensor(new), step.cache)
+        assert takes_single_token_path(step, torch.tensor(new))
         with pytest.raises(ValueError, match=words):
             step(torch.cat((before, torch.tensor(new)), dim=1))
 

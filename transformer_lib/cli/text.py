@@ -13,7 +13,7 @@ import torch
 from transformer_lib.cli.options import BOOK_WRITERS, OWN_WRITER
 from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.generation.beam_search import beam_search
-from transformer_lib.generation.decoding_step import FastDecoder
+from transformer_lib.generation.fast_interfaces import FastDecoder
 from transformer_lib.generation.generate import stream
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.hugging_face.pretrained import load_pretrained

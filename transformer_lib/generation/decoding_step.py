@@ -14,6 +14,7 @@ from transformer_lib.core.eval_twin import Twin
 from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.shapes import expect_shape
+from transformer_lib.generation.fast_interfaces import FastStep
 from transformer_lib.layers.embeddings import check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions
@@ -22,83 +23,7 @@ from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 LanguageModel = CausalLM | Seq2SeqLM
 
-
-class FastDecoder(nn.Module):
-    """A language model with its own way to decode, in the place of the model: ``CompiledDecoder``.
-
-    Args:
-        model: a ``CausalLM`` or ``Seq2SeqLM``.
-        max_len: the longest sequence, prompt included.
-
-    Example:
-        >>> from transformer_lib import CompiledDecoder
-        >>> issubclass(CompiledDecoder, FastDecoder)
-        True
-    """
-
-    def __init__(self, model: LanguageModel, max_len: int) -> None:
-        super().__init__()
-        self.model, self.config, self.max_len = model, model.config, max_len
-
-    def begin(
-        self,
-        prompt: Int[Tensor, "B T"],
-        max_new_tokens: int,
-        *,
-        prompt_mask: Bool[Tensor, "..."] | None = None,
-        source: Int[Tensor, "B S"] | None = None,
-        source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
-    ) -> "FastBatch":
-        """Make ready for a batch; see :class:`DecodingStep` for the arguments."""
-        raise NotImplementedError
-
-
-class FastStep:
-    """A shorter way through a decoder for one token of each row.
-
-    Example:
-        >>> from transformer_lib.generation.fast.single_token import (
-        ...     LeanDecoder,
-        ... )
-        >>> issubclass(LeanDecoder, FastStep)
-        True
-    """
-
-    def can_read(self, new: Int[Tensor, "B T"], cache: KeyValueCache | None) -> bool:
-        """Say whether the next tokens can be read in this way, so that nobody can tell."""
-        raise NotImplementedError
-
-    def __call__(
-        self,
-        new: Int[Tensor, "B 1"],
-        cache: KeyValueCache,
-        mask: Bool[Tensor, "B 1 1 S"] | None = None,
-        positions: Int[Tensor, "#B 1"] | None = None,
-    ) -> Float[Tensor, "B 1 D"]:
-        """Read one token of each row, as the decoder does."""
-        raise NotImplementedError
-
-
-class FastBatch:
-    """A batch that is decoded in its own way, in the place of a :class:`DecodingStep`.
-
-    Example:
-        >>> from transformer_lib.generation.fast.cuda_graph import (
-        ...     RecordedBatch,
-        ... )
-        >>> issubclass(RecordedBatch, FastBatch)
-        True
-    """
-
-    def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
-        raise NotImplementedError
-
-    def read_best(
-        self, prompt: Int[Tensor, "B T"], first: int, n: int
-    ) -> tuple[Float[Tensor, "n B"], Int[Tensor, "n B"]]:
-        """Choose the best token, again and again, and return the scores and the tokens."""
-        raise NotImplementedError
+_SINGLE_TOKEN = fast_path("single_token")
 
 
 class DecodingStep:
@@ -106,9 +31,9 @@ class DecodingStep:
 
     For use under ``torch.no_grad``. One object serves one batch. Tokens are read in evaluation
     mode; a model in training is left as it is, or put back after each call: see
-    :func:`~transformer_lib.core.eval_mode.evaluating`. A model with hooks or a ``forward`` of its
-    own is called as a whole (a ``Seq2SeqLM`` then without a cache); of others the parts are, since
-    nobody asks for scores at every position of the prompt.
+    :func:`~transformer_lib.core.eval_mode.evaluating`. Only the last position is scored, so the
+    parts of the model are called, not its ``forward``. A model with hooks is called as a whole (a
+    ``Seq2SeqLM`` then without a cache), and so is a ``CausalLM`` with its own ``forward``.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``.
@@ -124,8 +49,8 @@ class DecodingStep:
 
     Raises:
         RuntimeError: in a call, if a model in training is used by another thread, too.
-        TypeError: if the model is of another kind, ids are not whole numbers, or the prompt's mask
-            is not boolean.
+        TypeError: if the model is of another kind or a ``Seq2SeqLM`` with its own ``forward``, ids
+            are not whole numbers, or the prompt's mask is not boolean.
         ValueError: if something does not fit together, or there is no room for so many tokens.
 
     Example:
@@ -138,10 +63,6 @@ class DecodingStep:
         ...     DecodingStep(model, prompt, max_new_tokens=4)(prompt).shape
         torch.Size([1, 100])
     """
-
-    _around: Fingerprint | None  # of what is gone around
-    _output: Fingerprint | None  # of the output layer
-    _shorter: tuple[FastStep | None, nn.Module | None]  # a way through a decoder, and which one
 
     def __init__(
         self,
@@ -157,16 +78,8 @@ class DecodingStep:
     ) -> None:
         _check_kind(model, source)
         check_ids("prompt", prompt, model.config.vocab_size)
-        check_whole("max_new_tokens", max_new_tokens)
         sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
-        max_len = sizes["T"] + max_new_tokens - 1  # nobody reads the last token
-        limit = model.config.max_len if cache is None else min(model.config.max_len, cache.max_len)
-        if max_len > limit:
-            room = f"there is room for max_len={limit}, not counting the last token"
-            raise ValueError(f"{max_new_tokens=} after a prompt of {sizes['T']} tokens: {room}")
-        if cache is not None and cache.length > sizes["T"]:
-            more = f"more than a prompt of {sizes['T']} tokens: begin the prompt with all of them"
-            raise ValueError(f"cache holds {cache.length} tokens, {more}, or rewind it")
+        max_len = _check_room(model, sizes["T"], max_new_tokens, cache)
         self._given, self._twin = model, Twin(model)
         self.use(model)
         self._source, self._has_callers_cache = source, cache is not None
@@ -177,15 +90,12 @@ class DecodingStep:
         self.real = self.positions = None
         if prompt_mask is not None:
             n_places = max_len if cache is None else cache.max_len
-            real = prompt_rows(prompt_mask, sizes)
-            self.real = F.pad(real, (0, n_places - sizes["T"]), value=True)  # (B, n_places)
-            # A place is the number of real tokens before it: padding does not push a row along.
-            self.positions = (self.real.cumsum(dim=1) - 1).clamp(min=0)
+            self.real, self.positions = _real_places(prompt_mask, sizes, n_places)
 
     def _encode(
         self, source: Tensor | None, source_mask: Tensor | None, sizes: dict[str, int]
     ) -> tuple[Float[Tensor, "B S D"] | None, Bool[Tensor, "B 1 1 S"] | None]:
-        """What the encoder says of the source, and what hides the source's padding."""
+        """Encode the source; return the memory, and what hides its padding."""
         if source is None or not isinstance(self.model, Seq2SeqLM):
             return None, None
         expect_shape("source", source, "B S", sizes)
@@ -199,19 +109,19 @@ class DecodingStep:
     def __call__(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return the scores ``(B, V)`` of the token after ``ids``, ``(B, T)``, all of them."""
         with self.in_evaluation():
-            if isinstance(self.model, Seq2SeqLM) and not self._may_go_around_model():
-                return self._read_as_a_whole(ids)
+            if isinstance(self.model, Seq2SeqLM) and not self._shortcuts.may_bypass_model():
+                return self._call_seq2seq(ids)
             start, n_keys = 0, ids.shape[1]
             if self.cache is not None:
                 start = self.cache.length
-                if start == ids.shape[1]:  # somebody has read all of the prompt, and kept no scores
+                if start == ids.shape[1]:  # the caller's cache holds all of the prompt
                     start -= 1
                     self.cache.rewind(start)
                 n_keys = self.cache.n_keys(ids.shape[1] - start)
             return self.read(ids[:, start:], n_keys, lean=True)
 
-    def _read_as_a_whole(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        """Ask a ``Seq2SeqLM`` that somebody listens to: it takes no cache, and no positions."""
+    def _call_seq2seq(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Call a ``Seq2SeqLM`` as a whole: its ``forward`` takes no cache, and no positions."""
         if self.real is not None or self._has_callers_cache:
             why = "it has hooks or a forward of its own, and takes neither as a whole"
             raise TypeError(f"model with a prompt_mask or a cache: {why}")
@@ -237,7 +147,7 @@ class DecodingStep:
             new: the tokens that come next.
             n_keys: how many places attention sees: those before, the new ones, and in a static
                 cache some that are not in use.
-            lean: whether to go around parts of the decoder where nobody can tell.
+            lean: whether to take the single-token path where the output is the same.
 
         Returns:
             Logits of the last position, ``(B, V)``.
@@ -246,54 +156,22 @@ class DecodingStep:
         if self.real is not None and self.positions is not None:
             mask = self.real[:, None, None, :n_keys]
             positions = self.positions[:, next_positions(new, self.cache)[0]]
-        if isinstance(self.model, CausalLM) and not self._may_go_around_model():
+        if isinstance(self.model, CausalLM) and not self._shortcuts.may_bypass_model():
             logits: Tensor = self.model(new, mask, positions=positions, cache=self.cache)
             return logits[:, -1]
-        x = self._read_leanly(new, mask, positions) if lean else None
-        if x is None:
-            x = self.decoder(
+        decoder = self.decoder
+        fast = self._shortcuts.single_token_path(decoder, new, self.cache) if lean else None
+        if fast is not None and self.cache is not None:
+            x = fast(new, self.cache, mask, positions)
+        else:
+            x = decoder(
                 new, self.memory, mask, self.memory_mask, positions=positions, cache=self.cache
             )
-        if not self._may_ask_for_the_last():
+        if not self._shortcuts.may_score_last_only():
             scores: Tensor = self.model.output(x)
             return scores[:, -1]
-        last: Tensor = self.model.output(x[:, -1])  # nobody asks for the scores at other positions
+        last: Tensor = self.model.output(x[:, -1])
         return last
-
-    def _may_go_around_model(self) -> bool:
-        """Whether to call the parts of the model is to call it."""
-        if torch.compiler.is_compiling():  # what is compiled was looked at before
-            return True
-        if self._around is None or not self._around.holds():
-            self._around = Fingerprint(_outer_parts(self.model), to_compare=True)
-        return self._around.is_untouched and _has_its_forward(self.model)
-
-    def _may_ask_for_the_last(self) -> bool:
-        """Whether nobody can tell that the output layer saw one position alone."""
-        if torch.compiler.is_compiling():
-            return True
-        if self._output is None or not self._output.holds():
-            self._output = Fingerprint(self.model.output.modules(), to_compare=True)
-        return self._output.is_plain
-
-    def _read_leanly(
-        self, new: Tensor, mask: Tensor | None, positions: Tensor | None
-    ) -> Float[Tensor, "B 1 D"] | None:
-        """What the decoder says of one token, if that can be had in the shorter way."""
-        if self.cache is None or new.shape[1] != 1:
-            return None
-        lean = self._lean
-        if lean is None or not lean.can_read(new, self.cache):
-            return None
-        return lean(new, self.cache, mask, positions)
-
-    @property
-    def _lean(self) -> FastStep | None:
-        """The shorter way through the decoder that the model has now."""
-        decoder, path = self.decoder, fast_path("single_token")
-        if path is not None and self._shorter[1] is not decoder:
-            self._shorter = path.LeanDecoder(decoder), decoder
-        return self._shorter[0]
 
     @property
     def decoder(self) -> Decoder:
@@ -302,14 +180,52 @@ class DecodingStep:
 
     def use(self, model: LanguageModel) -> None:
         """Go on reading the batch with this model, whose form is that of the last."""
-        self.model = model
-        self._around = self._output = None
-        self._shorter = None, None
+        self.model, self._shortcuts = model, _Shortcuts(model)
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch in this order, each with the memory of its place."""
         if self.cache is not None:
             self.cache.select(rows)
+
+
+class _Shortcuts:
+    """What a step may leave out or do faster with the same output; asked for every token.
+
+    Parts are looked up on the model each time: one may be exchanged between two tokens.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._outer: Fingerprint | None = None  # of the model and its body
+        self._output: Fingerprint | None = None  # of the output layer
+        self._fast_step: FastStep | None = None
+        self._decoder: Decoder | None = None  # the one that the fast step is for
+
+    def may_bypass_model(self) -> bool:
+        """Whether to call the parts of the model does what its ``forward`` does."""
+        if torch.compiler.is_compiling():  # this was asked before
+            return True
+        if self._outer is None or not self._outer.holds():
+            self._outer = Fingerprint(_outer_parts(self._model), to_compare=True)
+        return self._outer.is_untouched and _has_its_forward(self._model)
+
+    def may_score_last_only(self) -> bool:
+        """Whether the output layer may be given the last position alone."""
+        if torch.compiler.is_compiling():
+            return True
+        if self._output is None or not self._output.holds():
+            self._output = Fingerprint(self._model.output.modules(), to_compare=True)
+        return self._output.is_plain
+
+    def single_token_path(
+        self, decoder: Decoder, new: Int[Tensor, "B T"], cache: KeyValueCache | None
+    ) -> FastStep | None:
+        """The faster forward pass of a decoder, if it can read the new tokens."""
+        if _SINGLE_TOKEN is None or cache is None or new.shape[1] != 1:
+            return None
+        if self._fast_step is None or self._decoder is not decoder:
+            self._fast_step, self._decoder = _SINGLE_TOKEN.LeanDecoder(decoder), decoder
+        return self._fast_step if self._fast_step.can_read(new, cache) else None
 
 
 def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool[Tensor, "B T"]:
@@ -353,8 +269,33 @@ def _check_kind(model: nn.Module, source: Tensor | None) -> None:
         raise TypeError(f"model is a {kind}, whose own forward {why}")
 
 
+def _check_room(
+    model: LanguageModel, n_prompt: int, max_new_tokens: int, cache: KeyValueCache | None
+) -> int:
+    """Return how many tokens will be read at most; raise an error if there is no room for them."""
+    check_whole("max_new_tokens", max_new_tokens)
+    max_len = n_prompt + max_new_tokens - 1  # the last token is not read
+    limit = model.config.max_len if cache is None else min(model.config.max_len, cache.max_len)
+    if max_len > limit:
+        room = f"there is room for max_len={limit}, not counting the last token"
+        raise ValueError(f"{max_new_tokens=} after a prompt of {n_prompt} tokens: {room}")
+    if cache is not None and cache.length > n_prompt:
+        more = f"more than a prompt of {n_prompt} tokens: begin the prompt with all of them"
+        raise ValueError(f"cache holds {cache.length} tokens, {more}, or rewind it")
+    return max_len
+
+
+def _real_places(
+    prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int], n_places: int
+) -> tuple[Bool[Tensor, "B n_places"], Int[Tensor, "B n_places"]]:
+    """Which places have real tokens, and the position of each, which padding does not count in."""
+    rows = prompt_rows(prompt_mask, sizes)
+    real = F.pad(rows, (0, n_places - sizes["T"]), value=True)  # (B, n_places)
+    return real, (real.cumsum(dim=1) - 1).clamp(min=0)
+
+
 def _outer_parts(model: LanguageModel) -> list[nn.Module]:
-    """The modules that are gone around where parts are called: the model, and a body."""
+    """The modules that are bypassed where parts are called: the model, and a body."""
     return [model] if isinstance(model, CausalLM) else [model, model.body]
 
 

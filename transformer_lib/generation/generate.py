@@ -15,13 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from transformer_lib.core.fast_path_register import fast_path
-from transformer_lib.generation.decoding_step import (
-    DecodingStep,
-    FastBatch,
-    FastDecoder,
-    LanguageModel,
-    prompt_rows,
-)
+from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel, prompt_rows
+from transformer_lib.generation.fast_interfaces import FastBatch, FastDecoder
 from transformer_lib.generation.sampling import ScoreWatch, draw_token
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.stopping import Ending, Stop, end_tokens

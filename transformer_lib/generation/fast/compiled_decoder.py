@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from transformer_lib.core.checks import check_whole
 from transformer_lib.core.fingerprint import Fingerprint
-from transformer_lib.generation.decoding_step import DecodingStep, FastDecoder, LanguageModel
+from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast.cuda_graph import (
     RecordedBatch,
     RecordedSteps,
     Runs,
     run_joined,
 )
+from transformer_lib.generation.fast_interfaces import FastDecoder
 
 _CompilerOptions = dict[str, str | int | bool | Callable[..., object]]
 _FOR_ONE_ROW: _CompilerOptions = {

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from transformer_lib.core.eval_twin import shared_copy
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
-from transformer_lib.generation.decoding_step import DecodingStep, FastBatch, LanguageModel
+from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast.decode_kernel import (
     has_step_kernel,
     join_projections,
     use_step_kernel,
 )
+from transformer_lib.generation.fast_interfaces import FastBatch
 from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.layers.static_kv_cache import StaticCache
 

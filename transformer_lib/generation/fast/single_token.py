@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.fingerprint import Fingerprint
-from transformer_lib.generation.decoding_step import FastStep
+from transformer_lib.generation.fast_interfaces import FastStep
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.fused_attention import kernels_for
