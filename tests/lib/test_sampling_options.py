@@ -125,7 +125,7 @@ def losses(name, value, writer, monkeypatch):
             generation, "draw_token", lambda: next(stream(model, PROMPT, **much, **alone))
         ),
         "generation/generate.py: generate": hands(
-            generation, "stream", lambda: generate(model, PROMPT, **much, **alone)
+            generation, "draw_token", lambda: generate(model, PROMPT, **much, **alone)
         ),
         **{
             f"cli/options.py: {command}_options, as {typed(name)}": getattr(

@@ -79,7 +79,7 @@ class DecodingStep:
         _check_kind(model, source)
         check_ids("prompt", prompt, model.config.vocab_size)
         sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
-        max_len = _check_room(model, sizes["T"], max_new_tokens, cache)
+        max_len = _checked_max_len(model, sizes["T"], max_new_tokens, cache)
         self._given, self._twin = model, Twin(model)
         self.use(model)
         self._source, self._has_callers_cache = source, cache is not None
@@ -269,7 +269,7 @@ def _check_kind(model: nn.Module, source: Tensor | None) -> None:
         raise TypeError(f"model is a {kind}, whose own forward {why}")
 
 
-def _check_room(
+def _checked_max_len(
     model: LanguageModel, n_prompt: int, max_new_tokens: int, cache: KeyValueCache | None
 ) -> int:
     """Return how many tokens will be read at most; raise an error if there is no room for them."""
