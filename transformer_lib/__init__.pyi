@@ -30,6 +30,7 @@ from transformer_lib.core.shapes import describe as describe
 from transformer_lib.core.shapes import expect_last as expect_last
 from transformer_lib.core.shapes import expect_shape as expect_shape
 from transformer_lib.generation.beam_search import beam_search as beam_search
+from transformer_lib.generation.beam_search import length_divisor as length_divisor
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
 from transformer_lib.generation.decoding_step import prompt_rows as prompt_rows
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder

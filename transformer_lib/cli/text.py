@@ -12,7 +12,7 @@ import torch
 
 from transformer_lib.cli.options import BOOK_WRITERS, OWN_WRITER
 from transformer_lib.core.fast_path_register import fast_path
-from transformer_lib.generation.beam_search import beam_search
+from transformer_lib.generation.beam_search import beam_search, length_divisor
 from transformer_lib.generation.fast_interfaces import FastDecoder
 from transformer_lib.generation.generate import stream
 from transformer_lib.generation.sampling_options import Sampling
@@ -282,8 +282,7 @@ def translate_text(
     )
     best = ids[0, 0, 1:].tolist()
     n_tokens = best.index(tokenizer.eos_id) + 1 if tokenizer.eos_id in best else len(best)
-    # A score is log p over this power of the length; the mean is log p over the length.
-    log_p = float(scores[0, 0]) * ((5 + n_tokens) / 6) ** LENGTH_PENALTY
+    log_p = float(scores[0, 0]) * length_divisor(n_tokens, LENGTH_PENALTY)
     return tokenizer.decode(best), -log_p / n_tokens
 
 

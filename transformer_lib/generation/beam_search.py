@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +13,8 @@ from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.sampling import ScoreWatch, at_least_float32
 from transformer_lib.generation.stopping import end_tokens
 from transformer_lib.layers.kv_cache import KeyValueCache
+
+_Length = TypeVar("_Length", float, Tensor)
 
 
 def beam_search(
@@ -53,8 +56,8 @@ def beam_search(
 
     Returns:
         The hypotheses with the prompt, ``(B, N, L)``, best first, and their scores ``(B, N)``: the
-        logarithm of the probability divided by ``((5 + n) / 6) ** length_penalty``, where n counts
-        the new tokens, the end token included. Minus infinity if there are not that many.
+        logarithm of the probability divided by :func:`length_divisor` of the new tokens, the end
+        token included. Minus infinity if there are not that many.
 
     Raises:
         FloatingPointError: if scores are not numbers any more.
@@ -90,9 +93,27 @@ def beam_search(
         ids, totals = _search(step, prompt, n_beams, max_new_tokens, ends, pad_id)
     is_end = torch.isin(ids[..., prompt.shape[1] :], ends)  # (B, N, n)
     lengths = (is_end.cumsum(dim=-1) - is_end.int() == 0).sum(dim=-1)  # up to the first end token
-    penalty = ((5 + lengths.to(totals)) / 6) ** length_penalty
-    scores, order = (totals / penalty).sort(descending=True)
+    scores = totals / length_divisor(lengths.to(totals), length_penalty)
+    scores, order = scores.sort(descending=True)
     return ids.gather(1, order[..., None].expand_as(ids)), scores
+
+
+def length_divisor(n_tokens: _Length, length_penalty: float) -> _Length:
+    """Return what the logarithm of a probability is divided by, so that longer answers may win.
+
+    Args:
+        n_tokens: the number of new tokens, or a tensor of such numbers.
+        length_penalty: the exponent α of Wu et al. (2016).
+
+    Returns:
+        ``((5 + n_tokens) / 6) ** length_penalty``.
+
+    Example:
+        >>> length_divisor(13, length_penalty=0.5) == 3**0.5
+        True
+    """
+    divisor: _Length = ((5 + n_tokens) / 6) ** length_penalty
+    return divisor
 
 
 def _search(

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformer_lib.generation.sampling_options import Sampling
 
 COLD = 1e-6  # below this temperature, logits might overflow where they are divided by it
-LOOK_EVERY = 16  # how many tokens a GPU may make before somebody looks at its scores
+LOOK_EVERY = 16  # how many tokens a GPU may make before their scores are checked for NaN
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -102,7 +102,7 @@ def draw_token(
     seen: Bool[Tensor, "B V"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, " B"]:
-    """Do what :func:`choose_token` does without a look at the scores, for which a GPU would wait.
+    """Do what :func:`choose_token` does, without its check, which would have to wait for a GPU.
 
     Args:
         logits: scores of the next token, ``(B, V)``; see :class:`ScoreWatch`.
@@ -120,8 +120,8 @@ def draw_token(
     logits = filter_logits(logits, sampling, seen)
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
-    # The first of several clocks to ring, each with rate p, is clock i with probability p_i: that
-    # is what torch.multinomial does too, but it looks at its input first, and a GPU has to wait.
+    # The least of exponential variables with rates p is the i-th with probability p_i.
+    # torch.multinomial does the same, but checks its input first, which has to wait for a GPU.
     probabilities = logits.softmax(dim=-1)
     waiting = torch.empty_like(probabilities).exponential_(generator=generator)
     return (probabilities / waiting).argmax(dim=-1)
@@ -144,7 +144,7 @@ def at_least_float32(logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch
 
 
 class ScoreWatch:
-    """Looks for scores that are not numbers, without making a GPU wait for every token.
+    """Checks scores for NaN and infinity, on a GPU without waiting for every token.
 
     Args:
         n_beams: how many rows of scores belong to one row of the prompt.
@@ -158,7 +158,7 @@ class ScoreWatch:
 
     def __init__(self, n_beams: int = 1) -> None:
         self.n_beams, self.n_checked = n_beams, 0
-        self.best: list[Tensor] = []  # the best score of each row, for tokens not looked at yet
+        self.best: list[Tensor] = []  # the best score of each row, for tokens not checked yet
 
     def look(self, logits: Float[Tensor, "B V"], running: Bool[Tensor, " B"] | None) -> None:
         """Note the best scores, and check them now and then; on a CPU at once.

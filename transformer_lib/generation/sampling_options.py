@@ -1,6 +1,6 @@
 """The options of sampling: each is a field, and the command line is made of the fields.
 
-Without PyTorch, for which somebody who asks for help on the command line should not wait.
+It does not import PyTorch, so that ``--help`` on the command line is fast.
 """
 
 from dataclasses import dataclass, field

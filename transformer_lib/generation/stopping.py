@@ -45,7 +45,7 @@ class Ending:
 
     @property
     def may_come(self) -> bool:
-        """Whether a row can end before its time; if not, nobody has to look."""
+        """Whether a row can end before ``max_new_tokens``; if not, no token is checked."""
         return len(self.tokens) > 0 or self.stop is not None
 
     def reached(self, new: Int[Tensor, "B n"]) -> Bool[Tensor, " B"]:
@@ -100,7 +100,7 @@ def end_tokens(
 
 
 def _checked(answer: object, new: Int[Tensor, "B n"]) -> Bool[Tensor, " B"]:
-    """Which rows have ended, as a function says that somebody else wrote."""
+    """Check what the caller's function ``stop`` returned: which rows have ended."""
     try:
         rows = torch.as_tensor(answer, device=new.device)
     except (RuntimeError, TypeError, ValueError):  # PyTorch cannot make a tensor of it
