@@ -292,15 +292,23 @@ def test_weights_that_cannot_be_laid_together_are_used_as_they_are(monkeypatch):
     assert model[0].project(x, x)[0].shape == (2, 4, 1, 2)
 
 
-def test_best_tokens_come_one_by_one_or_all_at_once(replays):
-    model = lively_model()
-    expected = by_the_book(model)[:, PROMPT.shape[1] :]
-    tokens = stream(model, PROMPT, max_new_tokens=20)
-    first = [next(tokens) for _ in range(3)]
-    assert torch.equal(torch.cat((torch.stack(first, 1), tokens.rest()), 1), expected)
-    assert tokens.rest().shape == (len(PROMPT), 0)
-    with pytest.raises(StopIteration):
-        next(tokens)
+@pytest.mark.parametrize("at_once", [7, 20, 512])
+def test_best_tokens_come_one_by_one_or_many_at_once(replays, monkeypatch, at_once):
+    monkeypatch.setattr("transformer_lib.generation.generate.AT_ONCE", at_once)
+    model, asked, read_best = lively_model(), [], cuda_graph.RecordedBatch.read_best
+
+    def note(self, prompt, first, n):
+        asked.append(n)
+        return read_best(self, prompt, first, n)
+
+    monkeypatch.setattr(cuda_graph.RecordedBatch, "read_best", note)
+    expected = by_the_book(model)
+    assert torch.equal(generate(model, PROMPT, max_new_tokens=20), expected)
+    assert asked == {7: [7, 7, 6], 20: [20], 512: [20]}[at_once]
+    asked.clear()
+    tokens = torch.stack(list(stream(model, PROMPT, max_new_tokens=20)), dim=1)
+    assert torch.equal(tokens, expected[:, PROMPT.shape[1] :])
+    assert asked == 20 * [1]
 
 
 @pytest.mark.parametrize("looks_on", [False, True])
