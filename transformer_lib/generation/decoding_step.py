@@ -130,7 +130,7 @@ class DecodingStep:
 
     @contextmanager
     def in_evaluation(self) -> Iterator[None]:
-        """Read in evaluation mode meanwhile: with the model, or with a twin of it."""
+        """Read in evaluation mode until the block ends: with the model, or a twin of it."""
         with evaluating(self._given, self._twin) as model:
             if model is not self.model:
                 self.use(model)
@@ -179,11 +179,11 @@ class DecodingStep:
         return self.model.decoder if isinstance(self.model, CausalLM) else self.model.body.decoder
 
     def use(self, model: LanguageModel) -> None:
-        """Go on reading the batch with this model, whose form is that of the last."""
+        """Go on with this model, which has the same configuration and weights as the last."""
         self.model, self._shortcuts = model, _Shortcuts(model)
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
-        """Go on with these rows of the batch in this order, each with the memory of its place."""
+        """Go on with these rows of the batch, in this order; the encoder's memory is not moved."""
         if self.cache is not None:
             self.cache.select(rows)
 
@@ -207,7 +207,7 @@ class _Shortcuts:
             return True
         if self._outer is None or not self._outer.holds():
             self._outer = Fingerprint(_outer_parts(self._model), to_compare=True)
-        return self._outer.is_untouched and _has_its_forward(self._model)
+        return self._outer.is_untouched and _has_library_forward(self._model)
 
     def may_score_last_only(self) -> bool:
         """Whether the output layer may be given the last position alone."""
@@ -259,11 +259,11 @@ def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool
 
 
 def _check_kind(model: nn.Module, source: Tensor | None) -> None:
-    """Refuse models that cannot be decoded, or not without leaving out something of theirs."""
+    """Refuse other models, and a ``Seq2SeqLM`` whose own ``forward`` would be bypassed."""
     kind = type(model).__name__
     if not isinstance(model, LanguageModel) or isinstance(model, CausalLM) != (source is None):
         raise TypeError(f"model is a {kind}; expected a CausalLM, or a Seq2SeqLM with a source")
-    own = not _has_its_forward(model) or any("forward" in vars(x) for x in _outer_parts(model))
+    own = not _has_library_forward(model) or any("forward" in vars(x) for x in _outer_parts(model))
     if own and isinstance(model, Seq2SeqLM):
         why = "would not be called, only its encoder, decoder and output are"
         raise TypeError(f"model is a {kind}, whose own forward {why}")
@@ -288,7 +288,7 @@ def _checked_max_len(
 def _real_places(
     prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int], n_places: int
 ) -> tuple[Bool[Tensor, "B n_places"], Int[Tensor, "B n_places"]]:
-    """Which places have real tokens, and the position of each, which padding does not count in."""
+    """Where real tokens stand, and all positions: padding on the left is not counted."""
     rows = prompt_rows(prompt_mask, sizes)
     real = F.pad(rows, (0, n_places - sizes["T"]), value=True)  # (B, n_places)
     return real, (real.cumsum(dim=1) - 1).clamp(min=0)
@@ -299,7 +299,7 @@ def _outer_parts(model: LanguageModel) -> list[nn.Module]:
     return [model] if isinstance(model, CausalLM) else [model, model.body]
 
 
-def _has_its_forward(model: LanguageModel) -> bool:
+def _has_library_forward(model: LanguageModel) -> bool:
     """Whether the class of a model, and that of a body, has the forward pass of this library."""
     if isinstance(model, CausalLM):
         return type(model).forward is CausalLM.forward
