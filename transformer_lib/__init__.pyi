@@ -86,6 +86,7 @@ from transformer_lib.layers.feedforward import make_feed_forward as make_feed_fo
 from transformer_lib.layers.fused_attention import fused_attention as fused_attention
 from transformer_lib.layers.fused_attention import kernels_for as kernels_for
 from transformer_lib.layers.fused_attention import repeat_heads as repeat_heads
+from transformer_lib.layers.kv_cache import AttentionCache as AttentionCache
 from transformer_lib.layers.kv_cache import KeyValueCache as KeyValueCache
 from transformer_lib.layers.kv_cache import LayerCache as LayerCache
 from transformer_lib.layers.kv_cache import MemoryCache as MemoryCache

@@ -16,7 +16,7 @@ from transformer_lib.generation.fast.cuda_graph import shared_copy
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.kv_cache import KeyValueCache
-from transformer_lib.layers.static_kv_cache import StaticCache
+from transformer_lib.layers.static_kv_cache import StaticCache, StaticLayerCache
 from transformer_lib.models.blocks import Stack
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
@@ -88,6 +88,33 @@ class TestStaticCache:
             stack(torch.zeros(1, 2, 16), cache=cache)
         assert [layer._stored[0].data_ptr() for layer in cache.layers] == before
         assert cache.n_bytes == 2 * 2 * 8 * 8 * 4  # layers, k and v, places, heads * Dk, bytes
+
+    def test_a_layer_knows_its_length_as_every_layer_cache_does(self):
+        cache = StaticCache(2, max_len=8)
+        with torch.no_grad():
+            Stack(config(), causal=True)(torch.zeros(1, 3, 16), cache=cache)
+        assert [layer.length for layer in cache.layers] == [3, 3]
+        layer = StaticLayerCache(8, filled=torch.tensor(2))
+        assert layer.length == 2
+        layer.length = 1
+        assert int(layer.filled) == 1
+
+    def test_reset_keeps_the_buffers_of_the_memory_too_if_they_fit(self):
+        torch.manual_seed(0)
+        decoder, cache = Seq2SeqLM(config()).eval().body.decoder, StaticCache(2, max_len=8)
+        ids, buffers = torch.randint(30, (2, 3)), []
+        with torch.no_grad():
+            for n_sources in (4, 4, 6):
+                memory = torch.randn(2, n_sources, 16)
+                found = decoder(ids, memory, cache=cache)
+                torch.testing.assert_close(found, decoder(ids, memory))
+                assert [layer.length for layer in cache.memory_layers] == [n_sources] * 2
+                every = [*cache.layers, *cache.memory_layers]
+                buffers.append([stored for layer in every for stored in layer._stored])
+                cache.reset()
+        first, second, third = ([id(stored) for stored in found] for found in buffers)
+        assert second == first
+        assert third[:4] == first[:4]  # of self-attention: two layers, keys and values
 
     @pytest.mark.parametrize("position", POSITIONS)
     def test_a_model_takes_no_more_tokens_than_it_has_places_for(self, position):

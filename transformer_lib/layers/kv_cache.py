@@ -15,12 +15,92 @@ from transformer_lib.core.checks import check_whole
 from transformer_lib.layers.masks import query_key_distances
 
 
-class LayerCache:
-    """The keys and values of one attention layer, in buffers that are set aside once.
+class AttentionCache:
+    """The keys and values of one attention layer, in buffers that are allocated once.
 
-    G is the number of heads that have keys and values of their own.
+    The common part of :class:`LayerCache` (self-attention, every step appends) and
+    :class:`MemoryCache` (cross-attention, filled once). Neither can stand in for the other. G is
+    the number of heads that have keys and values of their own.
 
-    For generation, under ``torch.no_grad``: what is stored is written over in place.
+    For generation, under ``torch.no_grad``: the buffers are overwritten in place.
+
+    Args:
+        max_len: for how many positions there is room.
+
+    Attributes:
+        length: how many positions are in use.
+
+    Example:
+        >>> layer = AttentionCache(max_len=8)
+        >>> k, v = layer.append(
+        ...     torch.zeros(2, 4, 3, 16), torch.zeros(2, 4, 3, 16)
+        ... )
+        >>> k.shape, layer.length
+        (torch.Size([2, 4, 3, 16]), 3)
+    """
+
+    length = 0
+
+    def __init__(self, max_len: int) -> None:
+        check_whole("max_len", max_len)
+        self.max_len = max_len
+        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, G, max_len, Dk)
+
+    def append(
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        """Store the keys and values of new positions, and return all that attention has to read.
+
+        Args:
+            k: keys of the new positions, ``(B, G, T, Dk)``.
+            v: values of the new positions, ``(B, G, T, Dk)``.
+
+        Returns:
+            Keys and values, ``(B, G, S, Dk)`` each, as :meth:`read` returns them.
+
+        Raises:
+            ValueError: if there is no room, or the batch is not the one that was stored.
+        """
+        check_room(self.max_len, self.length, k.shape[2])
+        keys, values = self._buffers_for(k, v)
+        end = self.length + k.shape[2]
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        self.length = end
+        return self.read()
+
+    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        """Return the keys and values of the positions in use, ``(B, G, S, Dk)`` each."""
+        keys, values = self._buffers()
+        return keys[:, :, : self.length], values[:, :, : self.length]
+
+    @property
+    def n_bytes(self) -> int:
+        """How many bytes are allocated for keys and values."""
+        return sum(x.numel() * x.element_size() for x in self._stored or ())
+
+    def share_storage_with(self, other: "AttentionCache") -> None:
+        """Use the buffers of another cache from now on; if it has none yet, allocate new ones."""
+        self._stored = other._stored
+
+    def _buffers_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The whole buffers, allocated in the first call; later batches must have its size."""
+        if self._stored is None:
+            room = (*k.shape[:2], self.max_len, k.shape[3])
+            self._stored = (k.new_zeros(room), v.new_zeros(room))
+        batch_size = self._stored[0].shape[0]
+        if batch_size != k.shape[0]:
+            raise ValueError(f"the cache was filled with a batch of {batch_size}; got {k.shape[0]}")
+        return self._stored
+
+    def _buffers(self) -> tuple[Tensor, Tensor]:
+        if self._stored is None:
+            raise ValueError("the cache is empty: append keys and values first")
+        return self._stored
+
+
+class LayerCache(AttentionCache):
+    """The keys and values of one self-attention layer, to which every step appends.
 
     Args:
         max_len: for how many positions there is room.
@@ -37,68 +117,14 @@ class LayerCache:
         (torch.Size([2, 4, 4, 16]), 4)
     """
 
-    def __init__(self, max_len: int) -> None:
-        check_whole("max_len", max_len)
-        self.max_len = max_len
-        self.length = 0  # how many positions are in use
-        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, G, max_len, Dk)
-
-    def append(
-        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
-    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
-        """Add the keys and values of new positions and return all of them.
-
-        Args:
-            k: keys of the new positions, ``(B, G, T, Dk)``.
-            v: values of the new positions, ``(B, G, T, Dk)``.
-
-        Returns:
-            Keys and values of all positions so far, ``(B, G, S, Dk)`` each.
-
-        Raises:
-            ValueError: if there is no room, or the batch is not the one that was stored.
-        """
-        keys, values = self._room_for(k, v)
-        end = self.length + k.shape[2]
-        keys[:, :, self.length : end] = k
-        values[:, :, self.length : end] = v
-        self.length = end
-        return self.read()
-
-    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
-        """Return the keys and values of all positions so far, ``(B, G, S, Dk)`` each."""
-        keys, values = self._all()
-        return keys[:, :, : self.length], values[:, :, : self.length]
-
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch, in this order (beam search)."""
         for stored in self.read():
             stored.copy_(stored[rows])
 
-    @property
-    def n_bytes(self) -> int:
-        """How many bytes are set aside for keys and values."""
-        return sum(x.numel() * x.element_size() for x in self._stored or ())
 
-    def _room_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All places for keys and values, set aside in the first call; the new ones must fit."""
-        check_room(self.max_len, self.length, k.shape[2])
-        if self._stored is None:
-            room = (*k.shape[:2], self.max_len, k.shape[3])
-            self._stored = (k.new_zeros(room), v.new_zeros(room))
-        batch_size = self._stored[0].shape[0]
-        if batch_size != k.shape[0]:
-            raise ValueError(f"the cache was filled with a batch of {batch_size}; got {k.shape[0]}")
-        return self._stored
-
-    def _all(self) -> tuple[Tensor, Tensor]:
-        if self._stored is None:
-            raise ValueError("the cache is empty: append keys and values first")
-        return self._stored
-
-
-class MemoryCache(LayerCache):
-    """The keys and values of a memory, such as what an encoder said: made once, read in every step.
+class MemoryCache(AttentionCache):
+    """The keys and values of a memory, such as an encoder's output: made once, read in every step.
 
     Args:
         memory: what cross-attention reads, ``(B, S, D)``, the same in every call.
@@ -122,6 +148,16 @@ class MemoryCache(LayerCache):
         """Note whose keys and values are stored, or will be."""
         self._memory, self._edits = memory, _count_edits(memory)
 
+    def forget(self) -> None:
+        """Make room for another memory; if its shape is the same, in the same buffers."""
+        self.length = 0
+
+    def overwrite(self, other: "MemoryCache") -> None:
+        """Copy what another cache of the same shape holds into the own buffers."""
+        for own, its in zip(self._buffers(), other._buffers(), strict=True):
+            own.copy_(its)
+        self.length = other.length
+
     def holds(self, memory: Float[Tensor, "B S D"] | None) -> bool:
         """Say whether keys and values of this memory are stored, so that none have to be made.
 
@@ -132,19 +168,28 @@ class MemoryCache(LayerCache):
             memory: what cross-attention is asked to read.
 
         Returns:
-            ``False`` if nothing is stored yet.
+            ``False`` if nothing is stored yet: those of this memory may be appended.
 
         Raises:
             ValueError: if this is for another memory, or it was changed in place since.
         """
         if memory is None:
             raise ValueError("the cache is for a memory, and none was given")
+        if self.length == 0:
+            self._expect(memory)
+            return False
         if memory is not self._memory or _was_edited(memory, self._edits):
             check = self._check_same
             if torch.compiler.is_compiling():  # not a decorator: it would import the compiler
                 check = torch.compiler.disable(check)
             check(memory)
-        return self.length > 0
+        return True
+
+    def _expect(self, memory: Tensor) -> None:
+        """Take this memory next; if its shape is new, in new buffers."""
+        if self._memory.shape[:2] != memory.shape[:2]:
+            self.max_len, self._stored = memory.shape[1], None
+        self.remember(memory)
 
     def _check_same(self, memory: Tensor) -> None:
         held, advice = self._memory, "start with a new cache, or reset() this one"
@@ -170,12 +215,16 @@ class KeyValueCache:
     Attributes:
         layers: for each block's self-attention.
         memory_layers: for each block's cross-attention; empty until there is a memory.
+        shows_unused_places: whether attention is given places that are not in use, which a mask or
+            a bias has to hide (``StaticCache``).
 
     Example:
         >>> cache = KeyValueCache(n_layers=6, max_len=512)
         >>> cache.length, len(cache.layers)
         (0, 6)
     """
+
+    shows_unused_places = False
 
     def __init__(self, n_layers: int, max_len: int) -> None:
         check_whole("n_layers", n_layers)
@@ -187,6 +236,11 @@ class KeyValueCache:
     def length(self) -> int:
         """The number of target positions that every layer has stored."""
         return self.layers[-1].length  # the last layer to store
+
+    @property
+    def known_length(self) -> int | None:
+        """The length, or ``None`` if it cannot be asked for: a ``StaticCache`` while compiling."""
+        return self.length
 
     @property
     def start(self) -> int | Int[Tensor, ""]:
@@ -212,15 +266,19 @@ class KeyValueCache:
         if len(self.layers) != n_layers:
             wanted = f"expected n_layers={n_layers} of the model"
             raise ValueError(f"the cache has {len(self.layers)} layers; {wanted}")
-        lengths = [layer.length for layer in self.layers]
-        if len(set(lengths)) > 1:
-            why = f"an earlier call failed halfway; rewind({min(lengths)}), or start with a new one"
-            raise ValueError(f"the layers of the cache hold {lengths} positions: {why}")
+        self._check_complete()
         if memory is None:
             return [(layer, None) for layer in self.layers]
         if not self.memory_layers:
             self.memory_layers = [MemoryCache(memory) for _ in self.layers]
         return list(zip(self.layers, self.memory_layers, strict=True))
+
+    def _check_complete(self) -> None:
+        """Refuse to go on after a call that failed halfway, so that some layers hold more."""
+        lengths = [layer.length for layer in self.layers]
+        if len(set(lengths)) > 1:
+            why = f"an earlier call failed halfway; rewind({min(lengths)}), or start with a new one"
+            raise ValueError(f"the layers of the cache hold {lengths} positions: {why}")
 
     def n_keys(self, n_new: int) -> int:
         """Say how many keys attention sees once ``n_new`` tokens are added."""
@@ -245,9 +303,9 @@ class KeyValueCache:
         """
 
     def rewind(self, length: int) -> None:
-        """Forget what came after the first ``length`` tokens. What the encoder said is kept.
+        """Forget what came after the first ``length`` tokens. The memory's keys are kept.
 
-        The next tokens are read as if those before them were all there ever was.
+        The next tokens follow directly on those that are kept.
 
         Args:
             length: how many tokens to keep.
@@ -282,7 +340,9 @@ class KeyValueCache:
             layer.length = length
 
     def reset(self) -> None:
-        """Forget everything, what the encoder said too: the next batch may have another size.
+        """Forget everything, the memory's keys too, and free the buffers.
+
+        The next batch may have another size. (A ``StaticCache`` keeps its buffers.)
 
         Example:
             >>> cache = KeyValueCache(n_layers=1, max_len=8)
@@ -298,7 +358,7 @@ class KeyValueCache:
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes are set aside in all layers."""
+        """How many bytes are allocated in all layers."""
         return sum(layer.n_bytes for layer in (*self.layers, *self.memory_layers))
 
 
@@ -324,7 +384,7 @@ def check_room(max_len: int, used: int, n_new: int) -> None:
 
 
 def _count_edits(memory: Tensor) -> int | None:
-    """Count the changes of a tensor in place; ``None`` where nobody counts them."""
+    """Count the changes of a tensor in place; ``None`` where PyTorch does not count them."""
     if torch.compiler.is_compiling() or memory.is_inference():
         return None
     return memory._version

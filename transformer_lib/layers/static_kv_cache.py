@@ -8,7 +8,9 @@ from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, check_roo
 
 
 class StaticLayerCache(LayerCache):
-    """The keys and values of one layer, of which attention always sees as many places.
+    """The keys and values of one layer; attention sees all ``max_len`` places, in use or not.
+
+    A mask or a bias has to hide those that are not in use: see :class:`StaticCache`.
 
     Args:
         max_len: for how many positions there is room.
@@ -25,10 +27,22 @@ class StaticLayerCache(LayerCache):
         super().__init__(max_len)
         self.filled = filled
 
+    @property
+    def length(self) -> int:
+        """How many positions are in use, in all layers; to read it, Python waits for a GPU."""
+        return int(self.filled)
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.filled.fill_(length)
+
     def append(
         self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
     ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
-        """Write the keys and values of new positions to their places; return those of all."""
+        """Write the keys and values of new positions to their places; return those of all.
+
+        They are counted later, by :meth:`StaticCache.advance`, once for all layers.
+        """
         places = self.filled + torch.arange(k.shape[2], device=k.device)
         for stored, new in zip(self.all_places(k, v), (k, v), strict=True):
             stored.index_copy_(2, places, new)
@@ -36,13 +50,15 @@ class StaticLayerCache(LayerCache):
 
     def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Return the keys and values of all places, in use or not."""
-        return self._all()
+        return self._buffers()
 
     def all_places(
         self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
     ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Return all places for keys and values like these, without writing them."""
-        return self._room_for(k, v)
+        # How many are in use is not asked here: StaticCache.n_keys does so once for all layers.
+        check_room(self.max_len, 0, k.shape[2])
+        return self._buffers_for(k, v)
 
 
 class StaticCache(KeyValueCache):
@@ -62,21 +78,28 @@ class StaticCache(KeyValueCache):
         (0, 512)
     """
 
+    shows_unused_places = True
+
     def __init__(
         self, n_layers: int, max_len: int, device: torch.device | str | None = None
     ) -> None:
         super().__init__(n_layers, max_len)
         # A number on the device, which compiled steps count up without asking Python.
         self.filled = torch.zeros((), dtype=torch.long, device=device)
-        self._counted: int | None = 0  # the same in Python, as long as Python sees every step
+        self._counted: int | None = 0  # the same in Python; None after steps that it did not count
         self.layers = [StaticLayerCache(max_len, self.filled) for _ in self.layers]
 
     @property
     def length(self) -> int:
-        """The number of target positions that are in use; a GPU may have to wait."""
+        """The number of target positions that are in use; Python may have to wait for a GPU."""
         if self._counted is None or self.filled.device.type == "cpu":
             return int(self.filled)
         return self._counted
+
+    @property
+    def known_length(self) -> int | None:
+        """The length; ``None`` in a compiled step, which must not depend on it."""
+        return None if torch.compiler.is_compiling() else self.length
 
     @property
     def start(self) -> Int[Tensor, ""]:
@@ -93,15 +116,14 @@ class StaticCache(KeyValueCache):
             The same number for every token.
 
         Raises:
-            ValueError: if there is no room for them. A compiled step cannot tell: whoever drives it
-                counts.
+            ValueError: if there is no room for them. A compiled step cannot check it: whoever calls
+                it has to count.
         """
-        used = 0 if torch.compiler.is_compiling() else self.length
-        check_room(self.max_len, used, n_new)
+        check_room(self.max_len, self.known_length or 0, n_new)
         return self.max_len
 
     def distances(self, n_new: int, device: torch.device) -> Int[Tensor, "T S"]:
-        """Count how far each place stands before the next tokens; those to come have less than 0.
+        """Count how far each place stands before the next tokens; negative for later places.
 
         Args:
             n_new: T, how many tokens are to be added.
@@ -122,21 +144,21 @@ class StaticCache(KeyValueCache):
             self._counted += n_new
 
     def note_length(self, length: int | None) -> None:
-        """Say how many positions are in use, after steps that Python did not see.
+        """Say how many positions are in use, after recorded or compiled steps.
 
         Args:
-            length: as the device has it; ``None``: it has to be asked.
+            length: what ``filled`` holds on the device; ``None``: read it there when needed.
         """
         self._counted = length
 
     def for_prompt(self) -> KeyValueCache:
-        """Make an empty ordinary cache in the same memory, to read a prompt with.
+        """Make an empty ordinary cache with the same buffers, to read a prompt with.
 
-        So the prompt is read as always, by the fastest kernel and without a mask.
+        So the prompt is read as usual, by the fastest kernel and without a mask.
         """
         cache = KeyValueCache(len(self.layers), self.max_len)
         for its, own in zip(cache.layers, self.layers, strict=True):
-            its._stored = own._stored
+            its.share_storage_with(own)
         return cache
 
     def go_on_after(self, prompt: KeyValueCache, memory: Float[Tensor, "B S D"] | None) -> None:
@@ -147,24 +169,28 @@ class StaticCache(KeyValueCache):
             memory: what cross-attention is going to be given, with the values that it was given.
         """
         for own, its in zip(self.layers, prompt.layers, strict=True):
-            own._stored = its._stored
+            own.share_storage_with(its)
         if not self.memory_layers:
             self.memory_layers = prompt.memory_layers
-        for own, its in zip(self.memory_layers, prompt.memory_layers, strict=True):
-            for old, new in zip(own.read(), its.read(), strict=True):
-                if old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
+        for own_memory, its_memory in zip(self.memory_layers, prompt.memory_layers, strict=True):
+            if own_memory is not its_memory:
+                own_memory.overwrite(its_memory)
             if memory is not None:
-                own.remember(memory)
+                own_memory.remember(memory)
         self._set_length(prompt.length)
 
     def reset(self) -> None:
-        """Forget everything, but stay where it is, because recorded steps read there.
+        """Forget everything, but keep the buffers, because recorded steps read there.
 
-        So the next batch must have the size of the last.
+        So the next batch must have the size of the last. A memory of another length gets new
+        buffers: steps that were recorded with the old ones cannot be replayed with it.
         """
-        self.memory_layers = []
+        for layer in self.memory_layers:
+            layer.forget()
         self._set_length(0)
+
+    def _check_complete(self) -> None:
+        """Nothing to check: a step that fails halfway is not counted, and is written over."""
 
     def _set_length(self, length: int) -> None:
         self.filled.fill_(length)

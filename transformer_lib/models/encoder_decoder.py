@@ -1,6 +1,5 @@
 """Encoder, decoder, and both together."""
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -9,7 +8,6 @@ from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.embeddings import Embedding, check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
-from transformer_lib.layers.static_kv_cache import StaticCache
 from transformer_lib.models.blocks import Stack, check_positions, next_positions
 from transformer_lib.models.initialisation import initialise
 
@@ -54,8 +52,8 @@ class Encoder(nn.Module):
             positions: the place of each token, ``(1, T)`` or ``(B, T)``; 0, 1, 2, ... if left out.
 
         Returns:
-            One vector for each token, ``(B, T, D)``. What stands at padding depends on the size of
-            the batch: no loss may read it.
+            One vector for each token, ``(B, T, D)``. Those at hidden positions (padding) are
+            undefined: no loss may read them.
 
         Raises:
             TypeError: if ids are not whole numbers.
@@ -124,8 +122,8 @@ class Decoder(nn.Module):
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
 
         Returns:
-            One vector for each token, ``(B, T, D)``. What stands at padding depends on the size of
-            the batch: no loss may read it.
+            One vector for each token, ``(B, T, D)``. Those at hidden positions (padding) are
+            undefined: no loss may read them.
 
         Raises:
             TypeError: if ids are not whole numbers.
@@ -196,9 +194,9 @@ class EncoderDecoder(nn.Module):
 
 
 def _n_before(cache: KeyValueCache, max_len: int) -> int:
-    """How many tokens a cache holds; a compiled step may not ask a static one, which must fit."""
-    if not (isinstance(cache, StaticCache) and torch.compiler.is_compiling()):
-        return cache.length
+    """How many tokens a cache holds; where that is not known, a full one must fit the model."""
+    if (length := cache.known_length) is not None:
+        return length
     if cache.max_len > max_len:
         why = "a compiled step cannot count its tokens"
         raise ValueError(f"the cache has max_len={cache.max_len}, the model {max_len}: {why}")
@@ -208,8 +206,8 @@ def _n_before(cache: KeyValueCache, max_len: int) -> int:
 def _number_positions(
     ids: Tensor, positions: Tensor | None, max_len: int, cache: KeyValueCache | None = None
 ) -> Int[Tensor, "#B T"]:
-    """Check that the tokens have room, and number their positions if nobody did."""
-    expect_shape("ids", ids, "B T", {})  # what they contain is looked at where they are embedded
+    """Check that the tokens have room, and number their positions if none are given."""
+    expect_shape("ids", ids, "B T", {})  # the embedding checks their values
     before = 0 if cache is None else _n_before(cache, max_len)
     if before + ids.shape[1] > max_len:
         after = f" after {before} in the cache" if before else ""
