@@ -15,7 +15,7 @@ from transformer_lib.core.shapes import expect_last
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")  # not a partial: a copied model has to have the same one
+    return F.gelu(x, approximate="tanh")  # not a partial: copies of a model share a function
 
 
 # name: the function, and whether its result multiplies a second projection (a gate)
@@ -107,7 +107,7 @@ class MixtureOfExperts(nn.Module):
         self.balance_loss = torch.zeros(())
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        """Send each vector of ``x``, ``(..., D)``, to its experts and add up what they say."""
+        """Send each vector of ``x``, ``(..., D)``, to its experts and add up their outputs."""
         expect_last("x", x, "D", {"D": self.router.in_features})
         tokens = x.flatten(end_dim=-2)  # (N, D)
         probabilities = self.router(tokens).softmax(dim=-1)  # (N, E)
@@ -118,8 +118,8 @@ class MixtureOfExperts(nn.Module):
         output = torch.zeros_like(tokens)
         for i, expert in enumerate(self.experts):
             rows, slots = (chosen == i).nonzero(as_tuple=True)
-            said = weights[rows, slots, None] * expert(tokens[rows])
-            output = output.index_add(0, rows, said.to(output.dtype))
+            weighted = weights[rows, slots, None] * expert(tokens[rows])
+            output = output.index_add(0, rows, weighted.to(output.dtype))
         output = output.view_as(x)
         self._remember(balance_loss, output)
         return output
@@ -130,10 +130,9 @@ class MixtureOfExperts(nn.Module):
 
         It is 1 if all of them were used evenly, up to ``n_experts / active_experts`` if the same
         ones always were (Switch Transformer's loss). ``Recipe.balance`` adds that of each block to
-        the training loss, with a small weight such as 0.01. It knows of no mask: padding is counted
-        like any other token. It can be differentiated as long as somebody holds what the pass has
-        led to, such as the output; after that it is a plain number, and nothing of the pass is left
-        in memory.
+        the training loss, with a small weight such as 0.01. It takes no mask: padding is counted
+        like any other token. It can be differentiated as long as the graph of the output lives;
+        after that it is a plain number, and nothing of the pass is left in memory.
         """
         with_graph = None if self._with_graph is None else self._with_graph()
         return self._balance if with_graph is None else with_graph
@@ -144,17 +143,21 @@ class MixtureOfExperts(nn.Module):
         self._with_graph: weakref.ref[Tensor] | None = None
 
     def _remember(self, loss: Tensor, output: Tensor) -> None:
-        """Keep the loss, but its graph only as long as that of the output lives."""
+        """Keep the loss, but its graph only as long as that of the output lives.
+
+        A plain attribute would keep the graph, with all activations, until the next pass, also
+        where nobody goes backwards. So the graph of the output owns the loss, the module has a weak
+        reference to it, and a copy without a graph for afterwards.
+        """
         node = None if torch.compiler.is_compiling() else output.grad_fn
         if node is None:
             self.balance_loss = loss
             return
-        # Who holds the graph of the output holds the loss too. (PyTorch calls this a method.)
-        node.metadata["balance_loss"] = loss  # type: ignore[index]
+        node.metadata["balance_loss"] = loss  # type: ignore[index]  # PyTorch calls it a method
         self._balance, self._with_graph = loss.detach(), weakref.ref(loss)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy of the model starts without the graph that the last loss hangs on.
+        # A copy of the model, or a pickled one, starts without a graph.
         return self.__dict__ | {"_balance": self._balance.detach(), "_with_graph": None}
 
 

@@ -2,7 +2,7 @@
 
 :func:`fused_attention` answers what :func:`~transformer_lib.layers.attention.attention` answers,
 faster, and never stores the weights.
-What is hard about it is not the formula but the kernel: what it may be told, and on which machine.
+The formula is easy. The work is to choose the arguments with which PyTorch picks a fast kernel.
 """
 
 import math
@@ -34,8 +34,8 @@ def fused_attention(
 ) -> Float[Tensor, "*out T Dv"]:
     """Compute attention with PyTorch's fused kernel, without the weights.
 
-    The kernels want a bias in the dtype of ``q``: in bfloat16 one entry in it is off by up to
-    1/256 of its size, so ALiBi cannot tell all far distances apart.
+    The kernels want a bias in the dtype of ``q``: bfloat16 rounds its entries by up to 1/256 of
+    their size, so that ALiBi gives some far distances the same bias.
 
     Args:
         q: queries, ``(..., T, Dk)``.
@@ -70,9 +70,11 @@ def fused_attention(
     check_attention(q, *(_first_head(k, v) if enable_gqa else (k, v)), mask, bias)
     is_single = q.shape[-2] == 1  # stands at the last key and sees them all
     causal = causal and not is_single
+    # Kernels can hide the future by themselves, but only if there are as many queries as keys.
+    masked = mask is not None or bias is not None or (causal and q.shape[-2] != k.shape[-2])
     if not enable_gqa:
         with kernels_for(is_single, q.device):
-            return _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
+            return _run_kernel(q, k, v, mask, bias, causal, masked, scale, dropout)
     n_heads, n_groups = q.shape[-3], k.shape[-3]
     check_divides("the heads of k", n_groups, "the heads of q", n_heads)
     if is_single:
@@ -80,15 +82,14 @@ def fused_attention(
         q = q.squeeze(-2).unflatten(-2, (n_groups, -1))  # (..., G, H/G, Dk)
         mask, bias = _group_rows(mask, n_heads, n_groups), _group_rows(bias, n_heads, n_groups)
         with kernels_for(is_single, q.device):
-            rows = _run_kernel(q, k, v, mask, bias, causal, scale, dropout)
+            rows = _run_kernel(q, k, v, mask, bias, causal, masked, scale, dropout)
         return rows.flatten(-3, -2).unsqueeze(-2)
-    # On a GPU only the kernel for short numbers and no mask knows groups. The others would store
-    # all the scores, and beside so many of them copies of the keys are small.
-    masked = mask is not None or bias is not None or (causal and q.shape[-2] != k.shape[-2])
+    # On a GPU only FlashAttention knows groups, which takes 16-bit floats and no mask. Otherwise
+    # PyTorch would store all the scores; copies of the keys are small beside them.
     if q.device.type == "cuda" and (masked or q.element_size() > 2):
         k, v = repeat_heads(k, n_heads), repeat_heads(v, n_heads)
     shared = k.shape[-3] < n_heads
-    return _run_kernel(q, k, v, mask, bias, causal, scale, dropout, enable_gqa=shared)
+    return _run_kernel(q, k, v, mask, bias, causal, masked, scale, dropout, enable_gqa=shared)
 
 
 def repeat_heads(
@@ -115,16 +116,17 @@ def repeat_heads(
 
 
 def kernels_for(is_single: bool, device: torch.device) -> AbstractContextManager[None]:
-    """Leave out cuDNN for single queries: it makes a plan for every number of keys.
+    """Say among which kernels PyTorch may choose: for single queries on a GPU, not cuDNN's.
 
-    Decoding has them all, and the plans for 256 tokens took 12 seconds.
+    cuDNN makes a plan for every number of keys. Decoding meets one more key in each step, and the
+    plans for 256 tokens took 12 seconds.
 
     Args:
-        is_single: whether there is one query of each row and head.
-        device: where it is.
+        is_single: whether each row and head has one query.
+        device: where the queries are.
 
     Returns:
-        A context in which PyTorch chooses among its kernels.
+        A context in which to call the kernel.
 
     Example:
         >>> with kernels_for(True, torch.device("cpu")):
@@ -153,12 +155,13 @@ def _run_kernel(
     mask: Tensor | None,
     bias: Tensor | None,
     causal: bool,
+    masked: bool,
     scale: float | None,
     dropout: float,
     *,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Choose what the kernel is told, so that every query has a key to look at."""
+    """Join mask, bias and causality to what the kernel takes; a query without a key gets zeros."""
     kernel = partial(
         F.scaled_dot_product_attention,
         q,
@@ -168,13 +171,13 @@ def _run_kernel(
         dropout_p=dropout,
         enable_gqa=enable_gqa,
     )
-    if mask is None and bias is None and (not causal or q.shape[-2] == k.shape[-2]):
+    if not masked:
         return kernel(is_causal=causal)  # no mask to read: the fastest kernel
     mask = with_causal(mask, q.shape[-2], k.shape[-2], device=q.device) if causal else mask
     if mask is None:
         return kernel(attn_mask=None if bias is None else bias.to(q.dtype))
     has_a_key = mask.any(dim=-1, keepdim=True)
-    # Kernels and versions disagree about a row with no key (NaN or zeros), so none is sent there.
+    # For a row without a key some kernels return NaN, others zeros: let it see all keys instead.
     allowed = mask | ~has_a_key
     if bias is None:
         output = kernel(attn_mask=allowed)
@@ -184,7 +187,7 @@ def _run_kernel(
 
 
 def _first_head(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """One head of both, which fits any number of query heads; they must have as many."""
+    """The first head of keys and values, to check shapes with; both must have as many heads."""
     sizes: dict[str, int] = {}
     expect_last("k", k, "G S Dk", sizes)
     expect_last("v", v, "G S Dv", sizes)
