@@ -27,7 +27,7 @@ from experiments.shared.common import (
 )
 from transformer_book import datasets
 from transformer_lib import padding_mask
-from transformer_lib.layers.fast.padding_free import Rows, attend_by_row
+from transformer_lib.layers.fast.padding_free import PaddingFreeBatch, attend_by_row
 
 CHAPTER = "05d_without_a_mask"
 N_HEADS, D_HEAD, WINDOW = 16, 64, 256
@@ -63,9 +63,9 @@ def flag(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def by_row(rows: Rows, causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def by_row(batch: PaddingFreeBatch, causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attend text by text, all in one long row."""
-    return attend_by_row(q, k, v, rows, causal=causal)
+    return attend_by_row(q, k, v, batch, causal=causal)
 
 
 def rules(owner: Tensor) -> dict[str, Rule]:
@@ -89,7 +89,7 @@ def ways(task: str, rule: Rule, owner: Tensor, device: str) -> dict[str, Compute
         found |= {"none": F.scaled_dot_product_attention, "flag": flag}
     found["function"] = partial(flex, block_mask=blocks)
     if task == "packing":
-        found["end to end"] = partial(by_row, Rows(owner[None]), True)
+        found["end to end"] = partial(by_row, PaddingFreeBatch(owner[None]), True)
     return found
 
 
@@ -114,7 +114,7 @@ def padding(lengths: Sequence[int], device: str) -> dict[str, tuple[Compute, lis
     return {
         "stored": (partial(stored, real), inputs_of(len(lengths), max(lengths), device)),
         "end to end": (
-            partial(by_row, Rows(owners), False),
+            partial(by_row, PaddingFreeBatch(owners), False),
             inputs_of(1, sum(lengths), device),
         ),
     }

@@ -29,7 +29,7 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import append_and_attend
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import attention
-from transformer_lib.layers.fast import padding_free as ragged
+from transformer_lib.layers.fast import padding_free
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import additive_mask, causal_mask, padding_mask
@@ -386,7 +386,7 @@ def padded_batch(kind, n_kv_heads, d_model):
 @pytest.mark.parametrize("kind", ["padded", "packed"])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_padding_is_left_out_on_a_gpu(kind, n_kv_heads, d_model, autocast, monkeypatch):
-    monkeypatch.setattr(ragged, "COST_ON_A_GPU", -1)
+    monkeypatch.setattr(padding_free, "COST_ON_A_GPU", -1)
     stack, x, mask, real = padded_batch(kind, n_kv_heads, d_model)
     exact = answer_and_gradients(stack, x, mask, real, keeps=True)
     if not autocast:

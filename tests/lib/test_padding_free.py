@@ -1,4 +1,4 @@
-"""Padding left out of a stack: the same answers, wherever nobody can tell."""
+"""Padding left out of a stack: real tokens get the same answers."""
 
 import copy
 import functools
@@ -15,8 +15,8 @@ from transformer_lib.core import fingerprint
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.build_parts import Parts
-from transformer_lib.layers.fast import padding_free as ragged
-from transformer_lib.layers.fast.padding_free import Rows, rows_without_padding
+from transformer_lib.layers.fast import padding_free
+from transformer_lib.layers.fast.padding_free import PaddingFreeBatch, padding_free_batch
 from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import causal_mask, padding_mask, prefix_mask
@@ -38,19 +38,19 @@ HOLES = torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1], [0, 1, 1, 0, 1, 0, 0, 0]]).bool(
 @pytest.fixture(autouse=True)
 def worth_it(monkeypatch):
     """Tiny models would never gain anything."""
-    monkeypatch.setattr(ragged, "COST_OF_A_SEQUENCE", -1)
+    monkeypatch.setattr(padding_free, "COST_OF_A_SEQUENCE", -1)
 
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What ``rows_without_padding`` answers, call by call."""
+    """What ``padding_free_batch`` answers, call by call."""
     answers = []
 
     def watch(*args):
-        answers.append(rows_without_padding(*args))
+        answers.append(padding_free_batch(*args))
         return answers[-1]
 
-    monkeypatch.setattr(ragged, "rows_without_padding", watch)
+    monkeypatch.setattr(padding_free, "padding_free_batch", watch)
     return answers
 
 
@@ -154,7 +154,7 @@ def test_masked_language_models_and_classifiers(seen):
     for pooling in ("cls", "mean"):
         model = make(SequenceClassifier, 3, pooling)
         assert_same(lambda model: model(ids, mask), model, torch.ones(3, dtype=torch.bool))
-    assert [rows is None for rows in seen] == [False, True] * 3
+    assert [batch is None for batch in seen] == [False, True] * 3
 
 
 def test_the_encoder_of_a_translator_gains_and_its_decoder_stays(seen):
@@ -163,7 +163,7 @@ def test_the_encoder_of_a_translator_gains_and_its_decoder_stays(seen):
     target_mask = padding_mask(torch.tensor([8, 7, 6, 5, 4]), 8)
     assert_same(lambda m: m(source, target, RIGHT, target_mask), model, everything)
     assert len(seen) == 2  # the decoder does not even ask
-    assert [rows is None for rows in seen] == [False, True]
+    assert [batch is None for batch in seen] == [False, True]
 
 
 @pytest.mark.parametrize("position", SCHEMES)
@@ -192,7 +192,7 @@ def test_checkpoints_of_activations(seen):
     assert seen[0] is not None
 
 
-def test_short_numbers_under_autocast(seen):
+def test_16_bits_under_autocast(seen):
     model, ids, real = make(Encoder).float(), ids_for(RIGHT), real_places(RIGHT)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         found, wanted = model(ids, RIGHT), with_padding(model)(ids, RIGHT)
@@ -222,9 +222,9 @@ def test_layers_see_real_tokens_only(monkeypatch):
 def test_no_work_where_nothing_is_gained(monkeypatch, seen):
     model, ids = make(Encoder), ids_for(RIGHT)
     monkeypatch.undo()
-    monkeypatch.setattr(ragged, "rows_without_padding", lambda *args: seen.append(args) or None)
+    monkeypatch.setattr(padding_free, "padding_free_batch", lambda *args: seen.append(args) or None)
     model(ids, RIGHT)
-    assert rows_without_padding(*seen[0]) is None  # so little padding in so small a model
+    assert padding_free_batch(*seen[0]) is None  # so little padding in so small a model
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_it_pays_for_much_padding_and_wide_models(lengths, width, gains, monkeyp
     stack = nn.Linear(width, width)
     mask = padding_mask(torch.tensor(lengths), 96)
     x = torch.zeros(2, 96, width)
-    rows = rows_without_padding(stack, {nn.Linear}, x, mask)
-    assert (rows is not None) == gains
+    batch = padding_free_batch(stack, {nn.Linear}, x, mask)
+    assert (batch is not None) == gains
 
 
 NO = {
@@ -259,9 +259,9 @@ def test_a_gpu_has_the_kernel_unless(reason, monkeypatch):
     ):
         monkeypatch.setattr(name, lambda *_, answer=answer: answer)
     large = torch.empty(64, 512, 768, dtype=torch.bfloat16, device="meta")
-    assert ragged._may_pay_on_a_gpu(large) == (reason is None)
-    assert not ragged._may_pay_on_a_gpu(large.float())
-    assert not ragged._may_pay_on_a_gpu(large[:2])
+    assert padding_free._may_pay_on_a_gpu(large) == (reason is None)
+    assert not padding_free._may_pay_on_a_gpu(large.float())
+    assert not padding_free._may_pay_on_a_gpu(large[:2])
 
 
 # --- padding stays
@@ -320,7 +320,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_padding_stays_where_somebody_could_tell(change, seen):
+def test_padding_stays_where_a_part_was_changed_or_drops(change, seen):
     changed(change)(ids_for(RIGHT), RIGHT)
     assert seen == [None]
     changed(lambda model: None)(ids_for(RIGHT), RIGHT)
@@ -476,18 +476,18 @@ def test_errors_are_those_of_padded_batches(unchecked_shapes, x, mask, message):
 
 
 def test_tokens_go_out_and_come_back():
-    rows = Rows(torch.tensor([[-1, 0, 0], [-1, -1, -1], [3, 4, 4]]))
-    assert rows.lengths == [2, 1, 2]
-    assert not rows.has_holes
+    batch = PaddingFreeBatch(torch.tensor([[-1, 0, 0], [-1, -1, -1], [3, 4, 4]]))
+    assert batch.lengths == [2, 1, 2]
+    assert not batch.has_holes
     x = torch.arange(18.0).view(3, 3, 2).requires_grad_()
-    row = rows.drop(x)
+    row = batch.drop(x)
     assert row[0].tolist() == [[2, 3], [4, 5], [12, 13], [14, 15], [16, 17]]
-    back = rows.put_back(row)
+    back = batch.put_back(row)
     real = torch.tensor([[0, 1, 1], [0, 0, 0], [1, 1, 1]])[:, :, None]
     assert torch.equal(back, x * real)
     back.sum().backward()
     assert torch.equal(x.grad, real.expand(3, 3, 2).float())
-    assert Rows(torch.tensor([[0, -1, 0]])).has_holes
+    assert PaddingFreeBatch(torch.tensor([[0, -1, 0]])).has_holes
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "geglu_tanh"])
@@ -505,7 +505,7 @@ def test_what_stands_at_hidden_places_is_not_the_same_and_reaches_no_loss(monkey
     targets = torch.where(real, ids, IGNORE)
     results, hidden = [], []
     for cost in (-1, 10**12):
-        monkeypatch.setattr(ragged, "COST_OF_A_SEQUENCE", cost)
+        monkeypatch.setattr(padding_free, "COST_OF_A_SEQUENCE", cost)
         hidden.append(model.encoder(ids, RIGHT)[~real])
         model.zero_grad()
         total, count = Objective(model)({"ids": ids, "mask": RIGHT, "targets": targets})
@@ -514,3 +514,20 @@ def test_what_stands_at_hidden_places_is_not_the_same_and_reaches_no_loss(monkey
     assert (hidden[0] == 0).all()
     assert (hidden[1] != 0).all()
     assert_close(*results)
+
+
+@pytest.mark.parametrize("name", ["causal", "interleaved", "a reader", "a blind one"])
+def test_a_mask_of_another_kind_has_no_owners(name):
+    assert padding_free._owners(MASKS[name], 5, 8) is None
+    assert padding_free._owners(BLOCKS, 5, 8) is not None
+
+
+@pytest.mark.parametrize(("name", "value"), [("cap", 5.0), ("dropout", 0.5)])
+def test_attention_that_a_pattern_cannot_do_refuses_it(name, value):
+    attend = MultiHeadAttention(16, 4)
+    batch = PaddingFreeBatch(torch.tensor([[0, 0, -1]]))
+    x = batch.drop(torch.zeros(1, 3, 16))
+    assert attend(x, mask=batch).shape == (1, 2, 16)
+    setattr(attend, name, value)
+    with pytest.raises(AssertionError, match=f"a pattern knows no {name}"):
+        attend(x, mask=batch)

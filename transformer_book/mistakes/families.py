@@ -21,7 +21,7 @@ from transformer_lib import (
 )
 
 # The right versions, kept from before any mistake is made.
-_seen = Stack._seen
+_visibility = Stack._visibility
 _angles = Stack._angles
 _place = Family.place
 _add = Block._add
@@ -93,7 +93,7 @@ def _one_plus_weight_forgotten(self: RMSNorm, x: Tensor) -> Tensor:
     return rms_norm(x, self.weight, self.eps)
 
 
-@instead_of("models.blocks.Stack._seen")
+@instead_of("models.blocks.Stack._visibility")
 def _local_and_global_exchanged(
     self: Stack, x: Tensor, mask: Maybe, cache: Any, local: bool
 ) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ def _local_and_global_exchanged(
     Caught by: test_families.py::test_all_families_say_what_transformers_says
     """
     mixed = {"L", "G"} <= set(self.config.window_pattern)
-    return _seen(self, x, mask, cache, local != mixed)
+    return _visibility(self, x, mask, cache, local != mixed)
 
 
 @instead_of("models.blocks.Stack._angles")

@@ -17,7 +17,7 @@ from transformer_lib.core.checks import check_divides, check_probability
 from transformer_lib.core.config import RopePairing
 from transformer_lib.core.shapes import check_attention, check_streams
 from transformer_lib.layers.fused_attention import fused_attention, repeat_heads
-from transformer_lib.layers.kv_cache import LayerCache, MemoryCache
+from transformer_lib.layers.kv_cache import AttentionCache, MemoryCache
 from transformer_lib.layers.masks import with_causal
 from transformer_lib.layers.positions import rotate
 
@@ -47,8 +47,8 @@ def attention(
         bias: added to the scaled scores, broadcastable to ``(..., T, S)`` (ALiBi, T5).
         causal: whether to hide the future too. The queries are the last T of the S positions.
         scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
-        cap: scores are bent so that none is larger than this (Gemma 2).
-        dropout: the probability with which a weight is dropped; the others grow to make up for it.
+        cap: scores are squashed by a tanh so that none is larger than this (Gemma 2).
+        dropout: the probability with which a weight is dropped; the others are scaled up.
 
     Returns:
         The outputs ``(..., T, Dv)`` and the weights ``(..., T, S)``, whose rows sum to 1, or to 0
@@ -76,8 +76,8 @@ def attention(
     scores = scores if cap is None else cap * torch.tanh(scores / cap)
     scores = scores if bias is None else scores + bias.to(scores.dtype)
     weights = scores.softmax(dim=-1) if mask is None else _masked_softmax(scores, mask)
-    # Dropout thins out what mixes the values; the weights that are returned stay whole. Whoever
-    # calls this in evaluation leaves it out.
+    # Dropout applies to what mixes the values; the weights are returned without it. In evaluation
+    # the caller passes no dropout.
     mixing = F.dropout(weights, dropout) if dropout else weights
     return mixing @ v, weights  # (..., T, Dv), (..., T, S)
 
@@ -87,8 +87,8 @@ def _masked_softmax(
 ) -> Float[Tensor, "*out T S"]:
     """Softmax over the allowed keys; exact zeros elsewhere, also in a row that allows none.
 
-    A row of ``-inf`` alone would be NaN on its way forwards and backwards, even where a later step
-    covers it up. Such a row keeps its scores, and its weights are set to zero afterwards.
+    A row of ``-inf`` alone would be NaN in the forward and the backward pass, even if a later step
+    replaced it. Such a row keeps its scores, and its weights are set to zero afterwards.
     """
     has_a_key = mask.any(dim=-1, keepdim=True)
     weights = scores.masked_fill(~mask & has_a_key, -math.inf).softmax(dim=-1)
@@ -153,12 +153,14 @@ class AttentionHead(nn.Module):
 class AttentionPattern:
     """In the place of a mask: which tokens attend to which, and a faster way to do it.
 
-    The readable layers know no such pattern of their own: those in ``layers/fast`` are used if the
-    folder is there.
+    An interface without a class of its own here: those in ``layers/fast`` are used if the folder is
+    there. A pattern knows neither dropout nor a cap on the scores.
 
     Example:
-        >>> from transformer_lib.layers.fast.padding_free import Rows
-        >>> issubclass(Rows, AttentionPattern)
+        >>> from transformer_lib.layers.fast.padding_free import (
+        ...     PaddingFreeBatch,
+        ... )
+        >>> issubclass(PaddingFreeBatch, AttentionPattern)
         True
     """
 
@@ -208,6 +210,8 @@ class MultiHeadAttention(nn.Module):
     Attributes:
         fused: whether heads attend with PyTorch's fused kernel (the default) or with the readable
             :func:`attention`; both give the same answer.
+        cap: the largest score, or ``None``; set by ``BoundedAttention``. The fused kernel has no
+            cap, so that with one the readable formula is always used.
 
     Raises:
         ValueError: if the sizes do not divide.
@@ -220,7 +224,7 @@ class MultiHeadAttention(nn.Module):
     """
 
     fused = True
-    cap: float | None = None  # of the scores; see BoundedAttention
+    cap: float | None = None
 
     def __init__(
         self,
@@ -260,7 +264,7 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Tensor, "..."] | None = None,
         angles: Float[Tensor, "..."] | None = None,
         causal: bool = False,
-        cache: LayerCache | None = None,
+        cache: AttentionCache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from ``x`` to itself, or to ``memory`` if it is given (cross-attention).
 
@@ -328,12 +332,15 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
-        cache: LayerCache | None = None,
+        cache: AttentionCache | None = None,
     ) -> Float[Tensor, "B H T Dk"]:
-        """Attend; with a cache also to keys and values of earlier steps, behind which these go."""
+        """Append keys and values to the cache, if there is one, and attend to all it holds."""
         if cache is not None:
             k, v = cache.append(k, v)
         if isinstance(mask, AttentionPattern):
+            # It is chosen for plain layers only: see _leave_tokens_alone in fast/padding_free.py.
+            assert self.cap is None, "a pattern knows no cap"
+            assert not (self.training and self.dropout), "a pattern knows no dropout"
             return mask.attend(q, k, v, bias, causal=causal, scale=self.scale)
         return self.attend(q, k, v, mask, bias, causal=causal)
 
@@ -347,9 +354,9 @@ class MultiHeadAttention(nn.Module):
         *,
         causal: bool = False,
     ) -> Float[Tensor, "B H T Dk"]:
-        """Let every head look its queries up; see :meth:`forward`."""
+        """Let every head look its queries up, by the kernel or the formula; see :meth:`forward`."""
         dropout = self.dropout if self.training else 0.0
-        if self.fused:
+        if self.fused and self.cap is None:
             return fused_attention(
                 q, k, v, mask, bias=bias, causal=causal, scale=self.scale, dropout=dropout,
                 enable_gqa=self.n_kv_heads < self.n_heads,
@@ -367,7 +374,7 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> tuple[Float[Tensor, "B H T Dk"], Float[Tensor, "B H T S"]]:
-        """Do so by the readable formula; return what was found and the weights."""
+        """Look queries up by the readable :func:`attention`; return outputs and weights."""
         k, v = repeat_heads(k, self.n_heads), repeat_heads(v, self.n_heads)  # (B, H, S, Dk)
         return attention(
             q, k, v, mask, bias=bias, causal=causal, scale=self.scale, cap=self.cap, dropout=dropout
@@ -408,7 +415,7 @@ class MultiHeadAttention(nn.Module):
         return self.merge(heads), weights
 
     def _check(
-        self, x: Tensor, memory: Tensor | None, angles: Tensor | None, cache: LayerCache | None
+        self, x: Tensor, memory: Tensor | None, angles: Tensor | None, cache: AttentionCache | None
     ) -> None:
         check_streams(x, memory, self.d_model)
         if memory is not None and angles is not None:

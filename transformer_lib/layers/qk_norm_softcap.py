@@ -1,12 +1,12 @@
 """Attention with bounded scores: QK norm, or a soft cap on the logits.
 
-In a long training run queries and keys may grow until the softmax is all but a maximum, and nothing
-is learned any more. Two remedies: to normalise queries and keys, or to bend large scores.
+In a long training run queries and keys may grow until the softmax picks one key, and its gradient
+vanishes. Two remedies: to normalise queries and keys, or to squash large scores by a tanh.
 """
 
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_lib.core.config import TransformerConfig
@@ -18,7 +18,7 @@ from transformer_lib.layers.positions import rotate
 class BoundedAttention(MultiHeadAttention):
     """Multi-head attention with norms on queries and keys, or a cap on the scores, or both.
 
-    With a cap it always uses the readable formula: PyTorch's fused kernel knows none.
+    With a cap the readable formula is always used: PyTorch's fused kernel has none.
 
     Args:
         config: ``qk_norm``, ``score_cap`` and what a norm is made of are read.
@@ -56,7 +56,7 @@ class BoundedAttention(MultiHeadAttention):
     def project_keys_values(
         self, source: Float[Tensor, "B S D"], angles: Float[Tensor, "..."] | None = None
     ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
-        """Make the keys, normalised and rotated, and the values, which are left alone."""
+        """Make the keys, normalised and then rotated, and the values, which stay as they are."""
         k = self._split_normed(self.key(source), self.key_norm)
         k = k if angles is None else rotate(k, angles, self.pairing)
         return k, self._split(self.value(source))
@@ -64,23 +64,8 @@ class BoundedAttention(MultiHeadAttention):
     def _split_normed(
         self, x: Float[Tensor, "B T HDk"], norm: nn.Module | None
     ) -> Float[Tensor, "B H T Dk"]:
+        """Split into heads and normalise each; or normalise all features, and split then."""
         if norm is None:
             return self._split(x)
         heads: Tensor = norm(self._split(x)) if self.norms_heads else self._split(norm(x))
         return heads
-
-    def attend(
-        self,
-        q: Float[Tensor, "B H T Dk"],
-        k: Float[Tensor, "B G S Dk"],
-        v: Float[Tensor, "B G S Dk"],
-        mask: Bool[Tensor, "..."] | None = None,
-        bias: Float[Tensor, "..."] | None = None,
-        *,
-        causal: bool = False,
-    ) -> Float[Tensor, "B H T Dk"]:
-        """Let every head look its queries up."""
-        if self.cap is None:
-            return super().attend(q, k, v, mask, bias, causal=causal)
-        dropout = self.dropout if self.training else 0.0
-        return self.look_up(q, k, v, mask, bias, causal=causal, dropout=dropout)[0]

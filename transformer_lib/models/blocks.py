@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,19 +21,23 @@ from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCac
 from transformer_lib.layers.masks import additive_mask, query_key_distances
 from transformer_lib.layers.norms import LayerNorm, RMSNorm
 from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles
-from transformer_lib.layers.static_kv_cache import StaticCache
 
 _PADDING_FREE = fast_path("padding_free")
 
-# What self-attention is told: a mask, a bias, and whether to hide the future.
-Seen = tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None, bool]
+
+class _Visibility(NamedTuple):
+    """What the self-attention of some layers may see."""
+
+    mask: Tensor | None  # boolean, (B, H, T, S)
+    bias: Tensor | None  # added to the scores, (B, H, T, S)
+    causal: bool  # whether the future is hidden on top
 
 
 class Block(nn.Module):
     """Attention, optional cross-attention, feed-forward: each read from and added to the stream.
 
     Args:
-        config: the model's configuration; RoPE is meant as it is in this block.
+        config: the model's configuration, with RoPE as this block has it.
         cross_attention: whether the block also attends to a memory (the decoder of 2017).
         parts: how attention, network and norms are made.
 
@@ -55,9 +60,9 @@ class Block(nn.Module):
         self.attention = parts.attention(config)
         self.attention_norm = parts.norm(config)
         self.attention_update_norm = parts.norm(config) if twice else None
-        # RoPE turns nothing there: nothing may make up for its scaling, as YaRN does elsewhere.
-        unturned = replace(config, rope_scaling=None)
-        self.cross_attention = parts.attention(unturned) if cross_attention else None
+        # Cross-attention has no RoPE, so its scores are not scaled as YaRN scales them elsewhere.
+        unscaled = replace(config, rope_scaling=None)
+        self.cross_attention = parts.attention(unscaled) if cross_attention else None
         self.cross_attention_norm = parts.norm(config) if cross_attention else None
         self.cross_attention_update_norm = parts.norm(config) if cross_attention and twice else None
         self.feed_forward = parts.feed_forward(config)
@@ -96,12 +101,12 @@ class Block(nn.Module):
             The stream, ``(B, T, D)``.
 
         Raises:
-            RuntimeError: if another thread has switched the modes for a while.
+            RuntimeError: if another thread has switched training and evaluation mode meanwhile.
             ValueError: if there is a memory and no cross-attention, or the other way round.
         """
         check_modes(self)
         self._check_memory(memory)
-        before = self.norm_position in ("pre", "both")  # else norms stand behind their sublayers
+        before = self.norm_position in ("pre", "both")  # else norms come after their sublayers
 
         read = self.attention_norm(x) if before else x
         update = self.attention(
@@ -121,7 +126,7 @@ class Block(nn.Module):
     def _add(
         self, x: Tensor, update: Tensor, norm: nn.Module, update_norm: nn.Module | None
     ) -> Float[Tensor, "B T D"]:
-        """Add what a sublayer says to the stream; norms behind the sublayer come in here."""
+        """Add a sublayer's update to the stream, with the norms that come after the sublayer."""
         if self.norm_position == "update":
             update = norm(update)
         elif update_norm is not None:
@@ -197,10 +202,10 @@ class Stack(nn.Module):
         """Carry the residual stream through all blocks.
 
         Under autocast to bfloat16 the stream itself is in bfloat16 too. Padding is left out where
-        that is faster and nobody can tell: see
-        :func:`~transformer_lib.layers.fast.padding_free.rows_without_padding`. Then there are zeros
-        in its places, else what the layers make of it. Which of the two it is depends on the size
-        of the batch: it is for nobody to read, and for no loss.
+        that is faster and real tokens get the same result: see
+        :func:`~transformer_lib.layers.fast.padding_free.padding_free_batch`. So outputs at hidden
+        positions are undefined: zeros if padding was left out, which depends on the size of the
+        batch, else whatever the layers compute there. No loss may read them.
 
         Args:
             x: the stream, ``(B, T, D)``.
@@ -225,49 +230,51 @@ class Stack(nn.Module):
         _check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
         positions = next_positions(x, cache) if positions is None else positions
         check_positions(positions, x)
-        if autocast_dtype(x.device) == torch.bfloat16:
-            # PyTorch alone would keep the stream in float32: twice the bytes to move. Not so in
-            # float16, where a long sum could overflow.
-            x = x.to(torch.bfloat16)
-        # Two kinds of layers at most: with a window and without.
-        kinds = [self.config.is_local(layer) for layer in range(len(self.blocks))]
-        seen = {local: self._seen(x, mask, cache, local) for local in set(kinds)}
-        rows = self._without_padding(x, seen, memory, cache)
-        if rows is not None:
-            x, positions = rows.drop(x), rows.drop(positions)
-        angles = {local: self._angles(positions, local) for local in seen}
+        x = _as_stream(x)
+
+        # Two kinds of layers at most, local ones (with a window) and global ones.
+        is_local = [self.config.is_local(layer) for layer in range(len(self.blocks))]
+        visible = {local: self._visibility(x, mask, cache, local) for local in set(is_local)}
+        pattern = self._without_padding(x, visible, memory, cache)
+        if pattern is not None:
+            x, positions = pattern.drop(x), pattern.drop(positions)
+        angles = {local: self._angles(positions, local) for local in visible}
+
         caches = self._caches(cache, memory)
-        for block, local, caches_of_block in zip(self.blocks, kinds, caches, strict=True):
-            block_mask, bias, causal = seen[local]
+        for block, local, (own_cache, memory_cache) in zip(
+            self.blocks, is_local, caches, strict=True
+        ):
+            own_mask, bias, causal = visible[local]
             x = self._maybe_checkpointed(block)(
-                x, rows or block_mask, memory, memory_mask, bias=bias, angles=angles[local],
-                causal=causal, cache=caches_of_block[0], memory_cache=caches_of_block[1],
+                x, own_mask if pattern is None else pattern, memory, memory_mask, bias=bias,
+                angles=angles[local], causal=causal, cache=own_cache, memory_cache=memory_cache,
             )  # fmt: skip
         if cache is not None:
             cache.advance(x.shape[1])
         x = x if self.final_norm is None else self.final_norm(x)
-        return x if rows is None else rows.put_back(x)
+        return x if pattern is None else pattern.put_back(x)
 
     def _without_padding(
         self,
         x: Tensor,
-        seen: dict[bool, Seen],
+        visible: dict[bool, _Visibility],
         memory: Tensor | None,
         cache: KeyValueCache | None,
     ) -> AttentionPattern | None:
-        """Where the real tokens are, if the others may be left out."""
+        """Where the real tokens are, if the others may be left out; ``None`` if padding stays."""
         if _PADDING_FREE is None or memory is not None or cache is not None:
             return None
-        if x.shape[2:] != (self.config.d_model,):
+        if not visible or x.shape[2:] != (self.config.d_model,):
             return None
         scaling = self.config.rope_scaling
-        if not seen or (scaling is not None and scaling.kind == "ntk"):  # padding counts there
-            return None
-        mask, bias, _ = seen[max(seen)]  # of local layers, if there are any
-        rows: AttentionPattern | None = _PADDING_FREE.rows_without_padding(
+        if scaling is not None and scaling.kind == "ntk":
+            return None  # it depends on the length of the sequence, padding included
+        # A window hides more than padding: if any layer has one, its mask decides.
+        mask, bias, _ = visible[True in visible]
+        pattern: AttentionPattern | None = _PADDING_FREE.padding_free_batch(
             self, _TOKEN_BY_TOKEN, x, mask, bias
         )
-        return rows
+        return pattern
 
     def _maybe_checkpointed(self, block: nn.Module) -> Callable[..., Tensor]:
         """The block itself, or one that computes its activations again in the backward pass."""
@@ -293,19 +300,19 @@ class Stack(nn.Module):
         angles = rope_angles(positions, config.rope_width, theta, scaling=scaling)
         return angles[:, None]  # the same for all heads
 
-    def _seen(
+    def _visibility(
         self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, local: bool
-    ) -> Seen:
-        """Say what layers of one kind see: a mask, a bias, and whether the future is hidden."""
+    ) -> _Visibility:
+        """Say what layers of one kind may see, local ones or global ones."""
         mask, bias = self._mask_and_bias(x, mask, cache, self.config.window if local else None)
-        if isinstance(cache, StaticCache):
-            return None, _as_numbers(x, mask, bias, cache), False
-        return mask, bias, self.causal
+        if cache is not None and cache.shows_unused_places:
+            return _Visibility(None, _as_bias(x, mask, bias, cache), causal=False)
+        return _Visibility(mask, bias, self.causal)
 
     def _mask_and_bias(
         self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, window: int | None
     ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
-        """Hide what is outside the window, and make the bias for positions, if there are such."""
+        """Hide what is outside the window, and make the bias for positions, if there is one."""
         if window is None and self.bias is None:
             return mask, None
         if cache is None:
@@ -318,7 +325,8 @@ class Stack(nn.Module):
         return mask, bias
 
 
-# What a stack is made of, unless somebody hands it other parts.
+# The standard parts of a stack. All but attention work on each token alone, and attention does so
+# with an AttentionPattern: whoever adds one here makes sure of that.
 _TOKEN_BY_TOKEN = {
     Stack, Block, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, AlibiBias, T5Bias,
     nn.ModuleList, nn.Linear, nn.Dropout, nn.Embedding,
@@ -326,15 +334,24 @@ _TOKEN_BY_TOKEN = {
 
 
 def _of_layer(config: TransformerConfig, layer: int) -> TransformerConfig:
-    """The configuration as it holds in one layer: those with a window may have their own RoPE."""
+    """The configuration of one layer: local layers may have their own RoPE."""
     theta, scaling = config.rope_of(local=config.is_local(layer))
     return replace(config, rope_theta=theta, rope_scaling=scaling)
 
 
-def _as_numbers(
-    x: Tensor, mask: Tensor | None, bias: Tensor | None, cache: StaticCache
+def _as_stream(x: Tensor) -> Float[Tensor, "B T D"]:
+    """Under autocast to bfloat16, the stream in bfloat16.
+
+    PyTorch alone would keep it in float32: twice the bytes to move. Not so under autocast to
+    float16, where a long sum could overflow.
+    """
+    return x.to(torch.bfloat16) if autocast_dtype(x.device) == torch.bfloat16 else x
+
+
+def _as_bias(
+    x: Tensor, mask: Tensor | None, bias: Tensor | None, cache: KeyValueCache
 ) -> Float[Tensor, "..."]:
-    """Mask, bias and the hidden future as numbers to add to the scores, the same for all layers."""
+    """Mask, bias and causality as one bias on the scores, for a cache with unused places."""
     # Places after the query's own hold the future, or nothing yet: one test hides both.
     past = cache.distances(x.shape[1], x.device) >= 0  # (T, S)
     return additive_mask(_joined(mask, past), bias, x.dtype)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
-from transformer_lib.layers.kv_cache import LayerCache
+from transformer_lib.layers.kv_cache import AttentionCache
 from transformer_lib.layers.positions import rotate
 from transformer_lib.layers.static_kv_cache import StaticLayerCache
 
@@ -173,7 +173,7 @@ class _StepAttention(MultiHeadAttention):
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
-        cache: LayerCache | None = None,
+        cache: AttentionCache | None = None,
     ) -> Float[Tensor, "B H T Dk"]:
         """Attend by the kernel if one token is added to a static cache, else as always."""
         if not isinstance(cache, StaticLayerCache) or q.shape[2] != 1 or bias is None:

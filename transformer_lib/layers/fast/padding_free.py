@@ -1,7 +1,7 @@
 """Padding-free batches (varlen, unpadding): sequences laid end to end.
 
-Padding makes sequences of different lengths fit into one tensor, and nobody reads what a model says
-about it. :class:`Rows` takes the padding out before the layers and puts it back behind them.
+Padding makes sequences of different lengths fit into one tensor; the outputs there are not used.
+:class:`PaddingFreeBatch` takes it out before the layers, and puts zeros in its places behind them.
 """
 
 from collections.abc import Collection
@@ -13,25 +13,27 @@ from torch import Tensor, nn
 
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
-from transformer_lib.layers.attention import AttentionPattern
-from transformer_lib.layers.feedforward import ACTIVATIONS
+from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
+from transformer_lib.layers.feedforward import ACTIVATIONS, FeedForward
 from transformer_lib.layers.fused_attention import fused_attention
 
-# What it costs to leave padding out of one layer, in multiplications of the same time: on a CPU so
-# many for each sequence, which attends in a call of its own; on a GPU so many for all of them, as
-# the CPU has to wait until it knows the lengths.
+# What it costs to leave padding out of one layer, in multiplications that take as long: on a CPU
+# for each sequence, which attends in a call of its own; on a GPU for the whole batch, because
+# Python waits for the GPU to learn the lengths.
 COST_OF_A_SEQUENCE = 2_000_000
 COST_ON_A_GPU = 5_000_000_000
+# How much padding a GPU batch is expected to have. If so much would not pay, Python does not wait.
+EXPECTED_PADDING = 1 / 4
 
-_SHORT = (torch.float16, torch.bfloat16)
-_ACTIVATIONS = {None, *(function for function, _ in ACTIVATIONS.values())}
+_HALF_PRECISION = (torch.float16, torch.bfloat16)
+_ACTIVATIONS = {function for function, _ in ACTIVATIONS.values()}
 
 
-class Rows(AttentionPattern):
-    """The real tokens of a batch in one long row, ``(1, N, ...)``, sequence after sequence.
+class PaddingFreeBatch(AttentionPattern):
+    """Where the real tokens of a batch are: laid end to end, they are one row, ``(1, N, ...)``.
 
-    What works on each token alone works on it as it is. Attention takes this object in the place of
-    a mask, and lets each sequence attend alone.
+    Layers that work on each token alone take the row as it is. Attention takes this object in the
+    place of a mask, and lets each sequence attend alone.
 
     Args:
         owners: to which sequence each token belongs, ``(B, T)``: numbers that never fall, with
@@ -43,13 +45,13 @@ class Rows(AttentionPattern):
         has_holes: whether there is padding, or another row, inside a sequence.
 
     Example:
-        >>> rows = Rows(torch.tensor([[0, 0, -1], [1, -1, -1]]))
-        >>> rows.lengths
+        >>> batch = PaddingFreeBatch(torch.tensor([[0, 0, -1], [1, -1, -1]]))
+        >>> batch.lengths
         [2, 1]
-        >>> row = rows.drop(torch.tensor([[5, 6, 0], [7, 0, 0]]))
+        >>> row = batch.drop(torch.tensor([[5, 6, 0], [7, 0, 0]]))
         >>> row
         tensor([[5, 6, 7]])
-        >>> rows.put_back(row)
+        >>> batch.put_back(row)
         tensor([[5, 6, 0],
                 [7, 0, 0]])
     """
@@ -93,19 +95,19 @@ def attend_by_row(
     q: Float[Tensor, "1 H N Dk"],
     k: Float[Tensor, "1 G N Dk"],
     v: Float[Tensor, "1 G N Dk"],
-    rows: Rows,
+    batch: PaddingFreeBatch,
     bias: Float[Tensor, "#B #H T T"] | None = None,
     *,
     causal: bool = False,
     scale: float | None = None,
 ) -> Float[Tensor, "1 H N Dk"]:
-    """Let each sequence attend to itself alone. There is nothing to hide, so there is no mask.
+    """Let each sequence attend to itself alone, without a mask: no padding is left to hide.
 
     Args:
         q: queries of all sequences, ``(1, H, N, Dk)``.
         k: their keys, ``(1, G, N, Dk)``.
         v: their values, ``(1, G, N, Dk)``.
-        rows: which tokens belong together.
+        batch: which tokens belong together.
         bias: by distance alone, for the longest sequence at least; there may be no holes then.
         causal: whether to hide the future.
         scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
@@ -122,52 +124,60 @@ def attend_by_row(
         ...     .expand(1, 1, 3, 2)
         ... )
         >>> attend_by_row(
-        ...     q, q, v, Rows(torch.tensor([[0, 0, -1], [1, -1, -1]]))
+        ...     q,
+        ...     q,
+        ...     v,
+        ...     PaddingFreeBatch(torch.tensor([[0, 0, -1], [1, -1, -1]])),
         ... )[0, 0, :, 0]
         tensor([2., 2., 9.])
     """
     if _has_kernel(q) and bias is None:
-        return _attend_at_once(q, k, v, rows, causal, scale)
+        return _attend_at_once(q, k, v, batch, causal, scale)
     found = []
-    pieces = (x.split(rows.lengths, dim=2) for x in (q, k, v))
-    for n, (own_q, own_k, own_v) in zip(rows.lengths, zip(*pieces, strict=True), strict=True):
+    pieces = (x.split(batch.lengths, dim=2) for x in (q, k, v))
+    for n, (own_q, own_k, own_v) in zip(batch.lengths, zip(*pieces, strict=True), strict=True):
         own_bias = None if bias is None else bias[..., :n, :n]
         heads = fused_attention(
             own_q, own_k, own_v, bias=own_bias, causal=causal, scale=scale,
             enable_gqa=k.shape[1] < q.shape[1],
         )  # fmt: skip
-        found.append(heads.transpose(1, 2))  # as the kernel has stored it, and as it is read next
+        found.append(heads.transpose(1, 2))  # the layout in which heads are merged next
     return torch.cat(found, dim=1).transpose(1, 2)
 
 
 def _has_kernel(q: Float[Tensor, "1 H N Dk"]) -> bool:
-    """Whether there is a kernel for many sequences in one row."""
-    return q.device.type == "cuda" and q.dtype in _SHORT and q.shape[-1] in range(8, 257, 8)
+    """Whether there is a kernel for many sequences in one row (FlashAttention, varlen)."""
+    is_half = q.dtype in _HALF_PRECISION
+    return q.device.type == "cuda" and is_half and q.shape[-1] in range(8, 257, 8)
 
 
 def _attend_at_once(
-    q: Tensor, k: Tensor, v: Tensor, rows: Rows, causal: bool, scale: float | None
+    q: Tensor, k: Tensor, v: Tensor, batch: PaddingFreeBatch, causal: bool, scale: float | None
 ) -> Tensor:
     """All sequences by one kernel, which is told where each begins."""
     tokens = [x[0].transpose(0, 1) for x in (q, k, v)]  # (N, H, Dk), (N, G, Dk), (N, G, Dk)
-    places = (rows.starts, rows.starts, max(rows.lengths), max(rows.lengths))
-    # What scaled_dot_product_attention calls, which itself knows no lengths. It has a backward.
-    kernel = torch.ops.aten._flash_attention_forward
-    found: Tensor = kernel(*tokens, *places, 0.0, causal, False, scale=scale)[0]
+    longest = max(batch.lengths)
+    # What scaled_dot_product_attention calls, which itself takes no lengths. It has a backward. The
+    # name is private to PyTorch: checked with 2.11 and 2.13.
+    found: Tensor = torch.ops.aten._flash_attention_forward(
+        *tokens, cum_seq_q=batch.starts, cum_seq_k=batch.starts, max_q=longest, max_k=longest,
+        dropout_p=0.0, is_causal=causal, return_debug_mask=False, scale=scale,
+    )[0]  # fmt: skip
     return found.transpose(0, 1)[None]
 
 
-def rows_without_padding(
+def padding_free_batch(
     stack: nn.Module,
     known: Collection[type[nn.Module]],
     x: Float[Tensor, "B T D"],
     mask: Bool[Tensor, "..."] | None,
     bias: Float[Tensor, "..."] | None = None,
-) -> Rows | None:
-    """Find the padding in a mask, if leaving it out is faster and nobody can tell.
+) -> PaddingFreeBatch | None:
+    """Find the padding in a mask, if leaving it out is faster and real tokens get the same.
 
-    Padding is hidden from all tokens. Where each token has a mask of its own, it sees nothing
-    either; the others must fall into sequences that see themselves, as ``pack`` lays them out.
+    Padding is what no token may see. If the mask differs from token to token, padding may see
+    nothing either, and the other tokens must form sequences, each of which sees all of itself and
+    nothing else, as ``pack`` lays them out.
 
     Args:
         stack: what shall read the batch.
@@ -179,7 +189,7 @@ def rows_without_padding(
     Returns:
         Where the real tokens are, or ``None`` if padding has to stay: a mask of another kind, a
         part that is not known, hooked or changed, dropout (it would draw other numbers), a model
-        that is being compiled or recorded, long numbers or a bias on a GPU, or nothing to gain.
+        that is being compiled or recorded, float32 and wider or a bias on a GPU, or no gain.
 
     Example:
         >>> from transformer_lib import padding_mask
@@ -188,9 +198,9 @@ def rows_without_padding(
         ...     padding_mask(torch.tensor([500, 20]), 500),
         ... )
         >>> linear = nn.Linear(64, 64)
-        >>> rows_without_padding(linear, {nn.Linear}, x, mask).lengths
+        >>> padding_free_batch(linear, {nn.Linear}, x, mask).lengths
         [500, 20]
-        >>> rows_without_padding(linear, {nn.Embedding}, x, mask) is None
+        >>> padding_free_batch(linear, {nn.Embedding}, x, mask) is None
         True
     """
     if mask is None or not _can_be_read(x, mask):
@@ -202,29 +212,31 @@ def rows_without_padding(
     owners = _owners(mask, *x.shape[:2])
     if owners is None:
         return None
-    if (owners[owners >= 0].diff() < 0).any():
-        return None  # sequences that do not follow each other
-    rows = Rows(owners)
-    if bias is not None and rows.has_holes:
-        return None  # distances would be others
-    return rows if _pays(rows, x) else None
+    batch = PaddingFreeBatch(owners)
+    if bias is not None and batch.has_holes:
+        return None  # without the holes, distances would change
+    return batch if _pays(batch, x) else None
 
 
 def _leave_tokens_alone(parts: list[nn.Module], known: Collection[type[nn.Module]]) -> bool:
-    """Whether modules would do the same for tokens in another layout, and draw no numbers."""
-    for part in parts:
-        kind, attributes = type(part), vars(part)
-        if kind not in known or attributes.get("activation") not in _ACTIVATIONS:
-            return False
-        if part.training and (attributes.get("p") or attributes.get("dropout")):
-            return False
-        if hasattr(kind, "fused") and not part.fused:
-            return False  # the readable attention shows its mask
-    return Fingerprint(parts).is_plain
+    """Whether modules do the same for tokens in another layout, and draw no random numbers."""
+    return all(_leaves_tokens_alone(part, known) for part in parts) and Fingerprint(parts).is_plain
+
+
+def _leaves_tokens_alone(part: nn.Module, known: Collection[type[nn.Module]]) -> bool:
+    if type(part) not in known:
+        return False
+    if isinstance(part, FeedForward):
+        return part.activation in _ACTIVATIONS
+    if isinstance(part, nn.Dropout):
+        return not (part.training and part.p)
+    if isinstance(part, MultiHeadAttention):  # the readable one returns weights in the mask's shape
+        return part.fused and not (part.training and part.dropout)
+    return True
 
 
 def _can_be_read(x: Tensor, mask: Tensor) -> bool:
-    """Whether the numbers in a mask are there, and may decide what is done."""
+    """Whether Python may read the values of a mask, and they decide what is computed."""
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -238,7 +250,8 @@ def _can_be_read(x: Tensor, mask: Tensor) -> bool:
 def _may_pay_on_a_gpu(x: Float[Tensor, "B T D"]) -> bool:
     """Whether a batch is large enough to wait until its lengths are known, and has a kernel."""
     dtype = autocast_dtype(x.device) or x.dtype
-    if dtype not in _SHORT or 12 * x.numel() * x.shape[-1] <= 4 * COST_ON_A_GPU:
+    expected_gain = EXPECTED_PADDING * 12 * x.numel() * x.shape[-1]  # as _pays counts, less scores
+    if dtype not in _HALF_PRECISION or expected_gain <= COST_ON_A_GPU:
         return False
     flash = torch.backends.cuda
     return (
@@ -252,7 +265,7 @@ def _may_pay_on_a_gpu(x: Float[Tensor, "B T D"]) -> bool:
 def _owners(
     mask: Bool[Tensor, "b _ _ T"], size: int, length: int
 ) -> Int[Tensor, "{size} {length}"] | None:
-    """To which sequence each token belongs, -1 for padding; all -1 if a mask is of another kind."""
+    """To which sequence each token belongs, -1 for padding; ``None`` for masks of another kind."""
     first_of_row = torch.arange(0, size * length, length, device=mask.device)[:, None]
     if mask.shape[1:] == (1, 1, length):
         return torch.where(mask[:, 0, 0], first_of_row, -1)
@@ -261,15 +274,19 @@ def _owners(
     sees = mask[:, 0]
     real, start = sees.any(dim=-1), sees.byte().argmax(dim=-1)  # the first that a token sees
     together = (start[:, :, None] == start[:, None, :]) & (real[:, :, None] & real[:, None, :])
-    return torch.where(real & (together == sees).all(), first_of_row + start, -1)
+    owners = torch.where(real, first_of_row + start, -1)
+    latest = owners.flatten().cummax(0).values.view_as(owners)
+    in_order = (owners == latest) | ~real  # no sequence goes on behind the start of another
+    fits = (together == sees).all() & in_order.all()  # one answer: Python waits for a GPU once
+    return owners if fits else None
 
 
-def _pays(rows: Rows, x: Float[Tensor, "B T D"]) -> bool:
-    """Whether the multiplications saved in a layer are worth the trouble."""
+def _pays(batch: PaddingFreeBatch, x: Float[Tensor, "B T D"]) -> bool:
+    """Whether the multiplications saved in a layer are more than the cost; not without a token."""
     size, length, width = x.shape
-    tokens = size * length - sum(rows.lengths)
-    pairs = size * length**2 - sum(n**2 for n in rows.lengths)
+    tokens = size * length - sum(batch.lengths)
+    pairs = size * length**2 - sum(n**2 for n in batch.lengths)
     on_cpu = x.device.type == "cpu"
-    cost = COST_OF_A_SEQUENCE * len(rows.lengths) if on_cpu else COST_ON_A_GPU
+    cost = COST_OF_A_SEQUENCE * len(batch.lengths) if on_cpu else COST_ON_A_GPU
     # A block has about 12 D^2 weights, and a score costs 2 D.
-    return sum(rows.lengths) > 0 and 12 * width**2 * tokens + 2 * width * pairs > cost
+    return sum(batch.lengths) > 0 and 12 * width**2 * tokens + 2 * width * pairs > cost
