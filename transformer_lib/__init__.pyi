@@ -204,9 +204,9 @@ from transformer_lib.training.recipes import modern_recipe as modern_recipe
 from transformer_lib.training.recipes import recipe_2017 as recipe_2017
 from transformer_lib.training.run_checkpoints import DataSums as DataSums
 from transformer_lib.training.run_checkpoints import RunState as RunState
+from transformer_lib.training.run_checkpoints import batch_checksum as batch_checksum
 from transformer_lib.training.run_checkpoints import check_same_data as check_same_data
 from transformer_lib.training.run_checkpoints import check_same_run as check_same_run
-from transformer_lib.training.run_checkpoints import fingerprint as fingerprint
 from transformer_lib.training.run_checkpoints import read_checkpoint as read_checkpoint
 from transformer_lib.training.run_checkpoints import split_by_kind as split_by_kind
 from transformer_lib.training.run_checkpoints import sum_up as sum_up

@@ -1,7 +1,7 @@
 """train with an objective, losses, an optimizer and a schedule of one's own; and more steps."""
 
 import sys
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import pytest
@@ -10,6 +10,7 @@ from tiny_models import tiny
 from torch import nn
 from torch.testing import assert_close
 
+from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.norms import RMSNorm
 from transformer_lib.models.language_models import CausalLM
@@ -428,7 +429,28 @@ def test_a_model_with_parts_of_its_own_goes_on_and_only_with_them(tmp_path):
     assert_same(straight, again)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OtherConfig(TransformerConfig):
+    """A configuration with a field that is called like one of the recipe."""
+
+    keep: int = 1
+
+
+def test_what_may_differ_in_a_recipe_may_not_in_a_model(tmp_path):
+    def build(keep):
+        return CausalLM(OtherConfig(vocab_size=8, d_model=8, n_heads=2, n_layers=1, keep=keep))
+
+    run(build(keep=1), text(), quick(steps=2, keep=1), folder=tmp_path)
+    with pytest.raises(ValueError, match=r"keep=2, but .* holds a run with 1"):
+        run(build(keep=2), text(), quick(steps=3), folder=tmp_path)
+    run(build(keep=1), text(), quick(steps=3, keep=3), folder=tmp_path)
+
+
 # --- types ---
+
+
+def test_what_may_differ_when_a_run_goes_on_are_fields_of_a_recipe():
+    assert {field.name for field in fields(Recipe)} > run_checkpoints._MAY_DIFFER > set()
 
 
 def test_choices_of_a_recipe_are_its_fields():

@@ -336,8 +336,12 @@ class OutputLayer(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """Return the logits ``(..., V)`` of vectors ``(..., D)``."""
-        logits: Tensor = self.projection(x if self.scale == 1 else x * self.scale)
+        logits: Tensor = self.projection(self.scaled(x))
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+    def scaled(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """Return the vectors as the projection reads them: times ``logit_scale``."""
+        return x if self.scale == 1 else x * self.scale
 
 
 def mean_over_tokens(

@@ -1,8 +1,11 @@
 """Batches of examples: padded, shuffled, resumed.
 
 A batch is a dictionary: the arguments of a model's forward pass, and ``targets``, what it should
-answer, with ``IGNORE`` where nothing is asked. :class:`Batches` makes them with a function that
-turns a list of examples into one batch; ``functools.partial`` sets the options of that function.
+answer, with ``IGNORE`` where nothing is asked. The first dimension of every tensor counts the
+examples; it may be 1 for what all of them share, such as a mask.
+
+:class:`Batches` makes them with a function that turns a list of examples into one batch;
+``functools.partial`` sets the options of that function.
 """
 
 import random
@@ -10,7 +13,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,7 +30,7 @@ IGNORE = -100  # a target that is not counted
 
 Batch = dict[str, Tensor]
 Ids = Sequence[int] | Integer[Tensor, "_"]
-Pair = tuple[Ids, Ids]
+SourceAndTarget = tuple[Ids, Ids]
 Example = Any  # whatever the function that makes batches of it understands
 
 
@@ -75,6 +78,8 @@ class Batches:
         >>> torch.equal(next(stream)["ids"], first["ids"])
         True
     """
+
+    state_has_checksum: ClassVar[bool] = False  # whether state_dict says which data it belongs to
 
     def __init__(
         self,
@@ -205,6 +210,8 @@ class TextWindows(Batches):
         [[[0, 1, 2]], [[3, 4]]]
     """
 
+    state_has_checksum: ClassVar[bool] = True
+
     def __init__(
         self,
         ids: Integer[Tensor, " N"] | Integer[np.ndarray, " N"],
@@ -256,7 +263,7 @@ def _as_ids(ids: object) -> Tensor:
     if not whole:
         raise TypeError(f"ids has dtype {ids.dtype}; expected whole numbers, token ids")
     if isinstance(ids, np.ndarray):
-        with warnings.catch_warnings():  # a file that must not be written: nobody does
+        with warnings.catch_warnings():  # of an array that is read-only: it stays so
             warnings.simplefilter("ignore", UserWarning)
             ids = torch.from_numpy(ids)
     expect_shape("ids", ids, "N", {})
@@ -329,7 +336,7 @@ def next_token_batch(sequences: Sequence[Ids], pad_id: int = 0) -> Batch:
 
 
 def translation_batch(
-    pairs: Sequence[Pair], pad_id: int = 0, bos_id: int = 1, eos_id: int = 2
+    pairs: Sequence[SourceAndTarget], pad_id: int = 0, bos_id: int = 1, eos_id: int = 2
 ) -> Batch:
     """Make a batch for an encoder-decoder; the decoder reads the target shifted right.
 
@@ -356,6 +363,8 @@ def translation_batch(
     targets = F.pad(target.masked_fill(~mask[:, 0, 0], IGNORE), (0, 1), value=IGNORE)  # (B, T + 1)
     targets[torch.arange(len(pairs)), mask.sum(dim=(1, 2, 3))] = eos_id  # right after the last
     target = F.pad(target, (1, 0), value=bos_id)
+    # "target" is what the decoder reads, an argument of the model; "targets" is what it is to
+    # predict, as in every batch.
     return {"source": source, "source_mask": source_mask, "target": target, "targets": targets}
 
 

@@ -47,8 +47,8 @@ def choose_device(wanted: str | torch.device | None) -> torch.device:
         The device.
 
     Raises:
-        ValueError: if the environment says that there are several processes, and nobody has joined
-            them: each would train for itself and overwrite what the others write.
+        ValueError: if the environment says that there are several processes, and this one has not
+            joined them: each would train for itself and overwrite what the others write.
 
     Example:
         >>> choose_device("cpu")
@@ -125,6 +125,7 @@ def own_rows(batch: Batch, rank: int, world: int, device: torch.device) -> Batch
         [[10, 12], [11, -100]]
     """
     if world > 1:
+        # A batch counts its examples in the first dimension; it is 1 for what all of them share.
         n_rows = len(batch["targets"])
         rows = torch.arange(rank, math.ceil(n_rows / world) * world, world)
         batch = {
@@ -229,7 +230,7 @@ def gather_optimizer(model: nn.Module, optimizer: Optimizer) -> OptimizerState:
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     found: OptimizerState = {}
     for parameter, values in optimizer.state.items():
-        whole = {  # everybody helps to bring a tensor together, also who does not keep it
+        whole = {  # all processes take part in gathering a tensor; one keeps it
             key: value.full_tensor() if isinstance(value, DTensor) else value
             for key, value in values.items()
         }

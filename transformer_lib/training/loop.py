@@ -21,7 +21,7 @@ from transformer_lib.core.eval_mode import evaluating, modes_kept
 from transformer_lib.core.files import lock_folder
 from transformer_lib.models.saving import Tensors, describe_model
 from transformer_lib.training import run_checkpoints
-from transformer_lib.training.data import IGNORE, Batch, Batches, TextWindows
+from transformer_lib.training.data import IGNORE, Batch, Batches
 from transformer_lib.training.distributed import (
     choose_device,
     from_first,
@@ -35,9 +35,9 @@ from transformer_lib.training.recipes import Recipe, learning_rate
 from transformer_lib.training.run_checkpoints import (
     DataSums,
     RunState,
+    batch_checksum,
     check_same_data,
     check_same_run,
-    fingerprint,
     split_by_kind,
     sum_up,
 )
@@ -216,7 +216,7 @@ def bits_per_byte(loss: float, n_tokens: int, n_bytes: int) -> float:
 class _CtrlC:
     """Notes the first Ctrl-C, and lets the second one through; at its end it passes on the first.
 
-    Whoever has another handler for it, or trains outside of the main thread, keeps what there is.
+    A handler of the caller's own stays in place, and outside of the main thread nothing is changed.
 
     Args:
         waits: whether to do so; if not, the first one is let through.
@@ -308,11 +308,11 @@ class _Run:
         total = learner.gradients(parts, count)
         every = (recipe.log_every, recipe.validate_every, recipe.checkpoint_every)
         logged = logged or any(map(self.due, every))
-        norm = learner.clip() if logged or recipe.clip is not None else total
+        norm = learner.clip() if logged or recipe.clip is not None else None
         rate = self.schedule(self.step, recipe)
         learner.step(rate)
         self.tokens = self.tokens + count
-        if not logged:
+        if norm is None or not logged:
             return None
         # Only here does anything wait for the GPU.
         self._add_row(float(sum_over_processes(total) / count), rate, float(norm))
@@ -372,7 +372,7 @@ class _Run:
             rows=self.rows,
             scaler=self.learner.scaler.state_dict(),
             place=self.place_of_last_batch,
-            batch=fingerprint([self.last_batch]),
+            batch=batch_checksum([self.last_batch]),
             validation=self.validation_checksum,
             data=self.data_sums,
             optimizer=values,
@@ -385,12 +385,12 @@ class _Run:
     @cached_property
     def validation_checksum(self) -> int | None:
         """Losses on other data could not be compared."""
-        return None if self.validation is None else fingerprint(self.validation.one_pass())
+        return None if self.validation is None else batch_checksum(self.validation.one_pass())
 
     @cached_property
     def data_sums(self) -> DataSums | None:
-        """Of all that there is to learn from. A text has its own, in what it says of its place."""
-        known = isinstance(self.batches, TextWindows) or not isinstance(self.batches, Batches)
+        """Of all examples, unless the place has a checksum; a stream of one's own has only that."""
+        known = getattr(self.batches, "state_has_checksum", True)
         return None if known else sum_up(self.batches.examples)
 
     def resume(self, *, allowed: bool) -> None:
@@ -425,7 +425,7 @@ class _Run:
         known = state.get("data")  # files of earlier versions have none
         if known is not None and self.data_sums is not None:
             check_same_data(folder, known, self.data_sums)
-        if fingerprint([self._next_batch()]) != state["batch"]:
+        if batch_checksum([self._next_batch()]) != state["batch"]:
             raise ValueError(f"batches gives other data than the run in {folder}; {instead}")
         if state.get("validation", self.validation_checksum) != self.validation_checksum:
             raise ValueError(f"validation differs from that of the run in {folder}; {instead}")

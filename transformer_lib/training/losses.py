@@ -96,8 +96,7 @@ class Objective(nn.Module):
         if self._may_skip_logits():
             assert isinstance(self.model, CausalLM | Seq2SeqLM)
             layer = self.model.output
-            x = _body(self.model)(**inputs)
-            x = x if layer.scale == 1 else x * layer.scale
+            x = layer.scaled(_body(self.model)(**inputs))
             return linear_cross_entropy(x, layer.projection.weight, targets, smoothing)
         output = self.model(**inputs)
         logits = output if isinstance(output, Tensor) else output.logits
@@ -162,7 +161,7 @@ def linear_cross_entropy(
 
     Equal to ``F.cross_entropy(F.linear(x, weight), targets, reduction="sum")``. The logits
     are made a part at a time; each part is turned into its own gradient at once and let go. Only
-    under the transforms of ``torch.func`` they are kept, as everybody else does.
+    under the transforms of ``torch.func`` they are kept, as in ``F.cross_entropy``.
 
     Args:
         x: what the output layer reads, ``(..., D)``. Where nothing is asked, it may be anything.
@@ -224,7 +223,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # The gradients are plain numbers by now: whoever differentiated them would get zeros.
+            # The gradients are constants by now: a second derivative would be zero, and wrong.
             raise RuntimeError(
                 "linear_cross_entropy can be differentiated once, but create_graph=True asks for "
                 "more; use F.cross_entropy(F.linear(x, weight), targets) for second derivatives"
@@ -241,8 +240,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _returns_products(model: nn.Module) -> bool:
     """Whether a language model surely returns ``projection(scale * body(...))``.
 
-    If so, nobody can tell that its last layer was not called. Whoever changed, wrapped, hooked or
-    compiled the model, its output layer or the projection wants that to act.
+    Then the result is the same without a call of its last layer. Where the model, its output layer
+    or the projection was changed, wrapped, hooked or compiled, that must act, so they are called.
     """
     if type(model) is not CausalLM and type(model) is not Seq2SeqLM:
         return False

@@ -34,8 +34,8 @@ from transformer_lib.training.run_log import Metrics
 _CHECKPOINT = re.compile(r"step-\d{8,}-[0-9a-f]{8}\.safetensors")  # the step, and the checksum
 _UNFINISHED = re.compile(rf"\.{_CHECKPOINT.pattern}\.part")
 
-# What may differ when a run goes on: these change how the same numbers are computed and kept, and
-# how many there will be.
+# Fields of the recipe that may differ when a run goes on: these change how the same numbers are
+# computed and kept, and how many there will be.
 _MAY_DIFFER = {
     "steps",
     "log_every",
@@ -128,7 +128,7 @@ def write_checkpoint(folder: Path, step: int, tensors: Tensors, state: RunState,
     write_file(path, content)
     earlier = [other for other in _checkpoints(folder) if _step(other) < step]
     kept = {path, *earlier[: keep - 1]}
-    # Nothing else in the folder is ours. Unfinished ones were left by somebody who was killed.
+    # Nothing else in the folder is ours. Unfinished ones were left by a run that was killed.
     unfinished = [part for part in folder.iterdir() if _UNFINISHED.fullmatch(part.name)]
     for other in _checkpoints(folder) + unfinished:
         if other not in kept:
@@ -243,7 +243,7 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
     then, now = state["model"].get("parts", {}), described.get("parts", {})
     if then != now:
         raise ValueError(f"parts={now}, but {folder} holds a run with {then}; take another folder")
-    _check_same(folder, state["model"], described, _MAY_DIFFER)
+    _check_same(folder, state["model"], described, may_differ=())
     # What an older version did not know of, it did as the default says.
     defaults = {field.name: field.default for field in fields(Recipe)}
     may_differ = _MAY_DIFFER | ({"warmup"} if recipe.steps != state["recipe"]["steps"] else set())
@@ -271,7 +271,7 @@ def _check_same(
             raise ValueError(f"{name}={value!r}, but {other}; {to_go_on}")
 
 
-def fingerprint(batches: Iterable[Batch]) -> int:
+def batch_checksum(batches: Iterable[Batch]) -> int:
     """Compute a checksum of all tensors of some batches.
 
     Args:
@@ -283,8 +283,8 @@ def fingerprint(batches: Iterable[Batch]) -> int:
     Example:
         >>> one, other = {"ids": torch.tensor([1])}, {"ids": torch.tensor([2])}
         >>> (
-        ...     fingerprint([one]) == fingerprint([one]),
-        ...     fingerprint([one]) == fingerprint([other]),
+        ...     batch_checksum([one]) == batch_checksum([one]),
+        ...     batch_checksum([one]) == batch_checksum([other]),
         ... )
         (True, False)
     """
@@ -305,7 +305,7 @@ def sum_up(examples: Examples) -> DataSums | None:
     Returns:
         The number of examples, and a checksum of each piece; ``None`` if an example is made of
         something else than tensors, arrays, numbers, texts, and lists, tuples and dictionaries of
-        these: nobody could say whether it is still the same.
+        these, which have no checksum.
 
     Example:
         >>> found = sum_up([[i, i + 1] for i in range(100)])

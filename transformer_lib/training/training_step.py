@@ -74,7 +74,7 @@ class Learner:
         self.rank, self.world = rank_and_world()
         sharded = self.world > 1 and recipe.strategy == "fsdp"  # for good, so only a copy is
         self.model = deepcopy(model) if sharded else model.to(device)
-        self.model.zero_grad(set_to_none=True)  # what somebody left there is not of our first step
+        self.model.zero_grad(set_to_none=True)  # of what was computed before
         self.objective = self._make_objective(objective, extra_losses).train()
         if not sharded:
             self.objective.to(device)
