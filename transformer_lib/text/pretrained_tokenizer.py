@@ -5,19 +5,23 @@ format of the ``tokenizers`` library, and gives the same ids as that library: GP
 Mistral, Gemma, Qwen, SmolLM2, OLMo 2 and others whose model is byte-pair encoding.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from transformer_lib.core.files import read_object
 from transformer_lib.text.chat.template import Messages, protect, render_chat
 from transformer_lib.text.tokenizer_json.added_tokens import AddedToken, AddedTokens
-from transformer_lib.text.tokenizer_json.decoders import read_decoder
+from transformer_lib.text.tokenizer_json.decoders import Decoding, read_decoder
 from transformer_lib.text.tokenizer_json.fields import Part, read_field, read_parts
 from transformer_lib.text.tokenizer_json.merge_model import MergeModel
 from transformer_lib.text.tokenizer_json.patterns import cut, find_spans
 from transformer_lib.text.tokenizer_json.steps import (
     BYTE_CHARACTERS,
+    Normalizer,
+    PostProcessor,
     PreTokenizer,
     check_beginning,
     read_normalizer,
@@ -75,25 +79,17 @@ class PretrainedTokenizer:
         eos_ids: Sequence[int] = (),
         chat_template: str | None = None,
     ) -> None:
-        model = MergeModel.read(read_field(settings, "model", dict))
-        added = [
-            AddedToken.read(part)
-            for part in read_parts({"added_tokens": [], **settings}, "added_tokens")
-        ]
-        check_beginning(_part(settings, "normalizer"), _part(settings, "pre_tokenizer"))
-        self._normalize = read_normalizer(_part(settings, "normalizer"))
-        self._process = read_post_processor(_part(settings, "post_processor"))
-        self._decoder = read_decoder(_part(settings, "decoder"))
-        words = read_pre_tokenizer(_part(settings, "pre_tokenizer"))
-        self._set_vocabulary(model, words, added)
+        self._set_steps(_Steps.read(settings))
         self._set_roles(names or {}, eos_ids)
         self.chat_template = chat_template
 
-    def _set_vocabulary(
-        self, model: MergeModel, words: PreTokenizer, added: Sequence[AddedToken]
-    ) -> None:
+    def _set_steps(self, steps: "_Steps") -> None:
+        self._normalize, self._words, self._model = steps.normalize, steps.words, steps.model
+        self._process, self._decoder = steps.process, steps.decoder
+        self._set_vocabulary(steps.model, steps.added)
+
+    def _set_vocabulary(self, model: MergeModel, added: Sequence[AddedToken]) -> None:
         """Give every id its token."""
-        self._model, self._words = model, words
         self._names = {n: token for token, n in model.vocabulary.items()}
         for token in added:
             if self._names.setdefault(token.id, token.content) != token.content:
@@ -116,7 +112,7 @@ class PretrainedTokenizer:
     def _set_roles(self, names: Mapping[str, str], eos_ids: Sequence[int]) -> None:
         """Find the ids of the tokens that begin and end a text."""
         for role in ("bos_token", "eos_token", "pad_token"):
-            if names.get(role, self.tokens[-1]) not in self._ids:
+            if role in names and names[role] not in self._ids:
                 raise ValueError(f"{role}={names[role]!r} is not in the vocabulary")
         self._roles = dict(names)
         roles = {role: self._ids[name] for role, name in names.items() if name in self._ids}
@@ -235,12 +231,23 @@ class PretrainedTokenizer:
         def words(texts: list[str], first: bool) -> list[str]:
             return to_bytes([p for text in texts for p in cut(text, find(text), "Isolated")], False)
 
-        tokenizer = cls.__new__(cls)
-        tokenizer._normalize, tokenizer._process = read_normalizer(None), read_post_processor(None)
-        tokenizer._decoder, tokenizer.chat_template = read_decoder({"type": "ByteLevel"}), None
-        added = [AddedToken(name, n, special=True) for name, n in special.items()]
-        tokenizer._set_vocabulary(model, words, added)
+        steps = _Steps(
+            normalize=read_normalizer(None),
+            words=words,
+            model=model,
+            process=read_post_processor(None),
+            decoder=read_decoder({"type": "ByteLevel"}),
+            added=[AddedToken(name, n, special=True) for name, n in special.items()],
+        )
+        return cls._from_steps(steps)
+
+    @classmethod
+    def _from_steps(cls, steps: "_Steps") -> "PretrainedTokenizer":
+        """Make a tokenizer of steps that no ``tokenizer.json`` describes."""
+        tokenizer = cls.__new__(cls)  # the constructor would read them from a file's settings
+        tokenizer._set_steps(steps)
         tokenizer._set_roles({}, ())
+        tokenizer.chat_template = None
         return tokenizer
 
     def encode(self, text: str, *, special: bool = True, parse_special: bool = True) -> list[int]:
@@ -305,6 +312,17 @@ class PretrainedTokenizer:
         decoding = self._decoder()
         return decoding.push(self._shown(ids, skip_special)) + decoding.end()
 
+    def start_decoding(self, *, skip_special: bool = True) -> "_IdDecoding":
+        """Begin to turn ids back into text one by one, as they come.
+
+        Args:
+            skip_special: whether to leave special tokens out rather than to write their names.
+
+        Returns:
+            Its ``push(id)`` and ``end()`` return text, together that of :meth:`decode`.
+        """
+        return _IdDecoding(self._decoder(), partial(self._shown, skip_special=skip_special))
+
     def chat(
         self,
         messages: Messages,
@@ -319,8 +337,8 @@ class PretrainedTokenizer:
             messages: the messages, such as ``[{"role": "user", "content": "Hello"}]``.
             add_generation_prompt: whether to begin the answer of the model.
             parse_special: whether the text of a special token in the messages and values becomes
-                its id. Without it nobody can forge one, unless a normalizer of the tokenizer makes
-                it from other letters, or the template from pieces, as some do with the role.
+                its id. Without it a message cannot forge one, unless a normalizer of the tokenizer
+                makes it from other letters, or the template from pieces, as some do with the role.
             values: what else the template knows, such as ``tools``.
 
         Returns:
@@ -354,6 +372,49 @@ class PretrainedTokenizer:
             why = ", which has no token" if 0 <= outside[0] < self.vocab_size else ""
             highest = self.vocab_size - 1
             raise ValueError(f"{name} holds {outside[0]}{why}; expected 0 to {highest}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps:
+    """What turns a text into ids and back: one function or model for each step."""
+
+    normalize: Normalizer
+    words: PreTokenizer
+    model: MergeModel
+    process: PostProcessor
+    decoder: Callable[[], Decoding]
+    added: Sequence[AddedToken]
+
+    @classmethod
+    def read(cls, settings: Part) -> "_Steps":
+        """Read all steps from a ``tokenizer.json``."""
+        model = MergeModel.read(read_field(settings, "model", dict))
+        listed = read_parts({"added_tokens": [], **settings}, "added_tokens")
+        added = [AddedToken.read(part) for part in listed]
+        check_beginning(_part(settings, "normalizer"), _part(settings, "pre_tokenizer"))
+        return cls(
+            model=model,
+            added=added,
+            normalize=read_normalizer(_part(settings, "normalizer")),
+            process=read_post_processor(_part(settings, "post_processor")),
+            decoder=read_decoder(_part(settings, "decoder")),
+            words=read_pre_tokenizer(_part(settings, "pre_tokenizer")),
+        )
+
+
+class _IdDecoding:
+    """A decoding that is under way, of ids rather than of tokens."""
+
+    def __init__(self, decoding: Decoding, shown: Callable[[list[int]], list[str]]) -> None:
+        self._decoding, self._shown = decoding, shown
+
+    def push(self, id: int) -> str:
+        """Take one more id; return the text that has become certain."""
+        return self._decoding.push(self._shown([id]))
+
+    def end(self) -> str:
+        """Take no more ids; return the rest of the text."""
+        return self._decoding.end()
 
 
 _BYTES_ONLY = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}

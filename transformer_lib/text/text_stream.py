@@ -1,7 +1,7 @@
 """Text from ids, one by one, never half a letter."""
 
-import codecs
 from collections.abc import Sequence
+from functools import partial
 
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizers import Tokenizer
@@ -39,18 +39,13 @@ class TextStream:
     ) -> None:
         if not isinstance(tokenizer, Tokenizer | PretrainedTokenizer):
             raise TypeError(f"expected a tokenizer; got {type(tokenizer).__name__}")
-        self._tokenizer, self._skip_special = tokenizer, skip_special
-        self._start()
+        self._start = partial(tokenizer.start_decoding, skip_special=skip_special)
+        self._decoding = self._start()
         self._known = ""  # text of the prompt that is still held back
         if prompt:
             given = "".join(map(self.push, prompt))
             whole = tokenizer.decode(prompt, skip_special=skip_special)
             self._known = whole.removeprefix(given)
-
-    def _start(self) -> None:
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        if isinstance(self._tokenizer, PretrainedTokenizer):
-            self._decoding = self._tokenizer._decoder()
 
     def push(self, id: int) -> str:
         """Take one more id.
@@ -64,16 +59,7 @@ class TextStream:
         Raises:
             ValueError: if the id is not in the vocabulary.
         """
-        if isinstance(self._tokenizer, PretrainedTokenizer):
-            text = self._decoding.push(self._tokenizer._shown([id], self._skip_special))
-            return self._without_known(text) if self._known else text
-        if not 0 <= id < self._tokenizer.vocab_size:
-            raise ValueError(
-                f"{id=} is not in the vocabulary; expected 0 to {self._tokenizer.vocab_size - 1}"
-            )
-        if self._skip_special and id < len(self._tokenizer.special):
-            return ""
-        text = self._utf8.decode(self._tokenizer._tokens[id].removeprefix(self._tokenizer._mark))
+        text = self._decoding.push(id)
         return self._without_known(text) if self._known else text
 
     def end(self) -> str:
@@ -82,12 +68,8 @@ class TextStream:
         Returns:
             The rest of the text.
         """
-        of_bytes = self._utf8.decode(b"", final=True)
-        rest = (
-            self._decoding.end() if isinstance(self._tokenizer, PretrainedTokenizer) else of_bytes
-        )
-        rest = self._without_known(rest)
-        self._start()
+        rest = self._without_known(self._decoding.end())
+        self._decoding = self._start()
         self._known = ""
         return rest
 

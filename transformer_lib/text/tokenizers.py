@@ -13,6 +13,7 @@ is written as its UTF-8 bytes, so there is no token for the unknown, and every t
 was. A space belongs to the word that follows it: ``"to be"`` is ``"to"`` and ``" be"``.
 """
 
+import codecs
 import json
 import re
 from collections import Counter, defaultdict
@@ -29,17 +30,21 @@ MAX_REMEMBERED = 100_000  # words whose ids are kept, so that a frequent one is 
 
 # Hugging Face numbers the bytes in the order of the characters with which GPT-2 shows them: first
 # those that are visible in Latin-1. The numbers decide ties in BPE, so the order here is the same.
-_ORDER = sorted(range(256), key=lambda byte: byte == 0x20 or not chr(byte).isprintable())
-_BYTES = [bytes([byte]) for byte in _ORDER]
+BYTE_ORDER = sorted(range(256), key=lambda byte: byte == 0x20 or not chr(byte).isprintable())
+_BYTES = [bytes([byte]) for byte in BYTE_ORDER]
 
 # GPT-2's pattern says \p{L} for letters and \p{N} for numbers. Python's `re` has only \w and \d, so
-# the numbers (7, ½, Ⅷ; all below U+20000) are listed here. Its \s has four characters too many, so
-# the spaces are listed too.
-_NUMBERS = "".join(c for c in map(chr, range(0x20000)) if c.isnumeric() and not c.isalpha())
-_SPACES = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_OTHER = rf"(?:[^\w{_SPACES}]|_)"  # punctuation, symbols, emoji, marks, control characters
-_BLANK = rf"[{_SPACES}]+(?![^{_SPACES}])|[{_SPACES}]+"  # the last one goes with the next word
-_WORD = rf"'(?:[stmd]|re|ve|ll)| ?[^\W_{_NUMBERS}]+| ?[{_NUMBERS}]+| ?{_OTHER}+|{_BLANK}"
+# the numbers (7, ½, Ⅷ; all below U+20000) are listed here.
+NUMBERS = "".join(c for c in map(chr, range(0x20000)) if c.isnumeric() and not c.isalpha())
+# The characters with the property White_Space. Python's \s and str.strip() take four more.
+WHITE_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+_OTHER = rf"(?:[^\w{WHITE_SPACE}]|_)"  # punctuation, symbols, emoji, marks, control characters
+# Of several spaces, the last one goes with the next word.
+_BLANK = rf"[{WHITE_SPACE}]+(?![^{WHITE_SPACE}])|[{WHITE_SPACE}]+"
+GPT2_WORD = rf"'(?:[stmd]|re|ve|ll)| ?[^\W_{NUMBERS}]+| ?[{NUMBERS}]+| ?{_OTHER}+|{_BLANK}"
 
 Pair = tuple[int, int]
 
@@ -114,7 +119,7 @@ class Tokenizer:
         'to be'
     """
 
-    _pattern: ClassVar[re.Pattern[str]] = re.compile(_WORD)
+    _pattern: ClassVar[re.Pattern[str]] = re.compile(GPT2_WORD)
     _mark: ClassVar[bytes] = b""  # what a token has before its text
 
     def __init__(self, learned: Sequence[str] = (), special: Sequence[str] = SPECIAL) -> None:
@@ -200,9 +205,25 @@ class Tokenizer:
         numbers = list(ids)
         if outside := [n for n in numbers if not 0 <= n < self.vocab_size]:
             raise ValueError(f"ids holds {outside[0]}; expected 0 to {self.vocab_size - 1}")
-        kept = [n for n in numbers if n >= len(self.special) or not skip_special]
-        content = b"".join(self._tokens[n].removeprefix(self._mark) for n in kept)
+        content = b"".join(self._bytes_of(n, skip_special) for n in numbers)
         return content.decode("utf-8", errors="replace")
+
+    def start_decoding(self, *, skip_special: bool = True) -> "_Decoding":
+        """Begin to turn ids back into text one by one, as they come.
+
+        Args:
+            skip_special: whether to leave special tokens out rather than to write their names.
+
+        Returns:
+            Its ``push(id)`` and ``end()`` return text, together that of :meth:`decode`.
+        """
+        return _Decoding(self, skip_special)
+
+    def _bytes_of(self, id: int, skip_special: bool) -> bytes:
+        """Return what a token stands for in a text."""
+        if skip_special and id < len(self.special):
+            return b""
+        return self._tokens[id].removeprefix(self._mark)
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to one JSON file: whole, or not at all.
@@ -255,6 +276,25 @@ class Tokenizer:
         token = word.encode()
         parts = [token] if token in self._ids else [bytes([byte]) for byte in token]
         return [self._ids[part] for part in parts]
+
+
+class _Decoding:
+    """A decoding that is under way: bytes wait until they are a whole character."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+        self._tokenizer, self._skip_special = tokenizer, skip_special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, id: int) -> str:
+        """Take one more id; return the text that has become certain."""
+        highest = self._tokenizer.vocab_size - 1
+        if not 0 <= id <= highest:
+            raise ValueError(f"{id=} is not in the vocabulary; expected 0 to {highest}")
+        return self._utf8.decode(self._tokenizer._bytes_of(id, self._skip_special))
+
+    def end(self) -> str:
+        """Take no more ids; return the rest of the text."""
+        return self._utf8.decode(b"", final=True)
 
 
 class CharTokenizer(Tokenizer):
@@ -331,7 +371,7 @@ class BPETokenizer(Tokenizer):
     def _learn(
         cls, words: Mapping[str, int], room: int | None, special: Sequence[str]
     ) -> "Tokenizer":
-        numbers = bytes(_ORDER.index(byte) for byte in range(256))
+        numbers = bytes(BYTE_ORDER.index(byte) for byte in range(256))
         spelled = {tuple(word.encode().translate(numbers)): n for word, n in words.items()}
         return cls(list(islice(_frequent_pairs(spelled, len(_BYTES)), room)), special)
 
@@ -363,7 +403,7 @@ class WordPieceTokenizer(Tokenizer):
     """
 
     # As in BERT, every punctuation mark is a word, so no word begins with "##".
-    _pattern = re.compile(_WORD.replace(f"{_OTHER}+", _OTHER))
+    _pattern = re.compile(GPT2_WORD.replace(f"{_OTHER}+", _OTHER))
     _mark = b"##"
 
     @classmethod

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from transformer_lib.text.tokenizer_json.fields import Part, read_field
-from transformer_lib.text.tokenizer_json.patterns import SPACES
+from transformer_lib.text.tokenizers import WHITE_SPACE
 
 _JOINERS = "\u200c\u200d"
 _CIRCLED = re.compile(
     "[\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]"
 )
-_BLANK = re.compile(f"[{SPACES}]*")
+_BLANK = re.compile(f"[{WHITE_SPACE}]*")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class AddedTokens:
             if token.single_word and any(map(_is_word, beside)):
                 continue
             if token.lstrip:  # but what the token before has taken is its own
-                start = done + len(text[done:start].rstrip(SPACES))
+                start = done + len(text[done:start].rstrip(WHITE_SPACE))
             if token.rstrip:
                 blank = _BLANK.match(text, end)
                 end = blank.end() if blank else end

@@ -9,15 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from transformer_lib.text.tokenizers import WHITE_SPACE
+
 Span = tuple[int, int]
 Finder = Callable[[str], list[Span]]
 Dialect = Literal["oniguruma", "rust"]
-
-# The characters with the property White_Space. Python's str.strip() takes four more.
-SPACES = (
-    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-)
-SPACES += "\u2028\u2029\u202f\u205f\u3000"
 
 # Outside of brackets Oniguruma counts six numbers of Latin-1 as parts of words; Rust counts the two
 # joiners.
@@ -177,7 +173,7 @@ def _translate_escape(pattern: str, item: str, dialect: Dialect, inside: bool) -
     """Translate a backslash and what follows it, inside or outside of brackets."""
     letter = item[1]
     word = _WORD if inside and dialect == "oniguruma" else _WORDS[dialect]
-    sets = {"s": r"\t-\r \x85\xa0" + SPACES[8:], "w": word}
+    sets = {"s": WHITE_SPACE, "w": word}
     if letter.lower() in sets:
         content = sets[letter.lower()]
         return content if inside and letter in sets else f"[{'^' * letter.isupper()}{content}]"

@@ -12,8 +12,8 @@ from functools import partial
 
 from transformer_lib.core.checks import check_choice
 from transformer_lib.text.tokenizer_json.fields import Part, read_field, read_parts, unknown
-from transformer_lib.text.tokenizer_json.patterns import SPACES, Finder, cut, find_spans, find_text
-from transformer_lib.text.tokenizers import _NUMBERS, _ORDER, _SPACES, _WORD
+from transformer_lib.text.tokenizer_json.patterns import Finder, cut, find_spans, find_text
+from transformer_lib.text.tokenizers import BYTE_ORDER, GPT2_WORD, NUMBERS, WHITE_SPACE
 
 Normalizer = Callable[[str], str]
 PreTokenizer = Callable[[list[str], bool], list[str]]  # the flag: whether the text begins here
@@ -23,7 +23,7 @@ PostProcessor = Callable[[list[int], bool], list[int]]  # the flag: whether to a
 _VISIBLE = sum(byte != 0x20 and chr(byte).isprintable() for byte in range(256))
 BYTE_CHARACTERS = {
     byte: chr(byte) if place < _VISIBLE else chr(256 + place - _VISIBLE)
-    for place, byte in enumerate(_ORDER)
+    for place, byte in enumerate(BYTE_ORDER)
 }
 
 
@@ -124,8 +124,8 @@ def _in_turn(steps: list[Normalizer], text: str) -> str:
 
 
 def _strip(text: str, left: bool, right: bool) -> str:
-    text = text.lstrip(SPACES) if left else text
-    return text.rstrip(SPACES) if right else text
+    text = text.lstrip(WHITE_SPACE) if left else text
+    return text.rstrip(WHITE_SPACE) if right else text
 
 
 def read_pre_tokenizer(part: Part | None) -> PreTokenizer:
@@ -186,7 +186,7 @@ def _cut_all(find: Finder, behavior: str, invert: bool, texts: list[str], first:
 def _read_byte_level(part: Part) -> PreTokenizer:
     """Cut as GPT-2 does if ``use_regex``, and write every byte as its character."""
     prefix = read_field(part, "add_prefix_space", bool, True)
-    find = re.compile(_WORD).findall if read_field(part, "use_regex", bool, True) else None
+    find = re.compile(GPT2_WORD).findall if read_field(part, "use_regex", bool, True) else None
     names = {byte: name for byte, name in BYTE_CHARACTERS.items() if chr(byte) != name}
 
     def words(texts: list[str], first: bool) -> list[str]:
@@ -276,7 +276,7 @@ def _flat(part: Part | None) -> list[Part]:
 
 def _digits(part: Part) -> tuple[Finder, str, bool]:
     behavior = "Isolated" if read_field(part, "individual_digits", bool) else "Contiguous"
-    return _plain(f"[{_NUMBERS}]"), behavior, False
+    return _plain(f"[{NUMBERS}]"), behavior, False
 
 
 def _split(part: Part) -> tuple[Finder, str, bool]:
@@ -300,7 +300,7 @@ _CUTTERS: dict[str, Callable[[Part], tuple[Finder, str, bool]]] = {
     "Digits": _digits,
     "Punctuation": _punctuation,
     "Whitespace": lambda _: (find_spans(r"\w+|[^\w\s]+", "rust"), "Removed", True),
-    "WhitespaceSplit": lambda _: (_plain(f"[{_SPACES}]"), "Removed", False),
+    "WhitespaceSplit": lambda _: (_plain(f"[{WHITE_SPACE}]"), "Removed", False),
 }
 
 
