@@ -11,6 +11,7 @@ from transformer_lib.core.config import NormPosition as NormPosition
 from transformer_lib.core.config import Position as Position
 from transformer_lib.core.config import RopeScaling as RopeScaling
 from transformer_lib.core.config import TransformerConfig as TransformerConfig
+from transformer_lib.core.devices import devices_here as devices_here
 from transformer_lib.core.eval_mode import evaluating as evaluating
 from transformer_lib.core.eval_mode import modes_kept as modes_kept
 from transformer_lib.core.fast_path_register import FAST_PATHS as FAST_PATHS
@@ -57,6 +58,7 @@ from transformer_lib.hugging_face.family import Family as Family
 from transformer_lib.hugging_face.family import check_setting as check_setting
 from transformer_lib.hugging_face.family import count_classes as count_classes
 from transformer_lib.hugging_face.family import is_copy as is_copy
+from transformer_lib.hugging_face.family import number_setting as number_setting
 from transformer_lib.hugging_face.family import whole_setting as whole_setting
 from transformer_lib.hugging_face.family_list import FAMILIES as FAMILIES
 from transformer_lib.hugging_face.pretrained import Pretrained as Pretrained
@@ -207,6 +209,7 @@ from transformer_lib.training.run_checkpoints import RunState as RunState
 from transformer_lib.training.run_checkpoints import batch_checksum as batch_checksum
 from transformer_lib.training.run_checkpoints import check_same_data as check_same_data
 from transformer_lib.training.run_checkpoints import check_same_run as check_same_run
+from transformer_lib.training.run_checkpoints import last_checkpoint_step as last_checkpoint_step
 from transformer_lib.training.run_checkpoints import read_checkpoint as read_checkpoint
 from transformer_lib.training.run_checkpoints import split_by_kind as split_by_kind
 from transformer_lib.training.run_checkpoints import sum_up as sum_up

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from transformer_lib.cli.options import BOOK_WRITERS, OWN_WRITER
+from transformer_lib.core.devices import devices_here
 from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.generation.beam_search import beam_search, length_divisor
 from transformer_lib.generation.fast_interfaces import FastDecoder
@@ -82,7 +83,7 @@ def chat(given: Namespace) -> None:
     while line := _next_line():
         messages.append({"role": "user", "content": _some("message", line)})
         ids = _fit(tokenizer, messages, context, given.tokens)
-        n_tokens = min(given.tokens, context + 1 - len(ids))  # nobody reads the last one
+        n_tokens = min(given.tokens, context + 1 - len(ids))  # the last one is not read
         if given.compile:
             fast = _with_room(model, len(ids) + n_tokens, fast)
         _seed(given)
@@ -92,7 +93,8 @@ def chat(given: Namespace) -> None:
             print(text, end="", flush=True)
             pieces.append(text)
         print()
-        if len(pieces) > n_tokens < given.tokens:  # one for each token, and the end
+        all_used = len(pieces) > n_tokens  # there is a piece for each token, and one for the rest
+        if all_used and n_tokens < given.tokens:
             print(
                 f"The context of {context} tokens is full: the answer ends here.", file=sys.stderr
             )
@@ -323,8 +325,7 @@ def find_device(name: str) -> str:
         >>> find_device("cpu")
         'cpu'
     """
-    gpus = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    there = [gpu for gpu, is_there in gpus.items() if is_there] + ["cpu"]
+    there = devices_here()
     if name not in ("auto", *there):
         raise ValueError(f"device={name!r}: PyTorch finds none here; expected {' or '.join(there)}")
     return there[0] if name == "auto" else name

@@ -21,6 +21,7 @@ from transformer_lib.training.data import Batches, TextWindows, translation_batc
 from transformer_lib.training.distributed import rank_and_world
 from transformer_lib.training.loop import train as run_training
 from transformer_lib.training.recipes import Recipe, modern_recipe
+from transformer_lib.training.run_checkpoints import last_checkpoint_step
 from transformer_lib.training.run_log import Metrics
 
 KINDS = {k.__name__.removesuffix("Tokenizer").lower(): k for k in Tokenizer.__subclasses__()}
@@ -75,11 +76,11 @@ def _stopped_politely(given: Namespace, out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        steps = [int(path.name.split("-")[1]) for path in out.glob("checkpoints/step-*")]
-        after = (
-            f"after step {max(steps)} of {given.steps}" if steps else "before the first checkpoint"
-        )
-        how = f"The same command goes on from {out}" if steps else "The same command starts anew"
+        step = last_checkpoint_step(out / "checkpoints")
+        after, how = "before the first checkpoint", "The same command starts anew"
+        if step is not None:
+            after = f"after step {step} of {given.steps}"
+            how = f"The same command goes on from {out}"
         print(f"Stopped {after}. {how}.", file=sys.stderr)
         raise
     finally:

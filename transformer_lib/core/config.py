@@ -77,7 +77,7 @@ class RopeScaling:
 
     @property
     def stretch(self) -> float:
-        """What queries and keys are multiplied by."""
+        """YaRN's attention factor: what queries and keys are multiplied by; 1 for other kinds."""
         if self.kind != "yarn":
             return 1.0
         return 1 + 0.1 * math.log(self.factor) if self.sharpness is None else self.sharpness
@@ -86,6 +86,18 @@ class RopeScaling:
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """The sizes and choices that define a Transformer. The defaults follow the base model of 2017.
+
+    Some fields may be ``None``, which means that they follow from others. What holds then, a
+    property says:
+
+    =================== =======================================================
+    field               property
+    =================== =======================================================
+    ``head_width``      ``d_head``
+    ``d_ff``            ``ffn_width``
+    ``n_kv_heads``      ``kv_heads``
+    ``attention_scale`` ``score_scale``, with YaRN's factor; it may be ``None``
+    =================== =======================================================
 
     Args:
         vocab_size: V, the number of different tokens.

@@ -35,11 +35,11 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_files(folder: Path, *names: str) -> Iterator[list[Path]]:
-    """Write files that belong together, so that nobody reads some old and some new ones.
+    """Write files that belong together, so that no reader finds some old and some new ones.
 
     Only when all are on the disk do they get their names. The last one is taken away before the
     first gets its name, and comes back at the end: it must be a file without which the others are
-    not read. So a crash leaves the old files, the new ones, or an error for whoever reads them.
+    not read. So a crash leaves the old files, the new ones, or an error for their reader.
 
     Args:
         folder: where the files shall be; made if need be.

@@ -1,7 +1,8 @@
 """Shapes: the letters of every dimension, and checks that name them.
 
-One letter means one dimension everywhere: in the prose, in comments, in type annotations and in
-error messages.
+Each letter of ``LETTERS`` means one dimension everywhere: in the prose, in comments, in type
+annotations and in error messages. Any other letter, such as N or G, belongs to the function that
+uses it, whose docstring says what it counts.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,6 @@ from torch import nn
 
 from transformer_lib.core.checks import check_choice
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.hugging_face.families.llama import LLAMA
 from transformer_lib.hugging_face.family import Family, Settings, check_setting
 from transformer_lib.hugging_face.family_list import FAMILIES
 from transformer_lib.hugging_face.weight_layouts import Model
@@ -200,21 +199,28 @@ def write_settings(model: Model) -> Settings:
     """
     architecture = architecture_of(model)
     _check_parts(model)
-    first = next(f for f in FAMILIES.values() if architecture in f.architectures)
-    candidates = {first.model_type: architecture}
-    if first is LLAMA:  # others have the same parts, and can say more
-        alike = [f for f in FAMILIES.values() if f.tensors.keys() >= LLAMA.tensors.keys()]
-        candidates |= {f.model_type: next(iter(f.architectures)) for f in alike}
     why_not = []
-    for model_type, candidate in candidates.items():
-        try:
-            return _write_settings(model, FAMILIES[model_type], candidate)
+    for family, candidate in _candidates(architecture):
+        try:  # what a family cannot say is found in many places, each of which says why
+            return _settings_of_family(model, family, candidate)
         except ValueError as error:
             why_not.append(error)
-    raise why_not[0]
+    raise why_not[0]  # of the family that was asked for
 
 
-def _write_settings(model: Model, family: Family, architecture: str) -> Settings:
+def _candidates(architecture: str) -> list[tuple[Family, str]]:
+    """The families that have all parts of an architecture, each with its own name for it.
+
+    The family of the architecture itself comes first. Those that follow LLaMA have the same parts,
+    and can say more.
+    """
+    first = next(f for f in FAMILIES.values() if architecture in f.architectures)
+    others = [f for f in FAMILIES.values() if f.tensors.keys() >= first.tensors.keys()]
+    alike = [(f, next(iter(f.architectures))) for f in others if f is not first]
+    return [(first, architecture), *alike]
+
+
+def _settings_of_family(model: Model, family: Family, architecture: str) -> Settings:
     """Turn our configuration into the settings of a family, if it can say all that matters."""
     config = _spelled_out(model.config)
     names = {ours: name for name, ours in reversed(family.activations.items())}

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from transformer_lib.core.checks import check_whole
+from transformer_lib.core.checks import check_number, check_whole
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 
 Settings = dict[str, object]  # the content of config.json
-Tensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
-Build = Callable[[TransformerConfig, Settings, Tensors], Model]
+LazyTensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
+Build = Callable[[TransformerConfig, Settings, LazyTensors], Model]
 
 # What several families call activations, and what we call them.
 ACTIVATION_NAMES = {
@@ -175,6 +175,29 @@ def whole_setting(settings: Settings, key: str, *, least: int = 1) -> int:
     return value
 
 
+def number_setting(settings: Settings, key: str) -> float:
+    """Return a setting that must be a positive number.
+
+    Args:
+        settings: the content of ``config.json``, or an object in it.
+        key: the key.
+
+    Returns:
+        Its value.
+
+    Raises:
+        ValueError: if it is something else.
+
+    Example:
+        >>> number_setting({"factor": 8}, "factor")
+        8.0
+    """
+    value = settings.get(key)
+    check_number(key, value, lambda x: x > 0, "greater than 0")
+    assert isinstance(value, int | float)  # as check_number has seen
+    return float(value)
+
+
 def count_classes(settings: Settings) -> int:
     """Return the number of classes that a classifier tells apart.
 
@@ -199,7 +222,7 @@ def count_classes(settings: Settings) -> int:
     return whole_setting({"num_labels": 2} | settings, "num_labels")
 
 
-def is_copy(tensors: Tensors, name: str, original: str) -> bool:
+def is_copy(tensors: LazyTensors, name: str, original: str) -> bool:
     """Say whether a tensor that may repeat another one is left out, or does repeat it.
 
     Args:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transformer_lib.core.files import read_object, whole_files
 from transformer_lib.hugging_face.config_json import find_family, read_config, write_settings
-from transformer_lib.hugging_face.family import Family, Tensors, is_copy
+from transformer_lib.hugging_face.family import Family, LazyTensors, is_copy
 from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.models.language_models import CausalLM
@@ -199,7 +199,7 @@ def _find_folder(name: str | Path, revision: str | None) -> Path:
     return folder
 
 
-def _open_tensors(folder: Path, family: Family) -> Tensors:
+def _open_tensors(folder: Path, family: Family) -> LazyTensors:
     """Open the files with the weights; the tensors go by the names of the tables."""
     files = ["model.safetensors"]
     if not (folder / files[0]).is_file() and (folder / _INDEX).is_file():
@@ -208,7 +208,7 @@ def _open_tensors(folder: Path, family: Family) -> Tensors:
         pickles = ", ".join(sorted(path.name for path in folder.glob("*.bin")))
         only = f", only {pickles}: a pickle can run any code when it is opened" if pickles else ""
         raise ValueError(f"{folder} has no model.safetensors{only}")
-    tensors: Tensors = {}
+    tensors: LazyTensors = {}
     for file in files:
         try:
             opened: _OpenFile = safe_open(folder / file, framework="pt")
@@ -253,7 +253,7 @@ def _places(model: Model, family: Family) -> Places:
     return places
 
 
-def _check_names(places: Places, tensors: Tensors, family: Family, whose: str) -> None:
+def _check_names(places: Places, tensors: LazyTensors, family: Family, whose: str) -> None:
     """Raise an error if tensors are missing or unknown; drop those that repeat another one."""
     for name, original in family.copies.items():
         if name in tensors and name not in places:
@@ -270,7 +270,7 @@ def _check_names(places: Places, tensors: Tensors, family: Family, whose: str) -
 
 
 def _read_parameters(
-    model: Model, places: Places, tensors: Tensors, dtype: torch.dtype, device: torch.device
+    model: Model, places: Places, tensors: LazyTensors, dtype: torch.dtype, device: torch.device
 ) -> dict[str, nn.Parameter]:
     """Read every tensor, check its shape, and cut it into parameters; tied ones are one object."""
     ours = model.state_dict()

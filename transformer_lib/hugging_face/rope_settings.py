@@ -3,7 +3,7 @@
 import math
 
 from transformer_lib.core.config import RopeScaling, TransformerConfig
-from transformer_lib.hugging_face.family import Settings, check_setting
+from transformer_lib.hugging_face.family import Settings, check_setting, number_setting
 
 # Their kinds of scaling, and ours; and of each, the keys that it must have and those that it may.
 _KINDS = {"linear": "linear", "dynamic": "ntk", "yarn": "yarn", "llama3": "llama3"}
@@ -153,14 +153,13 @@ def rope_scaling(settings: Settings) -> RopeScaling | None:
 
 def _sharpness(rope: Settings) -> float | None:
     """What queries and keys are multiplied by, if it is not what YaRN's paper says."""
-    given = rope.get("attention_factor")
-    if given is not None:
-        return float(str(given))
-    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
-    if not above or not below:
+    if rope.get("attention_factor") is not None:
+        return number_setting(rope, "attention_factor")
+    if not rope.get("mscale") or not rope.get("mscale_all_dim"):
         return None
-    growth = 0.1 * math.log(float(str(rope["factor"])))
-    return (1 + float(str(above)) * growth) / (1 + float(str(below)) * growth)
+    growth = 0.1 * math.log(number_setting(rope, "factor"))
+    above, below = number_setting(rope, "mscale"), number_setting(rope, "mscale_all_dim")
+    return (1 + above * growth) / (1 + below * growth)
 
 
 def rope_settings(config: TransformerConfig) -> Settings:

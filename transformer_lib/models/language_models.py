@@ -41,7 +41,7 @@ class CausalLM(nn.Module):
         self.config, self.parts = config, parts
         self.decoder = Decoder(config, parts=parts)
         self.output = OutputLayer(config, self.decoder.embedding.tokens)
-        nn.Module.register_load_state_dict_post_hook(self, _tie_again)
+        _keep_tied(self)
 
     def forward(
         self,
@@ -91,7 +91,7 @@ class Seq2SeqLM(nn.Module):
         self.config, self.parts = config, parts
         self.body = EncoderDecoder(config, parts=parts)
         self.output = OutputLayer(config, self.body.decoder.embedding.tokens)
-        nn.Module.register_load_state_dict_post_hook(self, _tie_again)
+        _keep_tied(self)
 
     def forward(
         self,
@@ -141,7 +141,7 @@ class MaskedLM(nn.Module):
         self.norm = parts.norm(config)
         initialise(self.transform, config)
         self.output = OutputLayer(config, self.encoder.embedding.tokens, bias=True)
-        nn.Module.register_load_state_dict_post_hook(self, _tie_again)
+        _keep_tied(self)
 
     def forward(
         self,
@@ -374,11 +374,17 @@ def mean_over_tokens(
     return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
+def _keep_tied(model: CausalLM | Seq2SeqLM | MaskedLM) -> None:
+    """Tie the output layer again whenever a state dict was loaded."""
+    # PyTorch gives this method no types. Through the class, mypy lets it be called all the same.
+    nn.Module.register_load_state_dict_post_hook(model, _tie_again)
+
+
 def _tie_again(model: CausalLM | Seq2SeqLM | MaskedLM, loaded: _IncompatibleKeys) -> None:
     """Make one table again of two that were cut apart, once a state dict has filled them alike.
 
-    ``to_empty`` and ``load_state_dict(assign=True)`` give each name a tensor of its own. Whoever
-    has untied or replaced one on purpose loads two that differ, and keeps them.
+    ``to_empty`` and ``load_state_dict(assign=True)`` give each name a tensor of its own. Two that
+    differ were untied or replaced on purpose, and stay apart.
     """
     parts = [(path, part) for path, part in model.named_modules() if isinstance(part, Embedding)]
     layer = getattr(model.output, "projection", None)

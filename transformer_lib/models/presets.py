@@ -116,33 +116,25 @@ PRESETS = {
         published="109,482,240",
         source="devlin2019bert",
     ),
-    "gpt2": Preset(
-        build=CausalLM,
-        config=GPT2,
-        parameters=124_439_808,
-        published="124,439,808",
-        source="radford2019language",
+    "gpt2": _decoder(
+        GPT2,
+        124_439_808,
+        "radford2019language",
     ),
-    "gpt2-medium": Preset(
-        build=CausalLM,
-        config=replace(GPT2, d_model=1024, n_heads=16, n_layers=24),
-        parameters=354_823_168,
-        published="354,823,168",
-        source="radford2019language",
+    "gpt2-medium": _decoder(
+        replace(GPT2, d_model=1024, n_heads=16, n_layers=24),
+        354_823_168,
+        "radford2019language",
     ),
-    "gpt2-large": Preset(
-        build=CausalLM,
-        config=replace(GPT2, d_model=1280, n_heads=20, n_layers=36),
-        parameters=774_030_080,
-        published="774,030,080",
-        source="radford2019language",
+    "gpt2-large": _decoder(
+        replace(GPT2, d_model=1280, n_heads=20, n_layers=36),
+        774_030_080,
+        "radford2019language",
     ),
-    "gpt2-xl": Preset(
-        build=CausalLM,
-        config=replace(GPT2, d_model=1600, n_heads=25, n_layers=48),
-        parameters=1_557_611_200,
-        published="1,557,611,200",
-        source="radford2019language",
+    "gpt2-xl": _decoder(
+        replace(GPT2, d_model=1600, n_heads=25, n_layers=48),
+        1_557_611_200,
+        "radford2019language",
     ),
     "gpt3-175b": Preset(
         build=CausalLM,
@@ -151,26 +143,20 @@ PRESETS = {
         published="175B",
         source="brown2020language",
     ),
-    "llama-2-7b": Preset(
-        build=CausalLM,
-        config=LLAMA_2,
-        parameters=6_738_415_616,
-        published="6,738,415,616",
-        source="touvron2023llama2",
+    "llama-2-7b": _decoder(
+        LLAMA_2,
+        6_738_415_616,
+        "touvron2023llama2",
     ),
-    "llama-3-8b": Preset(
-        build=CausalLM,
-        config=LLAMA_3,
-        parameters=8_030_261_248,
-        published="8,030,261,248",
-        source="grattafiori2024llama",
+    "llama-3-8b": _decoder(
+        LLAMA_3,
+        8_030_261_248,
+        "grattafiori2024llama",
     ),
-    "llama-3-70b": Preset(
-        build=CausalLM,
-        config=replace(LLAMA_3, d_model=8192, n_heads=64, d_ff=28_672, n_layers=80),
-        parameters=70_553_706_496,
-        published="70,553,706,496",
-        source="grattafiori2024llama",
+    "llama-3-70b": _decoder(
+        replace(LLAMA_3, d_model=8192, n_heads=64, d_ff=28_672, n_layers=80),
+        70_553_706_496,
+        "grattafiori2024llama",
     ),
     "llama-3.1-8b": _decoder(
         LLAMA_31,

@@ -100,9 +100,9 @@ def save_model(
         writers["README.md"] = partial(Path.write_bytes, data=card.encode())
     text = json.dumps(description, indent=2)
     writers["model.json"] = partial(Path.write_bytes, data=text.encode())  # load_model begins here
-    with whole_files(Path(folder), *writers) as parts:
-        for write, part in zip(writers.values(), parts, strict=True):
-            write(part)
+    with whole_files(Path(folder), *writers) as temporary:
+        for write, path in zip(writers.values(), temporary, strict=True):
+            write(path)
 
 
 def load_model(

@@ -171,20 +171,18 @@ class Recorder(TorchFunctionMode):
     def _follow(self, call: _Call) -> None:
         """Name what a call returns, and record it unless it is a part of the next step."""
         words, output = self._words(call.name), call.outputs[0]
-        is_real = output.is_floating_point()
         named = [x for x in call.inputs if x in self._letters]
-        flows = any(x.is_floating_point() or not is_real for x in named)
-        if not flows and not (is_real and words.ends):
-            return  # a mask or a position: nothing that flows through the model
+        if not _flows(named, output) and not _begins_to_flow(words, output):
+            return  # a mask or a position
         letters = complete_letters(self._moved_letters(call), words.ends, output.shape)
         for x in call.outputs:
             self._name(x, letters)
         what = words.say("".join(self._letters_of(output)[-1:]), call.number)
         flowing = [x for x in named if x.is_floating_point()] or named or call.inputs[:1]
         origins = [self._origins.get(x, x) for x in flowing]
-        if not what or "/" in "".join(letters):  # Dk/2: a rotation has begun
+        if not what or _is_half_rotated(letters):  # a part of the next step
             self._origins.update((x, origins[0]) for x in call.outputs if x is not origins[0])
-        elif is_real:
+        elif output.is_floating_point():
             self._record(what, call, origins)
 
     def _words(self, name: str) -> Words:
@@ -244,6 +242,22 @@ class Recorder(TorchFunctionMode):
         i, self._asked = self._asked % n, self._asked + 1
         share = mask.numel() * (i + 1) // n - mask.numel() * i // n
         return tuple(torch.empty(share, dtype=torch.long, device="meta") for _ in mask.shape)
+
+
+def _flows(named: list[Tensor], output: Tensor) -> bool:
+    """Whether a call goes on with what flows through the model; ids may become other ids."""
+    to_numbers = output.is_floating_point()
+    return any(x.is_floating_point() or not to_numbers for x in named)
+
+
+def _begins_to_flow(words: Words, output: Tensor) -> bool:
+    """Whether a call makes real numbers whose letters are known, such as a table of positions."""
+    return output.is_floating_point() and bool(words.ends)
+
+
+def _is_half_rotated(letters: Letters) -> bool:
+    """Whether a head was split in two halves, as ``Dk/2`` says: a rotation has begun."""
+    return any("/" in letter for letter in letters)
 
 
 def _name_of(func: Callable[..., object]) -> str:

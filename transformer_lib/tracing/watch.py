@@ -18,8 +18,8 @@ def trace(model: nn.Module, *inputs: object, **options: object) -> Trace:
     """Run a model once and record every step.
 
     The model runs in eval mode, without gradients, and with the readable path of attention; it is
-    left as it was. On the ``meta`` device even the largest model takes no memory. There, nobody
-    knows which tokens a mixture sends where: every expert gets an equal share.
+    left as it was. On the ``meta`` device even the largest model takes no memory. There, tensors
+    have no values, so each expert of a mixture gets an equal share of the tokens.
 
     Args:
         model: any model or part of this library; others are traced too, with fewer words.
@@ -172,6 +172,7 @@ def influence(
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[ExitStack]:
     """Eval mode, no gradients, and a place for hooks; afterwards every attribute is as it was."""
+    # All attributes, not only the mode: a forward pass may set some, such as a balance loss.
     before = {module: dict(vars(module)) for module in model.modules()}
     try:
         with torch.no_grad(), ExitStack() as hooks:

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from transformer_lib.core.devices import devices_here
 from transformer_lib.models.blocks import Block
 from transformer_lib.models.saving import Tensors, check_tensors, without_copies
 from transformer_lib.training.data import IGNORE, Batch
@@ -62,10 +63,7 @@ def choose_device(wanted: str | torch.device | None) -> torch.device:
         atexit.register(_leave_processes)
     if not dist.is_initialized():
         _check_alone()
-    if wanted is None:
-        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        wanted = next((kind for kind in there if there[kind]), "cpu")
-    return torch.device(wanted)
+    return torch.device(devices_here()[0] if wanted is None else wanted)
 
 
 def _check_alone() -> None:

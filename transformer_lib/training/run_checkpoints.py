@@ -166,6 +166,22 @@ def read_checkpoint(folder: Path) -> tuple[Tensors, RunState] | None:
     return None
 
 
+def last_checkpoint_step(folder: Path) -> int | None:
+    """Say after which step the newest checkpoint was written, by the names of the files.
+
+    Args:
+        folder: where checkpoints are.
+
+    Returns:
+        The number of the step; ``None`` if there is no checkpoint.
+
+    Example:
+        >>> last_checkpoint_step(Path("nowhere")) is None
+        True
+    """
+    return next(map(_step, _checkpoints(folder)), None)
+
+
 def _checkpoints(folder: Path) -> list[Path]:
     """Return the files that have such a name as :func:`write_checkpoint` gives; newest first."""
     paths = folder.iterdir() if folder.is_dir() else []

@@ -4,8 +4,8 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.family import (
     ACTIVATION_NAMES,
     Family,
+    LazyTensors,
     Settings,
-    Tensors,
     check_setting,
     count_classes,
 )
@@ -15,20 +15,20 @@ from transformer_lib.models.presets import PRESETS
 
 
 def _bare(
-    config: TransformerConfig, settings: Settings, tensors: Tensors
+    config: TransformerConfig, settings: Settings, tensors: LazyTensors
 ) -> Encoder | SequenceClassifier:
     if "pooler.dense.weight" in tensors:
         return SequenceClassifier(config, n_classes=0)
     return Encoder(config)
 
 
-def _masked(config: TransformerConfig, settings: Settings, tensors: Tensors) -> MaskedLM:
+def _masked(config: TransformerConfig, settings: Settings, tensors: LazyTensors) -> MaskedLM:
     check_setting("tie_word_embeddings", config.tie_embeddings, True)
     return MaskedLM(config)
 
 
 def _classifier(
-    config: TransformerConfig, settings: Settings, tensors: Tensors
+    config: TransformerConfig, settings: Settings, tensors: LazyTensors
 ) -> SequenceClassifier:
     return SequenceClassifier(config, count_classes(settings))
 

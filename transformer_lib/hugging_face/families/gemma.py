@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 
-from transformer_lib.core.checks import check_number
 from transformer_lib.hugging_face.families.llama import (
     QUERY_KEY_NORMS,
     like_llama,
     more_fields,
     more_settings,
 )
-from transformer_lib.hugging_face.family import Settings, check_setting, whole_setting
+from transformer_lib.hugging_face.family import (
+    Settings,
+    check_setting,
+    number_setting,
+    whole_setting,
+)
 from transformer_lib.hugging_face.rope_settings import one_rope_spelling, rope_object, rope_settings
 from transformer_lib.hugging_face.sliding_windows import layer_types, read_pattern
 from transformer_lib.hugging_face.weight_layouts import Model
@@ -31,13 +35,12 @@ _KNOWN = (
 def _fields(settings: Settings, period: int) -> Settings:
     """Read scale and windows; a key with null says no, one that is missing the default."""
     key = "query_pre_attn_scalar"
-    scalar = 256 if settings.get(key) is None else settings[key]
-    check_number(key, scalar, lambda x: x > 0, "greater than 0")
+    scalar = 256.0 if settings.get(key) is None else number_setting(settings, key)
     pattern = "L" * (period - 1) + "G"
     if settings.get("layer_types") is not None:
         pattern = read_pattern(settings)
     return more_fields(settings) | {
-        "attention_scale": float(str(scalar)) ** -0.5,
+        "attention_scale": scalar**-0.5,
         "window": settings.get("sliding_window", 4096),
         "window_pattern": pattern,
     }

@@ -1,13 +1,13 @@
 """GPT-2: a decoder with learned positions and fused projections."""
 
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.hugging_face.family import ACTIVATION_NAMES, Family, Settings, Tensors
+from transformer_lib.hugging_face.family import ACTIVATION_NAMES, Family, LazyTensors, Settings
 from transformer_lib.hugging_face.weight_layouts import FUSED, TRANSPOSED
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.presets import PRESETS
 
 
-def _build(config: TransformerConfig, settings: Settings, tensors: Tensors) -> CausalLM:
+def _build(config: TransformerConfig, settings: Settings, tensors: LazyTensors) -> CausalLM:
     return CausalLM(config)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.hugging_face.family import Family, Settings, Tensors, whole_setting
+from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, whole_setting
 from transformer_lib.hugging_face.rope_settings import (
     one_rope_spelling,
     rope_scaling,
@@ -15,7 +15,7 @@ from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.presets import PRESETS
 
 
-def _build(config: TransformerConfig, settings: Settings, tensors: Tensors) -> CausalLM:
+def _build(config: TransformerConfig, settings: Settings, tensors: LazyTensors) -> CausalLM:
     return CausalLM(config)
 
 

@@ -6,7 +6,13 @@ T5 also drops inside the feed-forward network and after the final norm; our mode
 from dataclasses import replace
 
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.hugging_face.family import Family, Settings, Tensors, check_setting, is_copy
+from transformer_lib.hugging_face.family import (
+    Family,
+    LazyTensors,
+    Settings,
+    check_setting,
+    is_copy,
+)
 from transformer_lib.hugging_face.weight_layouts import Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.models.language_models import Seq2SeqLM
@@ -15,7 +21,7 @@ from transformer_lib.models.presets import PRESETS
 _INNER = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}  # its dense_act_fn
 
 
-def _build(config: TransformerConfig, settings: Settings, tensors: Tensors) -> Seq2SeqLM:
+def _build(config: TransformerConfig, settings: Settings, tensors: LazyTensors) -> Seq2SeqLM:
     """Let the tensors say whether they are tied: for transformers 5, the settings always do."""
     tied = is_copy(tensors, "lm_head.weight", "shared.weight")
     return Seq2SeqLM(replace(config, tie_embeddings=tied))

@@ -6,8 +6,8 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.hugging_face.family import (
     ACTIVATION_NAMES,
     Family,
+    LazyTensors,
     Settings,
-    Tensors,
     count_classes,
     whole_setting,
 )
@@ -16,7 +16,9 @@ from transformer_lib.models.language_models import VisionTransformer
 from transformer_lib.models.presets import PRESETS
 
 
-def _build(config: TransformerConfig, settings: Settings, tensors: Tensors) -> VisionTransformer:
+def _build(
+    config: TransformerConfig, settings: Settings, tensors: LazyTensors
+) -> VisionTransformer:
     return VisionTransformer(
         config,
         image_size=whole_setting(settings, "image_size"),
