@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows ``python -m transformer_lib``; that of this process if left out.
 
     Returns:
-        0; 130 after Ctrl-C; 141 if nobody reads on, as in ``... | head``.
+        0; 130 after Ctrl-C; 141 if the output is not read to its end, as in ``... | head``.
 
     Raises:
         SystemExit: with status 2 for bad arguments, with 0 after ``--help`` and ``--version``.

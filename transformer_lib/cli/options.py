@@ -1,6 +1,6 @@
 """What each command does and can be told, without PyTorch.
 
-Importing PyTorch takes seconds, and somebody who asks for help should not wait for it. So nothing
+Importing PyTorch takes seconds, and a user who asks for help should not wait for it. So nothing
 here, and nothing that :mod:`transformer_lib.cli.main` imports before it runs a command, imports it.
 """
 
@@ -19,7 +19,7 @@ BOOK_WRITERS = (BOOK / "results/shakespeare", BOOK / "results/drafts")
 TOKENIZERS = ("char", "word", "bpe", "wordpiece")
 NUMBERS = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cuda", "mps", "cpu")
-WRITING = Sampling(temperature=0.8, top_p=0.95)  # unless somebody says otherwise
+WRITING = Sampling(temperature=0.8, top_p=0.95)  # unless the user says otherwise
 CHATTING = Sampling(temperature=0.7, top_p=0.95)
 
 

@@ -176,6 +176,13 @@ def last_checkpoint_step(folder: Path) -> int | None:
         The number of the step; ``None`` if there is no checkpoint.
 
     Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for step in (9, 10):
+        ...         write_checkpoint(Path(folder), step, {}, {}, keep=2)
+        ...     size = (Path(folder) / "step-notes.txt").write_text("ours")
+        ...     last_checkpoint_step(Path(folder))
+        10
         >>> last_checkpoint_step(Path("nowhere")) is None
         True
     """

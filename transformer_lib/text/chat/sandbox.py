@@ -330,7 +330,7 @@ def _paid_text(_: Context, value: object) -> object:
 
 
 def _listed(value: object) -> object:
-    """Make a list of what can be gone through only once: nobody knows how long it is."""
+    """Make a list of what can be gone through only once: its length is not known."""
     if isinstance(value, Iterator) and not isinstance(value, LoopContext):
         return list(_paid_items(value, ITEM))
     return value

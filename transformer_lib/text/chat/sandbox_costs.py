@@ -1,7 +1,7 @@
 """What operators, filters and methods of a chat template cost.
 
 Each cost is a function of what is about to be called with, which it takes from the budget first.
-Filters and methods that are not listed may be slow in ways that nobody has looked into: they cost
+Filters and methods that are not listed may be slow in ways that were not measured here: they cost
 the square of what they are given, so they are for short texts only.
 """
 
@@ -83,7 +83,7 @@ def charge_printf(budget: Budget, form: str, values: object) -> None:
 
     Raises:
         OverflowError: if that is too much.
-        ValueError: if the name of a value has brackets, so that nobody knows where it ends.
+        ValueError: if the name of a value has brackets, so that its end cannot be found.
 
     Example:
         >>> charge_printf(Budget(None), "%2000000000d", 1)
@@ -257,7 +257,7 @@ def _escape(budget: Budget, value: object) -> None:
 
 
 def _squared(budget: Budget, value: object, *args: object, **named: object) -> None:
-    """What nobody has looked into."""
+    """What was not measured."""
     units = budget.weigh(value)
     units += sum(budget.weigh(one) + _width(one) for one in (*args, *named.values()))
     budget.use(units * units // 50)
