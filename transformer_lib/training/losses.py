@@ -86,10 +86,12 @@ class Objective(nn.Module):
         uneven = torch.stack([mixture.balance_loss for mixture in mixtures]).sum()
         return total + self.balance * count * uneven, count
 
-    # Asked once where the objective is compiled.
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _may_skip_logits(self) -> bool:
         return _returns_products(self.model)
+
+    # Asked once where the objective is compiled. That is torch.compiler.assume_constant_result,
+    # which would import the compiler, and that takes seconds.
+    _may_skip_logits._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _cross_entropy(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         smoothing = self.label_smoothing if self.training else 0.0
