@@ -146,8 +146,8 @@ class MixtureOfExperts(nn.Module):
         """Keep the loss, but its graph only as long as that of the output lives.
 
         A plain attribute would keep the graph, with all activations, until the next pass, also
-        where nobody goes backwards. So the graph of the output owns the loss, the module has a weak
-        reference to it, and a copy without a graph for afterwards.
+        if there is no backward pass. So the graph of the output owns the loss; the module has a
+        weak reference to it, and a copy without a graph for afterwards.
         """
         node = None if torch.compiler.is_compiling() else output.grad_fn
         if node is None:

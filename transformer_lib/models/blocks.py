@@ -269,8 +269,8 @@ class Stack(nn.Module):
         scaling = self.config.rope_scaling
         if scaling is not None and scaling.kind == "ntk":
             return None  # it depends on the length of the sequence, padding included
-        # A window hides more than padding: if any layer has one, its mask decides.
-        mask, bias, _ = visible[True in visible]
+        has_local = True in visible  # their mask decides: a window hides more than padding
+        mask, bias, _ = visible[has_local]
         pattern: AttentionPattern | None = _PADDING_FREE.padding_free_batch(
             self, _TOKEN_BY_TOKEN, x, mask, bias
         )

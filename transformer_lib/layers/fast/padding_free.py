@@ -236,7 +236,7 @@ def _leaves_tokens_alone(part: nn.Module, known: Collection[type[nn.Module]]) ->
 
 
 def _can_be_read(x: Tensor, mask: Tensor) -> bool:
-    """Whether Python may read the values of a mask, and they decide what is computed."""
+    """Whether Python may read the values of a mask, and decide by them what is computed."""
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
