@@ -1,5 +1,6 @@
-"""The lean step gives the answers of the decoder, and stands back where somebody could tell."""
+"""The single-token path gives the answers of the decoder, and is not taken where it would not."""
 
+import dataclasses
 import math
 
 import pytest
@@ -9,9 +10,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.lib.tiny_models import LLAMA, VOCAB, make, tiny, tiny_configs
+from transformer_lib.core.config import RopeScaling, TransformerConfig
 from transformer_lib.generation import decoding_step
 from transformer_lib.generation.decoding_step import DecodingStep
-from transformer_lib.generation.fast.single_token import LeanDecoder
+from transformer_lib.generation.fast.single_token import ANY_VALUE, SOME_VALUES, LeanDecoder
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.generation.sampling import ScoreWatch
 from transformer_lib.layers.attention import MultiHeadAttention
@@ -40,22 +42,70 @@ def takes_single_token_path(step, new):
     return step._shortcuts.single_token_path(step.decoder, new, step.cache) is not None
 
 
+@torch.no_grad()
+def compare_with_decoder(config):
+    """Read two tokens by both; return whether the single-token path can."""
+    decoder = make(CausalLM, config).decoder
+    caches = [KeyValueCache(config.n_layers, 12) for _ in range(2)]
+    lean = LeanDecoder(decoder)
+    for cache in caches:
+        decoder(PROMPT, cache=cache)
+    if not lean.can_read(TOKEN, caches[0]):
+        return False
+    for token in (TOKEN, TOKEN.flip(0)):
+        torch.testing.assert_close(lean(token, caches[0]), decoder(token, cache=caches[1]))
+    return True
+
+
 @settings(deadline=None)
 @given(tiny_configs())
 def test_reads_a_token_as_the_decoder_does(config):
-    decoder = make(CausalLM, config).decoder
-    model_caches = [KeyValueCache(config.n_layers, 12) for _ in range(2)]
-    lean = LeanDecoder(decoder)
-    with torch.no_grad():
-        for cache in model_caches:
-            decoder(PROMPT, cache=cache)
-        if not lean.can_read(TOKEN, model_caches[0]):
-            assert config.window is not None or config.position in ("alibi", "t5")
-            return
-        for token in (TOKEN, TOKEN.flip(0)):
-            torch.testing.assert_close(
-                lean(token, model_caches[0]), decoder(token, cache=model_caches[1])
-            )
+    refused = config.window is not None or config.position in ("alibi", "t5")
+    assert compare_with_decoder(config) != refused
+
+
+# A value that matters, or would if the field were not seen to, for each field that may have any.
+OTHER_VALUES = {
+    "vocab_size": 13, "max_len": 16, "d_model": 24, "n_heads": 2, "n_kv_heads": 1, "head_width": 6,
+    "d_ff": 20, "n_layers": 3, "dropout": 0.5, "attention_dropout": 0.5, "rope_theta": 5.0,
+    "rope_pairing": "split", "rope_scaling": RopeScaling(kind="yarn", factor=4.0, trained_len=4),
+    "local_rope_theta": 5.0, "norm": "layer", "norm_eps": 0.5, "norm_offset": 1.0,
+    "activation": "relu", "n_experts": 3, "active_experts": 1, "bias": True, "qkv_bias": True,
+    "scale_embeddings": False, "norm_embeddings": True, "n_segments": 2, "attention_scale": 2.0,
+    "logit_cap": 1.0, "tie_embeddings": True, "logit_scale": 3.0, "window_pattern": "LG",
+    "init": "gpt2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_VALUES)
+def test_any_value_of_these_fields_is_seen_to(name):
+    more = {"n_experts": 3} if name == "active_experts" else {}
+    config = tiny(**LLAMA | more | {name: OTHER_VALUES[name]})
+    assert getattr(config, name) != getattr(tiny(**LLAMA | more), name)
+    assert compare_with_decoder(config)
+
+
+@pytest.mark.parametrize("kind", ["linear", "ntk", "llama3"])
+def test_rope_may_be_scaled_in_any_way(kind):
+    scaling = RopeScaling(kind=kind, factor=4.0, trained_len=4)
+    assert compare_with_decoder(tiny(**LLAMA, rope_scaling=scaling))
+
+
+def test_every_field_of_the_configuration_was_looked_at():
+    free = [name for names in ANY_VALUE.values() for name in names]
+    names = [field.name for field in dataclasses.fields(TransformerConfig)]
+    assert sorted(free + list(SOME_VALUES)) == sorted(names)
+    assert sorted(free) == sorted(OTHER_VALUES)
+
+
+def test_a_field_that_nobody_looked_at_is_not_supported():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Newer(TransformerConfig):
+        sinks: int = 1
+
+    known = tiny(**LLAMA)
+    assert compare_with_decoder(known)
+    assert not compare_with_decoder(Newer(**vars(known)))
 
 
 @pytest.mark.parametrize("choices", [GPT, LLAMA, {"position": "sinusoidal"}], ids=str)
@@ -80,7 +130,7 @@ def test_no_token_asks_the_register_of_fast_paths(monkeypatch):
         assert takes_single_token_path(step, TOKEN)
 
 
-def test_is_used_in_every_mode_and_leaves_the_mode_alone():
+def test_is_taken_in_every_mode_and_leaves_the_mode_alone():
     model = make(CausalLM, tiny(**GPT))
     expected = generate(model, PROMPT, max_new_tokens=8)
     model.train()
@@ -160,7 +210,7 @@ CHANGES = (replace_attend, replace_own_attend, read_plainly, call_otherwise)
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_stands_back_after_a_change(change, monkeypatch):
+def test_is_not_taken_after_a_change(change, monkeypatch):
     model = make(CausalLM, tiny(**GPT))
     lean, cache = LeanDecoder(model.decoder), filled(model)
     with torch.no_grad():
@@ -200,14 +250,25 @@ def test_layers_of_other_classes_are_called():
     assert torch.equal(cached, generate(model, PROMPT, max_new_tokens=8, use_cache=False))
 
 
-@pytest.mark.parametrize(
-    "choices", [{"position": "alibi"}, {"position": "t5"}, {"position": "rope", "window": 3}]
-)
-def test_stands_back_where_scores_are_not_plain(choices):
-    assert not can_read(make(CausalLM, tiny(**choices)))
+UNSUPPORTED = {
+    "position": ("alibi", "t5"),
+    "rope_fraction": (0.5,),
+    "norm_position": ("update", "both"),
+    "window": (3,),
+    "qk_norm": ("head", "all"),
+    "score_cap": (5.0,),
+}
 
 
-def test_stands_back_from_a_memory_many_tokens_and_autocast():
+@pytest.mark.parametrize("name", SOME_VALUES)
+def test_other_values_of_these_fields_are_not_supported(name):
+    for value in SOME_VALUES[name]:
+        assert can_read(make(CausalLM, tiny(**LLAMA | {name: value})))
+    for value in UNSUPPORTED[name]:
+        assert not can_read(make(CausalLM, tiny(**LLAMA | {name: value})))
+
+
+def test_a_memory_many_tokens_and_autocast_are_not_supported():
     model = make(CausalLM, tiny(**GPT))
     assert can_read(model)
     assert not can_read(model, PROMPT)
@@ -281,7 +342,7 @@ def watched_step(choices, n_layers, length=10):
 
 # Of a block there are 40: 6 products with a view of the weight, the input and the output of each, 2
 # norms, 2 sums, the activation, the kernel of attention, and the cache's slices and copies. Without
-# the lean step there would be 44. Around the blocks there are 13.
+# the single-token path there would be 44. Around the blocks there are 13.
 KERNELS_OF_A_BLOCK = 42
 KERNELS_AROUND = 14
 
