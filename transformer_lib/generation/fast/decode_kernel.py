@@ -29,6 +29,8 @@ else:
 
 WIDEST = 256  # of the heads; wider ones have no room in the registers
 WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves next to nothing
+MOST_STAGES = 3  # of the kernel's pipeline: blocks of keys and values that are loaded at once
+TILES_IN_MEMORY = 2 * MOST_STAGES + 1  # keys and values of each stage, and room for the rest
 
 
 if triton is not None:
@@ -40,40 +42,52 @@ if triton is not None:
         """
         return triton.jit(inspect.unwrap(function))
 
+    # Matrix units take powers of two, at least 16: sizes called padded_*, and block.
     @_compiled
     def _append_and_attend(  # type: ignore[no-untyped-def]
-        q_ptr, k_ptr, v_ptr, keys_ptr, values_ptr, filled_ptr, bias_ptr, out_ptr, scale,
-        q_row, q_head, k_row, k_head, v_row, v_head, cache_row, cache_head, cache_place,
-        bias_row, bias_head, n_shared, group, d_head,
-        width: tl.constexpr, block: tl.constexpr, queries: tl.constexpr,
+        q_ptr, q_row, q_head,  # queries, with the strides of rows and heads
+        k_ptr, k_row, k_head,  # the new keys
+        v_ptr, v_row, v_head,  # the new values
+        keys_ptr, values_ptr, cache_row, cache_head, cache_place,  # the cache: strides of both
+        filled_ptr,  # how many places of the cache are in use
+        bias_ptr, bias_row, bias_head,  # what is added to the scores
+        out_ptr,  # (B, 1, H, Dk), contiguous
+        scale,  # of the scores
+        n_kv_heads,  # heads with keys and values of their own
+        queries_per_kv,  # query heads that share one of them
+        d_head,  # features of a head
+        padded_queries: tl.constexpr,  # queries_per_kv, padded
+        padded_width: tl.constexpr,  # d_head, padded
+        block: tl.constexpr,  # keys that are looked at together
     ):  # fmt: skip
         """One program for each row and key-value head, with the queries that share it."""
-        row, shared = tl.program_id(0) // n_shared, tl.program_id(0) % n_shared
+        row, kv_head = tl.program_id(0) // n_kv_heads, tl.program_id(0) % n_kv_heads
         n = tl.load(filled_ptr)  # keys in the cache, and the place of the new one
-        feature, query = tl.arange(0, width), tl.arange(0, queries)
-        exists, asks = feature < d_head, query < group  # matrix units want 16 of each at least
-        head = shared * group + query
-        inside = asks[:, None] & exists[None, :]
+        feature, query = tl.arange(0, padded_width), tl.arange(0, padded_queries)
+        is_feature, is_query = feature < d_head, query < queries_per_kv  # not padding
+        head = kv_head * queries_per_kv + query
+        inside = is_query[:, None] & is_feature[None, :]
         q = tl.load(q_ptr + row * q_row + head[:, None] * q_head + feature[None, :], inside, 0.0)
-        key = tl.load(k_ptr + row * k_row + shared * k_head + feature, exists, 0.0)
-        value = tl.load(v_ptr + row * v_row + shared * v_head + feature, exists, 0.0)
-        start = row.to(tl.int64) * cache_row + shared * cache_head
-        tl.store(keys_ptr + start + n * cache_place + feature, key, exists)
-        tl.store(values_ptr + start + n * cache_place + feature, value, exists)
+        key = tl.load(k_ptr + row * k_row + kv_head * k_head + feature, is_feature, 0.0)
+        value = tl.load(v_ptr + row * v_row + kv_head * v_head + feature, is_feature, 0.0)
+        start = row.to(tl.int64) * cache_row + kv_head * cache_head
+        tl.store(keys_ptr + start + n * cache_place + feature, key, is_feature)
+        tl.store(values_ptr + start + n * cache_place + feature, value, is_feature)
         # Softmax in one pass, in float32: the best score so far, and sums relative to it. The new
         # key comes first; it is always allowed.
         bias_at = bias_ptr + row * bias_row + head * bias_head
         best = tl.sum(q.to(tl.float32) * key[None, :].to(tl.float32), 1) * scale
-        best = (best + tl.load(bias_at + n, asks, 0.0)).to(tl.float32)
-        total = tl.full((queries,), 1.0, tl.float32)
-        mixed = tl.zeros((queries, width), tl.float32) + value[None, :].to(tl.float32)
+        best = (best + tl.load(bias_at + n, is_query, 0.0)).to(tl.float32)
+        total = tl.full((padded_queries,), 1.0, tl.float32)
+        mixed = tl.zeros((padded_queries, padded_width), tl.float32)
+        mixed = mixed + value[None, :].to(tl.float32)
         for first in range(0, n, block):
             place = first + tl.arange(0, block)
             at = start + place[:, None] * cache_place + feature[None, :]
-            used = (place < n)[:, None] & exists[None, :]
+            used = (place < n)[:, None] & is_feature[None, :]
             keys, values = tl.load(keys_ptr + at, used, 0.0), tl.load(values_ptr + at, used, 0.0)
             scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
-            allowed = asks[:, None] & (place < n)[None, :]
+            allowed = is_query[:, None] & (place < n)[None, :]
             scores += tl.load(bias_at[:, None] + place[None, :], allowed, 0.0)
             scores = tl.where((place < n)[None, :], scores.to(tl.float32), float("-inf"))
             new_best = tl.maximum(best, tl.max(scores, 1))
@@ -82,7 +96,8 @@ if triton is not None:
             mixed = mixed * shrink[:, None] + found
             total = total * shrink + tl.sum(weights, 1)
             best = new_best
-        out_at = out_ptr + (row * n_shared * group + head[:, None]) * d_head + feature[None, :]
+        first_head = row * n_kv_heads * queries_per_kv
+        out_at = out_ptr + (first_head + head[:, None]) * d_head + feature[None, :]
         tl.store(out_at, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), inside)
 
 
@@ -123,24 +138,40 @@ def append_and_attend(
     """
     keys, values = cache.all_places(k, v)
     batch, n_heads, _, d_head = q.shape
-    n_shared, group = k.shape[1], n_heads // k.shape[1]
+    n_kv_heads = k.shape[1]
+    queries_per_kv = n_heads // n_kv_heads
     bias = (bias if bias.stride(-1) == 1 else bias.contiguous()).expand(batch, n_heads, 1, -1)
     out = q.new_empty(batch, 1, n_heads, d_head)  # as merge() wants it
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    width = max(16, triton.next_power_of_2(d_head))
+    padded_width = _padded(d_head)
     # Measured on an H200: few programs want long blocks of keys and many threads; many do not.
-    block, warps, stages = (128, 8, 2) if batch * n_shared <= 256 else (32, 2, 3)
-    at_most = triton.next_power_of_2(tile // (width * q.element_size()) + 1) // 2
-    block = max(16, min(block, at_most))
-    scale = d_head**-0.5 if scale is None else float(scale)  # an int would be compiled in
-    _append_and_attend[(batch * n_shared,)](
-        q, k, v, keys, values, cache.filled, bias, out, scale,
-        q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        *keys.stride()[:3], bias.stride(0), bias.stride(1), n_shared, group, d_head,
-        width=width, queries=max(16, triton.next_power_of_2(group)), block=block,
+    block, warps, stages = (128, 8, 2) if batch * n_kv_heads <= 256 else (32, 2, MOST_STAGES)
+    block = max(16, min(block, _power_of_2_up_to(tile // (padded_width * q.element_size()))))
+    _append_and_attend[(batch * n_kv_heads,)](
+        q_ptr=q, q_row=q.stride(0), q_head=q.stride(1),
+        k_ptr=k, k_row=k.stride(0), k_head=k.stride(1),
+        v_ptr=v, v_row=v.stride(0), v_head=v.stride(1),
+        keys_ptr=keys, values_ptr=values,
+        cache_row=keys.stride(0), cache_head=keys.stride(1), cache_place=keys.stride(2),
+        filled_ptr=cache.filled,
+        bias_ptr=bias, bias_row=bias.stride(0), bias_head=bias.stride(1),
+        out_ptr=out,
+        scale=d_head**-0.5 if scale is None else float(scale),  # an int would be compiled in
+        n_kv_heads=n_kv_heads, queries_per_kv=queries_per_kv, d_head=d_head,
+        padded_queries=_padded(queries_per_kv), padded_width=padded_width, block=block,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out.transpose(1, 2)
+
+
+def _padded(n: int) -> int:
+    """The next power of two, at least 16: sizes that a matrix unit takes."""
+    return max(16, int(triton.next_power_of_2(n)))
+
+
+def _power_of_2_up_to(n: int) -> int:
+    """The largest power of two that is not above n; 0 for 0."""
+    return int(triton.next_power_of_2(n + 1)) // 2
 
 
 class _StepAttention(MultiHeadAttention):
@@ -218,9 +249,9 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
     """
     tile = _StepAttention.tile
     if device is not None and device.type == "cuda":
-        # Keys and values, three of each on their way, and something for the rest.
         found = torch.cuda.get_device_properties(device)
-        tile = getattr(found, "shared_memory_per_block_optin", 7 * tile) // 7
+        memory = getattr(found, "shared_memory_per_block_optin", TILES_IN_MEMORY * tile)
+        tile = memory // TILES_IN_MEMORY
     for part in model.modules():
         if type(part) is MultiHeadAttention and part.fused and part.d_head <= WIDEST:
             part.__class__ = _StepAttention
