@@ -249,15 +249,34 @@ class TestCanRecord:
 
 
 def joined_attention(**options):
-    """An attention as steps on a GPU use it, and what lays its weights together."""
+    """An attention as steps on a GPU use it, and what joins its weights."""
     model = nn.Sequential(MultiHeadAttention(d_model=8, n_heads=4, **options))
     use_step_kernel(model)
     return model[0], join_projections(model)
 
 
+def test_attention_by_the_kernel_has_weights_and_settings_of_the_one_it_replaces():
+    model = nn.Sequential(MultiHeadAttention(d_model=8, n_heads=4, scale=3.0, pairing="split"))
+    old, state = model.eval()[0], torch.get_rng_state()
+    use_step_kernel(model)
+    assert type(model[0]) is not MultiHeadAttention
+    assert type(old) is MultiHeadAttention
+    assert [id(x) for x in model[0].parameters()] == [id(x) for x in old.parameters()]
+    assert vars(old).items() <= vars(model[0]).items()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_attention_of_other_kinds_is_not_replaced():
+    readable, wide = (MultiHeadAttention(d_model=8, n_heads=4, d_head=d) for d in (2, 257))
+    readable.fused = False
+    model = nn.Sequential(readable, wide)
+    use_step_kernel(model)
+    assert list(model) == [readable, wide]
+
+
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"n_kv_heads": 2}])
 def test_one_product_makes_what_three_made(options):
-    attention, lay_together = joined_attention(**options)
+    attention, join_again = joined_attention(**options)
     x, angles = torch.randn(2, 1, 8), torch.randn(1, 1)
     joined = attention.project(x, x, angles)
     expected = attention.project_queries(x, angles), *attention.project_keys_values(x, angles)
@@ -266,7 +285,7 @@ def test_one_product_makes_what_three_made(options):
     with torch.no_grad():
         for weight in attention.parameters():
             weight.add_(1)
-    lay_together()
+    join_again()
     for one, old, other in zip(
         attention.project(x, x, None),
         joined,
@@ -277,7 +296,7 @@ def test_one_product_makes_what_three_made(options):
         assert (one - old).abs().max() > 0.1
 
 
-def test_weights_that_cannot_be_laid_together_are_used_as_they_are(monkeypatch):
+def test_weights_that_cannot_be_joined_are_used_as_they_are(monkeypatch):
     attention, _ = joined_attention()
     assert attention.joined is not None
     monkeypatch.setattr("transformer_lib.generation.fast.decode_kernel.WIDEST_JOINED", 4)

@@ -29,6 +29,7 @@ else:
 
 WIDEST = 256  # of the heads; wider ones have no room in the registers
 WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves next to nothing
+TILE = 8_192  # bytes of keys that a program looks at together, on the smallest GPU
 MOST_STAGES = 3  # of the kernel's pipeline: blocks of keys and values that are loaded at once
 TILES_IN_MEMORY = 2 * MOST_STAGES + 1  # keys and values of each stage, and room for the rest
 
@@ -109,7 +110,7 @@ def append_and_attend(
     bias: Float[Tensor, "..."],
     scale: float | None = None,
     *,
-    tile: int = 8_192,
+    tile: int = TILE,
 ) -> Float[Tensor, "B H 1 Dk"]:
     """Store the key and value of one new token, and attend from its query to all so far.
 
@@ -175,10 +176,16 @@ def _power_of_2_up_to(n: int) -> int:
 
 
 class _StepAttention(MultiHeadAttention):
-    """Multi-head attention of a copied model that only decodes, one token at a time."""
+    """Multi-head attention of a copied model that only decodes, one token at a time.
 
-    joined: tuple[Tensor, Tensor | None] | None = None  # weights and biases of one product
-    tile = 8_192  # bytes of keys at once
+    It has the layers and settings of the attention in whose place it stands.
+    """
+
+    def __init__(self, attention: MultiHeadAttention, tile: int) -> None:
+        nn.Module.__init__(self)  # that of MultiHeadAttention would draw new weights
+        vars(self).update(vars(attention))
+        self.tile = tile  # bytes of keys at once
+        self.joined: tuple[Tensor, Tensor | None] | None = None  # weight and bias of one product
 
     def project(
         self,
@@ -186,7 +193,7 @@ class _StepAttention(MultiHeadAttention):
         source: Float[Tensor, "B S D"],
         angles: Float[Tensor, "..."] | None = None,
     ) -> tuple[Float[Tensor, "B H T Dk"], Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
-        """Do so by one product if weights are laid together for it."""
+        """Project by one product if the weights were joined for it."""
         if self.joined is None or source is not x:
             return super().project(x, source, angles)
         sizes = [layer.out_features for layer in (self.query, self.key, self.value)]
@@ -206,7 +213,7 @@ class _StepAttention(MultiHeadAttention):
         causal: bool = False,
         cache: AttentionCache | None = None,
     ) -> Float[Tensor, "B H T Dk"]:
-        """Attend by the kernel if one token is added to a static cache, else as always."""
+        """Attend by the kernel if one token is added to a static cache, else as the base class."""
         if not isinstance(cache, StaticLayerCache) or q.shape[2] != 1 or bias is None:
             return super().attend_and_keep(q, k, v, mask, bias, causal=causal, cache=cache)
         return append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile)
@@ -223,7 +230,7 @@ class _StepAttention(MultiHeadAttention):
         if self.query.in_features > WIDEST_JOINED:
             return []
         weight, bias = torch.cat(tuple(weights)), torch.cat(tuple(biases)) if biases else None
-        vars(self)["joined"] = weight, bias
+        self.joined = weight, bias
         sizes = [len(x) for x in weights]
         copies = list(zip(weight.split(sizes), weights, strict=True))
         if bias is not None:
@@ -235,7 +242,7 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
     """Let a copy of a model attend by the kernel wherever it attends as this library does.
 
     Args:
-        model: changed in place: its parts get another class.
+        model: changed in place: other modules come to stand in the place of its attentions.
         device: the GPU, which has more or less memory for each program; a small one if left out.
 
     Example:
@@ -247,28 +254,28 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
         >>> type(model[0]).__name__
         '_StepAttention'
     """
-    tile = _StepAttention.tile
+    tile = TILE
     if device is not None and device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         memory = getattr(found, "shared_memory_per_block_optin", TILES_IN_MEMORY * tile)
         tile = memory // TILES_IN_MEMORY
-    for part in model.modules():
-        if type(part) is MultiHeadAttention and part.fused and part.d_head <= WIDEST:
-            part.__class__ = _StepAttention
-            vars(part)["tile"] = tile
+    for part in list(model.modules()):
+        for name, child in part.named_children():
+            if type(child) is MultiHeadAttention and child.fused and child.d_head <= WIDEST:
+                setattr(part, name, _StepAttention(child, tile))
 
 
 def join_projections(model: nn.Module) -> Callable[[], None]:
     """Let one product make queries, keys and values wherever the kernel is used.
 
     That is faster than three as long as they are so small that their launches count. All weights of
-    a model are laid together by one copy.
+    a model are joined by one copy.
 
     Args:
         model: a copy, changed in place.
 
     Returns:
-        A function that lays the weights together anew, for whenever they may have changed.
+        A function that joins the weights again, for whenever they may have changed.
 
     Example:
         >>> use_step_kernel(
@@ -276,7 +283,7 @@ def join_projections(model: nn.Module) -> Callable[[], None]:
         ...         MultiHeadAttention(d_model=8, n_heads=2)
         ...     )
         ... )
-        >>> lay_together = join_projections(model)
+        >>> join_again = join_projections(model)
         >>> model[0].joined[0].shape
         torch.Size([24, 8])
     """
@@ -284,15 +291,15 @@ def join_projections(model: nn.Module) -> Callable[[], None]:
         pair for part in model.modules() if isinstance(part, _StepAttention) for pair in part.join()
     ]
 
-    def lay_together() -> None:
+    def join_again() -> None:
         if copies:
             torch._foreach_copy_([to for to, _ in copies], [weight for _, weight in copies])
 
-    return lay_together
+    return join_again
 
 
 def has_step_kernel(dtype: torch.dtype) -> bool:
-    """Say whether the kernel can be used on a GPU: there is a compiler, and it knows the numbers.
+    """Say whether the kernel can be used on a GPU: Triton is there, and knows the dtype.
 
     Args:
         dtype: of keys and values.
