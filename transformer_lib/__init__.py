@@ -25,13 +25,25 @@ _MODULES = {
     )
 }
 
-__all__ = list(_MODULES)
-
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(import_module(f"transformer_lib.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'transformer_lib' has no attribute {name!r}")
+    if name == "__all__":  # a star imports what was not deleted
+        return [name for name in _MODULES if _missing_file(name) is None]
+    if name not in _MODULES:
+        raise AttributeError(f"module 'transformer_lib' has no attribute {name!r}")
+    if (missing := _missing_file(name)) is not None:
+        why = f"this copy of the library is without {missing}"
+        raise ImportError(f"transformer_lib.{name} is part of a fast path: {why}")
+    return getattr(import_module(f"transformer_lib.{_MODULES[name]}"), name)
+
+
+def _missing_file(name: str) -> str | None:
+    """The file that was deleted, if a name is part of a fast path."""
+    if ".fast." not in _MODULES[name]:
+        return None
+    register = import_module("transformer_lib.core.fast_path_register")
+    missing: str | None = register.missing_file(_MODULES[name].rpartition(".")[2])
+    return missing
 
 
 def __dir__() -> list[str]:

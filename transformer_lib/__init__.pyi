@@ -16,6 +16,7 @@ from transformer_lib.core.eval_mode import evaluating as evaluating
 from transformer_lib.core.eval_mode import modes_kept as modes_kept
 from transformer_lib.core.fast_path_register import FAST_PATHS as FAST_PATHS
 from transformer_lib.core.fast_path_register import fast_path as fast_path
+from transformer_lib.core.fast_path_register import missing_file as missing_file
 from transformer_lib.core.files import LOCK as LOCK
 from transformer_lib.core.files import book_folder as book_folder
 from transformer_lib.core.files import lock_folder as lock_folder

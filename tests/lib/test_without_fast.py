@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import transformer_lib
-from transformer_lib.core.fast_path_register import FAST_PATHS, fast_path
+from transformer_lib.core.fast_path_register import BUILT_ON, FAST_PATHS, fast_path, missing_file
 
 LIBRARY = Path(transformer_lib.__file__).parent
 TESTS = Path(__file__).parent
@@ -62,6 +62,48 @@ answers["losses"] = losses
 print(json.dumps(answers))
 """
 
+# In short, for copies without one file; recorded steps run on a CPU as they would on a GPU.
+# What is slow to import is imported once; then each package has a process of its own.
+FEW_ANSWERS = """
+import json, os, sys
+import jaxtyping, safetensors, torch
+
+def answers():
+    import transformer_lib as lib
+    names = {}
+    exec("from transformer_lib import *", names)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 30, "d_model": 16, "n_heads": 2, "n_layers": 2}
+    model = lib.CausalLM(lib.TransformerConfig(**sizes)).eval()
+    prompt = torch.tensor([[5, 7, 9], [3, 4, 8]])
+    found = {"from": lib.__file__, "plain": lib.generate(model, prompt, max_new_tokens=6).tolist()}
+    graph = lib.fast_path("cuda_graph")
+    if graph is not None:
+        graph.can_record = lambda *_: True
+    found["recorded"] = lib.generate(model, prompt, max_new_tokens=6).tolist()
+    ids, mask = torch.ones(2, 400, dtype=torch.long), lib.padding_mask(torch.tensor([400, 20]), 400)
+    with torch.no_grad():
+        logits = lib.MaskedLM(model.config).eval()(ids, mask)
+    found["padding"] = [logits[0].sum().item(), logits[1, :20].sum().item()]
+    found["errors"] = {}
+    for name in ("CompiledDecoder", "has_step_kernel"):
+        try:
+            getattr(lib, name)
+        except ImportError as error:
+            assert name not in names
+            found["errors"][name] = str(error)
+    return found
+
+for folder in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        sys.path.insert(0, folder)
+        print(json.dumps(answers()), flush=True)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, folder
+"""
+
 
 def python(package, *arguments):
     """Run Python with the package that stands in a folder."""
@@ -83,6 +125,23 @@ def slow_library(tmp_path_factory):
     return copy
 
 
+@pytest.fixture(scope="module")
+def few_answers(slow_library, tmp_path_factory):
+    """Answers of the library: the whole, without each of its fast paths, and without all."""
+    packages = {"none": LIBRARY, "all": slow_library}
+    for name, folder in FAST_PATHS.items():
+        packages[name] = tmp_path_factory.mktemp(name) / "transformer_lib"
+        shutil.copytree(LIBRARY, packages[name], ignore=shutil.ignore_patterns("__pycache__"))
+        (packages[name] / folder / "fast" / f"{name}.py").unlink()
+    folders = [str(package.parent) for package in packages.values()]
+    nowhere = tmp_path_factory.mktemp("nowhere") / "package"
+    done = python(nowhere, "-c", FEW_ANSWERS, *folders)
+    assert done.returncode == 0, done.stderr
+    found = dict(zip(packages, map(json.loads, done.stdout.splitlines()), strict=True))
+    assert [Path(x.pop("from")).parent for x in found.values()] == list(packages.values())
+    return found
+
+
 def answers_of(package):
     done = python(package, "-c", ANSWERS)
     assert done.returncode == 0, done.stderr
@@ -99,6 +158,29 @@ def test_without_fast_paths_all_answers_are_the_same(slow_library):
         assert slow[name] == fast[name], name
     for name in rounded:
         assert slow[name] == pytest.approx(fast[name], rel=1e-4, abs=1e-4), name
+
+
+def says(name, file):
+    why = f"this copy of the library is without transformer_lib/{file}"
+    return {name: f"transformer_lib.{name} is part of a fast path: {why}"}
+
+
+ERRORS = {
+    "compiled_decoder": says("CompiledDecoder", "generation/fast/compiled_decoder.py"),
+    "cuda_graph": says("CompiledDecoder", "generation/fast/cuda_graph.py"),
+    "decode_kernel": says("has_step_kernel", "generation/fast/decode_kernel.py"),
+}
+
+
+ERRORS["all"] = ERRORS["compiled_decoder"] | ERRORS["decode_kernel"]
+
+
+@pytest.mark.parametrize("deleted", ["none", *FAST_PATHS, "all"])
+def test_any_fast_path_may_be_deleted_alone(deleted, few_answers):
+    found, whole = few_answers[deleted], few_answers["none"]
+    assert found["errors"] == ERRORS.get(deleted, {})
+    assert found["plain"] == found["recorded"] == whole["plain"]
+    assert found["padding"] == pytest.approx(whole["padding"], rel=1e-4, abs=1e-4)
 
 
 def test_without_fast_paths_the_library_equals_pytorch(slow_library):
@@ -119,6 +201,7 @@ def test_the_register_names_every_fast_path():
     del found["__init__"]
     assert found == FAST_PATHS
     for name in FAST_PATHS:
+        assert missing_file(name) is None
         assert fast_path(name).__name__ == f"transformer_lib.{FAST_PATHS[name]}.fast.{name}"
 
 
@@ -136,7 +219,7 @@ def test_only_the_register_leads_to_fast_paths():
     found = [
         f"{path.relative_to(LIBRARY)} imports {module}: ask fast_path() for it"
         for path in LIBRARY.rglob("*.py")
-        if path.parent.name != "fast"
         for module in fast_imports(path.read_text(encoding="utf-8"))
+        if path.parent.name != "fast" or module.rpartition(".")[2] != BUILT_ON.get(path.stem)
     ]
     assert found == []

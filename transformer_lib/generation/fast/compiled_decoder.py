@@ -17,6 +17,7 @@ from transformer_lib.generation.fast.cuda_graph import (
     RecordedBatch,
     RecordedSteps,
     Runs,
+    nothing,
     run_joined,
 )
 from transformer_lib.generation.fast_interfaces import FastDecoder
@@ -109,7 +110,7 @@ def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     assert step.cache is not None, "recorded steps have one"
     if not token.is_cuda:
         read = MethodType(_with_own_code(DecodingStep.read), step)
-        return _nothing, partial(torch.compile(read), token, step.cache.max_len)
+        return nothing, partial(torch.compile(read), token, step.cache.max_len)
     if len(token) > 1:
         _compile_blocks(step)
         return run_joined(step, token)
@@ -117,7 +118,7 @@ def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     # them itself, together with all that happens to the row before and after.
     _set_biases_apart(step.model)
     _compile_blocks(step, _FOR_ONE_ROW)
-    return _nothing, partial(step.read, token, step.cache.max_len)
+    return nothing, partial(step.read, token, step.cache.max_len)
 
 
 def _with_own_code(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -133,10 +134,6 @@ def _with_own_code(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     )  # fmt: skip
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
-
-
-def _nothing() -> None:
-    """What comes before steps that read the weights where they are."""
 
 
 def _compile_blocks(step: DecodingStep, options: _CompilerOptions | None = None) -> None:

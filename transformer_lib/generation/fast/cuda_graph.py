@@ -17,17 +17,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.eval_twin import shared_copy
+from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
-from transformer_lib.generation.fast.decode_kernel import (
-    has_step_kernel,
-    join_projections,
-    use_step_kernel,
-)
 from transformer_lib.generation.fast_interfaces import FastBatch
 from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.layers.static_kv_cache import StaticCache
+
+_DECODE_KERNEL = fast_path("decode_kernel")
 
 WORTH_RECORDING = 16  # new tokens; to record takes about as long as five plain steps
 
@@ -193,7 +191,11 @@ class RecordedSteps:
 
     def _first_run(self) -> Tensor:
         """Run a step as it will be recorded, with the fastest copy of the model that works."""
-        has_kernel = self._device.type == "cuda" and has_step_kernel(self.best.dtype)
+        has_kernel = (
+            _DECODE_KERNEL is not None
+            and self._device.type == "cuda"
+            and _DECODE_KERNEL.has_step_kernel(self.best.dtype)
+        )
         for kernel in (True, False) if has_kernel else (False,):
             step = self._copied_step(kernel=kernel)
             try:
@@ -220,10 +222,18 @@ class RecordedSteps:
         """The same step with a copy of the model, that may be changed for speed."""
         assert self._step is not None, "a prompt comes first"
         step, twin = copy(self._step), shared_copy(self.model)
-        if kernel:
-            use_step_kernel(twin, self._device)
+        if kernel and _DECODE_KERNEL is not None:
+            _DECODE_KERNEL.use_step_kernel(twin, self._device)
         step.use(twin)
         return step
+
+
+def nothing() -> None:
+    """What comes before steps that read the weights where they are.
+
+    Example:
+        >>> nothing()
+    """
 
 
 def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
@@ -249,7 +259,10 @@ def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
         torch.Size([1, 100])
     """
     assert step.cache is not None, "a recorded step has one"
-    return join_projections(step.model), partial(step.read, token, step.cache.max_len)
+    read = partial(step.read, token, step.cache.max_len)
+    if _DECODE_KERNEL is None:
+        return nothing, read
+    return _DECODE_KERNEL.join_projections(step.model), read
 
 
 class RecordedBatch(FastBatch):
