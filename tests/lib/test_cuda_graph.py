@@ -36,9 +36,9 @@ POSITIONS = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]
 @pytest.fixture
 def replays(monkeypatch):
     """Let steps be recorded on a CPU too; grows with every step that would be a replay."""
-    seen, replay = [], RecordedSteps._replay
+    seen, run = [], RecordedSteps._run_copy
     monkeypatch.setattr(cuda_graph, "can_record", lambda *_: True)
-    monkeypatch.setattr(RecordedSteps, "_replay", lambda self: seen.append(1) or replay(self))
+    monkeypatch.setattr(RecordedSteps, "_run_copy", lambda self: seen.append(1) or run(self))
     return seen
 
 
@@ -150,8 +150,9 @@ def test_a_batch_that_was_left_behind_says_so():
             first.read_best(PROMPT, first=4, n=3)
 
 
-def test_a_copy_that_fails_is_not_used(replays, monkeypatch):
-    """Such as one whose kernel cannot be compiled here."""
+def test_a_copy_that_fails_is_not_used(replays, monkeypatch, caplog):
+    """Such as one whose kernel cannot be compiled here; that is said, once."""
+    cuda_graph._log_once.cache_clear()
     tried = []
 
     def broken(model):
@@ -168,6 +169,11 @@ def test_a_copy_that_fails_is_not_used(replays, monkeypatch):
     assert torch.equal(generate(model, PROMPT, max_new_tokens=20), by_the_book(model))
     assert len(tried) == 1
     assert len(replays) == 1, "it has given up after the first"
+    generate(model, PROMPT, max_new_tokens=20)
+    (record,) = caplog.records
+    words = "decoding goes on without a copy of the model: RuntimeError: mat1 and mat2"
+    assert record.getMessage().startswith(words)
+    assert record.levelname == "WARNING"
 
 
 def test_scores_that_are_not_numbers_are_noticed(replays):
@@ -386,7 +392,7 @@ def test_a_recording_goes_as_soon_as_nobody_needs_it(options, replays, monkeypat
 def test_a_step_that_is_under_way_in_another_thread_is_waited_for(monkeypatch):
     """Both write to the same places: whoever began last goes on, the other one gets an error."""
     model = lively_model().eval()
-    steps, replay = RecordedSteps(model, 12, torch.device("cpu")), RecordedSteps._replay
+    steps, replay = RecordedSteps(model, 12, torch.device("cpu")), RecordedSteps._run_copy
     under_way, go_on, told = threading.Event(), threading.Event(), []
 
     def begin(prompt):
@@ -408,7 +414,7 @@ def test_a_step_that_is_under_way_in_another_thread_is_waited_for(monkeypatch):
         except RuntimeError as error:
             told.append(str(error))
 
-    monkeypatch.setattr(RecordedSteps, "_replay", wait)
+    monkeypatch.setattr(RecordedSteps, "_run_copy", wait)
     other = threading.Thread(target=write_on)
     with torch.no_grad():
         first = begin(PROMPT)

@@ -16,8 +16,7 @@ from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast.cuda_graph import (
     RecordedBatch,
     RecordedSteps,
-    Runs,
-    nothing,
+    StepRunner,
     run_joined,
 )
 from transformer_lib.generation.fast_interfaces import FastDecoder
@@ -105,12 +104,12 @@ class CompiledDecoder(FastDecoder):
         return self.__dict__ | {"_recorded": None, "_key": []}  # a copy records for itself
 
 
-def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
+def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> StepRunner:
     """Compile a step that reads one token of each row; the model of the step is a copy."""
     assert step.cache is not None, "recorded steps have one"
     if not token.is_cuda:
         read = MethodType(_with_own_code(DecodingStep.read), step)
-        return nothing, partial(torch.compile(read), token, step.cache.max_len)
+        return StepRunner(partial(torch.compile(read), token, step.cache.max_len))
     if len(token) > 1:
         _compile_blocks(step)
         return run_joined(step, token)
@@ -118,7 +117,7 @@ def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
     # them itself, together with all that happens to the row before and after.
     _set_biases_apart(step.model)
     _compile_blocks(step, _FOR_ONE_ROW)
-    return nothing, partial(step.read, token, step.cache.max_len)
+    return StepRunner(partial(step.read, token, step.cache.max_len))
 
 
 def _with_own_code(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

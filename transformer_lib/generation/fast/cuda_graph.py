@@ -6,11 +6,14 @@ its cache is static. It knows nothing of what happens in Python: whoever replays
 whether the model is still the one that was recorded.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
+from enum import Enum
+from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -30,11 +33,43 @@ _DECODE_KERNEL = fast_path("decode_kernel")
 WORTH_RECORDING = 16  # new tokens; to record takes about as long as five plain steps
 
 Run = Callable[[], Tensor]
-Runs = tuple[Callable[[], None], Run]  # what comes before one step or several, and what runs one
+
+
+def _nothing() -> None:
+    """What comes before steps that read the weights where they are."""
+
+
+def _run_nothing() -> Tensor:
+    raise AssertionError("a first run comes before all others")
+
+
+class StepRunner(NamedTuple):
+    """What runs steps with a copy of the model.
+
+    Args:
+        run: runs one step, and returns the scores of the next token.
+        refresh: comes before one step or several: the weights may have changed.
+
+    Example:
+        >>> StepRunner(lambda: torch.zeros(1, 100)).run().shape
+        torch.Size([1, 100])
+    """
+
+    run: Run
+    refresh: Callable[[], None] = _nothing
+
+
+class _Next(Enum):
+    """How the next step is run, as long as the model is what it was."""
+
+    FIRST_RUN = "by a copy of the model, as it will be recorded"
+    RECORDING = "the same, recorded and then replayed"
+    REPLAY = "replayed; on a CPU run by the copy"
+    MODEL = "by the model itself: its steps cannot be recorded"
 
 
 def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens: int) -> bool:
-    """Say whether steps may be replayed so that nobody can tell, and whether it is worth it.
+    """Say whether steps may be replayed with the same output, and whether it is worth it.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``.
@@ -42,7 +77,7 @@ def can_record(model: LanguageModel, prompt: Int[Tensor, "B T"], max_new_tokens:
         max_new_tokens: how many tokens will be asked for.
 
     Returns:
-        ``False`` on a CPU, for a few tokens, and wherever Python has a say in each step: a hook, a
+        ``False`` on a CPU, for a few tokens, and where Python code may act in each step: a hook, a
         ``forward`` or a class that is not of this library or PyTorch, autocast, a dispatch mode.
 
     Example:
@@ -80,9 +115,9 @@ class RecordedSteps:
         model: a ``CausalLM`` or ``Seq2SeqLM``, in any mode.
         max_len: the longest sequence, prompt included.
         device: where the model is.
-        make_run: given a step with a copy of the model and the token that it reads, returns what
-            runs it, and what comes before; :func:`run_joined` if left out. If it is given, the
-            choice of a token is compiled, too, on a GPU.
+        make_runner: given a step with a copy of the model and the token that it reads, returns
+            what runs it; :func:`run_joined` if left out. If it is given, the choice of a token is
+            compiled, too, on a GPU.
 
     Attributes:
         cache: the same for all batches, at fixed addresses.
@@ -109,20 +144,17 @@ class RecordedSteps:
         model: LanguageModel,
         max_len: int,
         device: torch.device,
-        make_run: Callable[[DecodingStep, Tensor], Runs] | None = None,
+        make_runner: Callable[[DecodingStep, Tensor], StepRunner] | None = None,
     ) -> None:
-        self.model, self._device, self._make_run = model, device, make_run or run_joined
-        self._was_asked_for = make_run is not None  # so its errors are the caller's
-        is_compiled = self._was_asked_for and device.type == "cuda"
-        self._note_best = torch.compile(_note_best) if is_compiled else _note_best
+        self.model, self._device, self._make_runner = model, device, make_runner or run_joined
+        self._was_asked_for = make_runner is not None  # so its errors are the caller's
         self.cache = StaticCache(model.config.n_layers, max_len, device)
         self.batch: object = None
         self.lock = threading.RLock()
         self.fingerprint = Fingerprint(model.modules(), to_compare=True)
         self._step: DecodingStep | None = None  # of the first batch; others are copied to its place
-        self._run: Run | None = None  # runs a step; later, a recording
-        self._before: Callable[[], None] = lambda: None
-        self._is_recorded, self._gave_up = False, not _may_be_recorded(model)
+        self._runner = StepRunner(_run_nothing)  # the first run makes another
+        self._next = _Next.FIRST_RUN if _may_be_recorded(model) else _Next.MODEL
 
     def start(self, step: DecodingStep, logits: Float[Tensor, "B V"]) -> None:
         """Put what the prompt left behind to where recorded steps read.
@@ -142,7 +174,7 @@ class RecordedSteps:
                 old.copy_(new)
         if step.cache is not None:
             self.cache.go_on_after(step.cache, self._step.memory)
-        self._choose(logits)
+        _write_best(logits, *self._places())
 
     def advance(self, length: int, n_steps: int = 1) -> Float[Tensor, "B V"]:
         """Read one token of each row; return the scores of the next, at a fixed address.
@@ -153,41 +185,31 @@ class RecordedSteps:
         """
         is_same = self.fingerprint.holds()
         if is_same:
-            self._before()  # the values of weights may have changed since the last call
+            self._runner.refresh()
         for last in range(length, length + n_steps):
-            replay = is_same and not self._gave_up
-            logits = self._replay() if replay else self._choose(self._ask_model())
+            by_copy = is_same and self._next is not _Next.MODEL
+            logits = self._run_copy() if by_copy else self._ask_model()
             self.cache.note_length(last)  # replays are not seen by Python
         return logits
 
-    def _choose(self, logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        """Note the best token and its score."""
-        _note_best(logits, *self._places())
-        return logits
-
     def _places(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Where a step counts, reads its token, and notes tokens and scores."""
+        """Where a step counts, reads its token, and writes tokens and scores."""
         return self.cache.filled, self.token, self.chosen, self.best
 
     def _ask_model(self) -> Tensor:
         """Run a step with the model itself, which is always right."""
         assert self._step is not None, "a prompt comes first"
         with self._step.in_evaluation():
-            return self._step.read(self.token, self.cache.max_len)
+            logits = self._step.read(self.token, self.cache.max_len)
+        _write_best(logits, *self._places())
+        return logits
 
-    def _replay(self) -> Tensor:
-        """Run a step; the second one is recorded."""
-        if self._run is None:
-            return self._first_run()
-        if self._device.type == "cuda" and not self._is_recorded:
-            try:
-                self._run = _record(self._run)
-            except RuntimeError:  # something in it waits for the GPU
-                self._gave_up = True
-                return self._choose(self._ask_model())
-            self._is_recorded = True
-        self._hide_length()
-        return self._run()
+    def _run_copy(self) -> Tensor:
+        """Run a step with a copy of the model: the first, the recorded one, or a replay."""
+        if self._next is _Next.REPLAY:
+            self._hide_length()
+            return self._runner.run()
+        return self._first_run() if self._next is _Next.FIRST_RUN else self._record_and_run()
 
     def _first_run(self) -> Tensor:
         """Run a step as it will be recorded, with the fastest copy of the model that works."""
@@ -197,46 +219,57 @@ class RecordedSteps:
             and _DECODE_KERNEL.has_step_kernel(self.best.dtype)
         )
         for kernel in (True, False) if has_kernel else (False,):
-            step = self._copied_step(kernel=kernel)
             try:
-                before, read = self._make_run(step, self.token)
-                # Nothing in it leads back here: a recording holds GPU memory, and must go at once.
-                run = partial(_read_and_note, read, self._note_best, self._places())
+                runner = self._runner_of_copy(kernel=kernel)
                 self._hide_length()
-                logits = run()
-            except Exception:  # a kernel that does not fit this GPU; or the model itself will tell
+                logits = runner.run()
+            # A kernel that cannot be compiled, or does not fit this GPU: compilers raise exceptions
+            # of many kinds. If it is the model that fails, it will fail again in _ask_model.
+            except Exception as error:
                 if self._was_asked_for and not kernel:
                     raise
+                _warn_once("the decode kernel" if kernel else "a copy of the model", error)
                 continue
-            self._before, self._run = before, run
+            on_gpu = self._device.type == "cuda"
+            self._runner, self._next = runner, _Next.RECORDING if on_gpu else _Next.REPLAY
             return logits
-        self._gave_up = True
-        return self._choose(self._ask_model())
+        return self._give_up()
+
+    def _record_and_run(self) -> Tensor:
+        """Record a step, and run it by its first replay."""
+        try:
+            run = _record(self._runner.run)
+        except RuntimeError as error:  # something in it waits for the GPU
+            _warn_once("a CUDA graph", error)
+            return self._give_up()
+        self._runner, self._next = self._runner._replace(run=run), _Next.REPLAY
+        return run()
+
+    def _give_up(self) -> Tensor:
+        """Ask the model from now on."""
+        self._next = _Next.MODEL
+        return self._ask_model()
 
     def _hide_length(self) -> None:
         """Keep the number of tokens from Python: a compiled step must not depend on it."""
         if self._device.type == "cpu":  # on a GPU only blocks are compiled, which do not ask
             self.cache.note_length(None)
 
-    def _copied_step(self, *, kernel: bool) -> DecodingStep:
-        """The same step with a copy of the model, that may be changed for speed."""
+    def _runner_of_copy(self, *, kernel: bool) -> StepRunner:
+        """What runs the step with a copy of the model, and writes the best token."""
         assert self._step is not None, "a prompt comes first"
         step, twin = copy(self._step), shared_copy(self.model)
         if kernel and _DECODE_KERNEL is not None:
             _DECODE_KERNEL.use_step_kernel(twin, self._device)
         step.use(twin)
-        return step
+        runner = self._make_runner(step, self.token)
+        is_compiled = self._was_asked_for and self._device.type == "cuda"
+        write = torch.compile(_write_best) if is_compiled else _write_best
+        # Nothing in it leads back here: a recording holds GPU memory, and must go at once.
+        return runner._replace(run=partial(_read_and_write, runner.run, write, self._places()))
 
 
-def nothing() -> None:
-    """What comes before steps that read the weights where they are.
-
-    Example:
-        >>> nothing()
-    """
-
-
-def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
+def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> StepRunner:
     """Return what reads a token with a step, by fewer and larger products.
 
     Args:
@@ -244,8 +277,7 @@ def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
         token: the newest token of each row.
 
     Returns:
-        What lays weights together, for whenever they may have changed; and what runs a step with
-        them and returns the scores of the next token.
+        What runs the step, and joins the weights again before.
 
     Example:
         >>> from transformer_lib import CausalLM, TransformerConfig
@@ -254,15 +286,14 @@ def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> Runs:
         >>> step = DecodingStep(
         ...     model, prompt := torch.tensor([[5]]), max_new_tokens=6
         ... )
-        >>> _, run = run_joined(step, prompt)
-        >>> run().shape
+        >>> run_joined(step, prompt).run().shape
         torch.Size([1, 100])
     """
     assert step.cache is not None, "a recorded step has one"
     read = partial(step.read, token, step.cache.max_len)
     if _DECODE_KERNEL is None:
-        return nothing, read
-    return _DECODE_KERNEL.join_projections(step.model), read
+        return StepRunner(read)
+    return StepRunner(read, _DECODE_KERNEL.join_projections(step.model))
 
 
 class RecordedBatch(FastBatch):
@@ -368,7 +399,17 @@ def _state(step: DecodingStep) -> list[Tensor | None]:
     return [step.memory, step.memory_mask, step.real, step.positions]
 
 
-def _note_best(
+def _warn_once(what: str, error: Exception) -> None:
+    """Log that steps are slower than they could be, and why."""
+    _log_once(f"decoding goes on without {what}: {type(error).__name__}: {error}")
+
+
+@cache  # each message once
+def _log_once(message: str) -> None:
+    logging.getLogger(__name__).warning(message)
+
+
+def _write_best(
     logits: Float[Tensor, "B V"],
     n: Int[Tensor, ""],
     token: Int[Tensor, "B 1"],
@@ -382,12 +423,12 @@ def _note_best(
         past.index_copy_(0, n[None], new[None])
 
 
-def _read_and_note(
-    read: Run, note: Callable[..., None], places: tuple[Tensor, Tensor, Tensor, Tensor]
+def _read_and_write(
+    read: Run, write: Callable[..., None], places: tuple[Tensor, Tensor, Tensor, Tensor]
 ) -> Float[Tensor, "B V"]:
     """Make the scores and choose a token: both are recorded, so that no step waits."""
     logits = read()
-    note(logits, *places)
+    write(logits, *places)
     return logits
 
 
