@@ -339,16 +339,15 @@ def test_best_tokens_come_one_by_one_or_many_at_once(replays, monkeypatch, at_on
 @pytest.mark.parametrize("looks_on", [False, True])
 def test_whoever_looks_on_may_change_the_model(replays, looks_on):
     """If nobody does, the model is looked at once for many tokens."""
-    model, looked, look = lively_model(), [], Fingerprint.holds
-    n_parts = len(list(model.modules()))
+    model, looked = lively_model(), []
 
-    def note(self):
-        if len(self._parts) == n_parts:  # not that of the output layer alone
+    class Noted(Fingerprint):
+        def holds(self, **options):
             looked.append(1)
-        return look(self)
+            return super().holds(**options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Fingerprint, "holds", note)
+        patch.setattr(cuda_graph, "Fingerprint", Noted)
         on_token = (lambda _: None) if looks_on else None
         ids = generate(model, PROMPT, max_new_tokens=20, on_token=on_token)
     assert torch.equal(ids, by_the_book(model))
