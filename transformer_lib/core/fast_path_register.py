@@ -1,11 +1,10 @@
 """The register of fast paths: what may be deleted, and nothing but time is lost.
 
 A fast path does what slower code does, in less time, and with the same output. Each is a file in a
-folder called ``fast`` beside what it speeds up. The slower code asks here for the file: without it,
-the slower code goes on alone.
+folder called ``fast`` beside what it speeds up. The slower code asks here for it, once, when it is
+imported: without the file it goes on alone.
 """
 
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -34,11 +33,6 @@ def fast_path(name: str) -> ModuleType | None:
         >>> fast_path("padding_free").__name__
         'transformer_lib.layers.fast.padding_free'
     """
-    return _imported(name)
-
-
-@cache  # some ask for every token, and to look for a file takes longer than the rest
-def _imported(name: str) -> ModuleType | None:
     if missing_file(name) is not None:
         return None
     return import_module(f"transformer_lib.{FAST_PATHS[name]}.fast.{name}")

@@ -38,15 +38,15 @@ class CompiledDecoder(FastDecoder):
     The first call for a batch of some shape compiles; later ones replay.
 
     Weights that change in place (an optimizer's step, ``load_state_dict``) are seen at once. If
-    parts were exchanged, moved or set otherwise, the next batch compiles anew. While somebody
-    listens with a hook or has replaced a ``forward``, steps are neither compiled nor replayed.
+    parts were exchanged, moved or have other settings, the next batch compiles anew. While there is
+    a hook or a replaced ``forward``, steps are neither compiled nor replayed.
 
     Args:
         model: a ``CausalLM`` or ``Seq2SeqLM``. It may be trained on; one batch at a time.
         max_len: the longest sequence, prompt included.
 
     Example:
-        >>> from transformer_lib import CausalLM
+        >>> from transformer_lib import CausalLM, TransformerConfig
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
         >>> model = CausalLM(config)
         >>> CompiledDecoder(model, max_len=32).config.d_model
@@ -113,8 +113,8 @@ def _compiled(step: DecodingStep, token: Int[Tensor, "B 1"]) -> StepRunner:
     if len(token) > 1:
         _compile_blocks(step)
         return run_joined(step, token)
-    # For a single row, products are sums over one pass of the weights. Told so, the compiler writes
-    # them itself, together with all that happens to the row before and after.
+    # For a single row, a product reads each weight once: memory sets its speed. With these
+    # options the compiler writes it itself, fused with all that comes before and after.
     _set_biases_apart(step.model)
     _compile_blocks(step, _FOR_ONE_ROW)
     return StepRunner(partial(step.read, token, step.cache.max_len))
@@ -136,7 +136,11 @@ def _with_own_code(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _compile_blocks(step: DecodingStep, options: _CompilerOptions | None = None) -> None:
-    """Compile one block, which all use: they are alike. Python between them is not recorded."""
+    """Compile the blocks of a decoder; the Python between them is not in a recording.
+
+    Weights are inputs of what the compiler makes of ``Block.forward``. So it compiles once, for the
+    first block, and the others of the same shapes use that.
+    """
     for block in step.decoder.stack.blocks:
         block.compile(options=options)
 

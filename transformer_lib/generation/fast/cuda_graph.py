@@ -2,8 +2,8 @@
 
 A step of a small model is hundreds of tiny kernels, and to launch them one by one takes longer than
 to run them. A recording (a CUDA graph) is launched at once. It has fixed shapes and addresses, so
-its cache is static. It knows nothing of what happens in Python: whoever replays it looks first
-whether the model is still the one that was recorded.
+its cache is static. A replay runs no Python code, so whoever replays checks first that the model is
+still the one that was recorded.
 """
 
 import logging
