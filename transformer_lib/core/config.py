@@ -77,7 +77,7 @@ class RopeScaling:
 
     @property
     def stretch(self) -> float:
-        """YaRN's attention factor: what queries and keys are multiplied by; 1 for other kinds."""
+        """YaRN's attention factor, which multiplies queries and keys; 1 for other kinds."""
         if self.kind != "yarn":
             return 1.0
         return 1 + 0.1 * math.log(self.factor) if self.sharpness is None else self.sharpness
