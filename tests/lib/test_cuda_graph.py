@@ -150,6 +150,19 @@ def test_a_batch_that_was_left_behind_says_so():
             first.read_best(PROMPT, first=4, n=3)
 
 
+def test_a_copy_that_fails_after_it_has_counted_its_token_leaves_the_cache_as_it_was(
+    replays, monkeypatch
+):
+    def broken(model):
+        model.output = nn.Linear(1, 1)
+        return model
+
+    monkeypatch.setattr(cuda_graph, "shared_copy", lambda model: broken(shared_copy(model)))
+    model = lively_model()
+    assert torch.equal(generate(model, PROMPT, max_new_tokens=20), by_the_book(model))
+    assert len(replays) == 1
+
+
 def test_a_copy_that_fails_is_not_used(replays, monkeypatch, caplog):
     """Such as one whose kernel cannot be compiled here; that is said, once."""
     cuda_graph._log_once.cache_clear()
@@ -362,6 +375,17 @@ def test_single_queries_do_without_plans_and_leave_the_choice_as_it_was():
         assert torch.backends.cuda.cudnn_sdp_enabled()
     with pytest.raises(KeyError), kernels_for(True, gpu):
         raise KeyError
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_threads_that_do_without_plans_at_once_leave_the_choice_as_it_was():
+    gpu = torch.device("cuda")
+    first, second = kernels_for(True, gpu), kernels_for(True, gpu)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # in the order in which threads may end
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    second.__exit__(None, None, None)
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 

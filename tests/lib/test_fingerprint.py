@@ -45,6 +45,12 @@ def its_own_forward(model, _):
     block_of(model).forward = lambda x, *_, **__: x
 
 
+def a_forward_for_a_setting(model, _):
+    block = block_of(model)
+    del block.norm_position  # so that there are as many attributes as before
+    block.forward = lambda x, *_, **__: x
+
+
 def its_own_method(model, _):
     block_of(model).attention.attend = lambda q, *_, **__: q
 
@@ -118,7 +124,10 @@ CHANGES = {
     "functions": [
         another_forward_of_all, another_method_of_all, another_call_of_all, a_setting_of_all,
     ],
-    "own": [its_own_forward, its_own_method, compiled, one_setting_more, one_setting_less],
+    "own": [
+        its_own_forward, a_forward_for_a_setting, its_own_method, compiled, one_setting_more,
+        one_setting_less,
+    ],
     "hooks": [
         *map(a_hook, ("register_forward_hook", "register_forward_pre_hook")),
         *map(a_hook, ("register_full_backward_hook", "register_full_backward_pre_hook")),

@@ -17,6 +17,7 @@ from transformer_lib.generation.fast.single_token import ANY_VALUE, SOME_VALUES,
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.generation.sampling import ScoreWatch
 from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
@@ -36,6 +37,43 @@ def filled(model, prompt=PROMPT, max_len=12):
 @torch.no_grad()
 def can_read(model, new=TOKEN):
     return LeanDecoder(model.decoder).can_read(new, filled(model))
+
+
+def test_attention_that_pairs_features_in_another_way_is_left_to_the_decoder():
+    """As made by ``Parts``; the configuration says nothing of it."""
+    config = tiny(**LLAMA)
+    other = "split" if config.rope_pairing == "interleaved" else "interleaved"
+    parts = Parts(
+        attention=lambda c: MultiHeadAttention(c.d_model, c.n_heads, c.n_kv_heads, pairing=other)
+    )
+    model = make(CausalLM, config, parts=parts)
+    assert not can_read(model)
+
+
+def test_attention_with_a_cap_set_by_hand_is_left_to_the_decoder():
+    model = make(CausalLM, tiny(**GPT))
+    assert can_read(model)
+    model.decoder.stack.blocks[0].attention.cap = 1.0
+    assert not can_read(model)
+
+
+# What an attention has besides its parts, and how the single-token path heeds it.
+HEEDED = {
+    *("d_model", "n_heads", "n_kv_heads", "d_head", "scale"),  # read from the module
+    "dropout",  # in training only
+    "pairing",  # compared with the configuration
+}
+
+
+def test_every_setting_of_attention_was_looked_at():
+    own = vars(MultiHeadAttention(8, 2)).keys() - vars(nn.Module()).keys()
+    of_class = {
+        name
+        for name, value in vars(MultiHeadAttention).items()
+        if not callable(value) and not name.startswith("__") and not isinstance(value, property)
+    }
+    assert own == HEEDED
+    assert of_class - {"_abc_impl"} == {"fused", "cap"}
 
 
 def takes_single_token_path(step, new):

@@ -51,7 +51,8 @@ class Twin(Generic[_Model]):
 def shared_copy(model: _Model) -> _Model:
     """Copy a model in evaluation mode: its parts are new, its weights are those of the model.
 
-    The copy can be changed for speed without a trace on the model, which may be trained meanwhile.
+    Parts of the copy can be exchanged for faster ones, while the model may be trained. Its weights,
+    buffers and hooks are the model's: what is done to them is done to the model.
 
     Args:
         model: any model.

@@ -6,8 +6,8 @@ to that, made of the probes in ``SEEN``. Where one of them cannot tell, the slow
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
-from operator import is_, itemgetter, methodcaller
+from itertools import chain, repeat
+from operator import contains, is_, itemgetter, methodcaller
 from weakref import WeakKeyDictionary
 
 import torch
@@ -133,8 +133,9 @@ class _OwnProbe(Probe):
         )
 
     def holds(self) -> bool:
-        # Whoever gives a module something of its own adds an attribute to it.
-        return list(map(len, self._attributes)) == self._counts
+        # Whoever gives a module something of its own adds an attribute to it, or replaces one.
+        has_forward = any(map(contains, self._attributes, repeat("forward")))
+        return not has_forward and list(map(len, self._attributes)) == self._counts
 
 
 class _HookProbe(Probe):
@@ -259,6 +260,7 @@ class Fingerprint:
         is_untouched: whether, when this was made, calling the modules was to do what their classes
             say.
         is_plain: whether, besides, all classes were of this library or of PyTorch.
+        touched: by which entries of ``SEEN`` they were not untouched.
 
     Example:
         >>> layer = nn.Linear(2, 3)
@@ -272,7 +274,8 @@ class Fingerprint:
 
     def __init__(self, parts: Iterable[nn.Module], *, to_compare: bool = False) -> None:
         modules = Modules(parts)
-        self.is_untouched = not any(probe.is_touched(modules) for probe in SEEN.values())
+        self.touched = [name for name, probe in SEEN.items() if probe.is_touched(modules)]
+        self.is_untouched = not self.touched
         self.is_plain = self.is_untouched and all(map(_is_ours, modules.classes))
         self._probes: dict[str, Probe] = {}
         if self.is_untouched and to_compare:  # if touched, it will never hold
@@ -287,8 +290,8 @@ class Fingerprint:
                 this is for a batch, not for a token.
 
         Returns:
-            ``True`` if to call the modules is to do what it was, but for the values of weights and
-            the modes of modules.
+            ``True`` if to call the modules is to do what it was, but for the values of weights, the
+            modes of modules and, unless they are asked for, settings.
         """
         if not self.is_untouched:
             return False

@@ -255,6 +255,11 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, n_kv_heads * d_head, bias=qkv_bias)
         self.output = nn.Linear(n_heads * d_head, d_model, bias=bias)
 
+    @property
+    def kernel_may_attend(self) -> bool:
+        """Whether a kernel may do what :meth:`attend` does, which all fast paths ask."""
+        return self.fused and self.cap is None and not (self.training and self.dropout)
+
     def forward(
         self,
         x: Float[Tensor, "B T D"],
@@ -338,9 +343,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(k, v)
         if isinstance(mask, AttentionPattern):
-            # It is chosen for plain layers only: see _leave_tokens_alone in fast/padding_free.py.
-            assert self.cap is None, "a pattern knows no cap"
-            assert not (self.training and self.dropout), "a pattern knows no dropout"
+            assert self.kernel_may_attend, "a pattern knows no cap and no dropout"
             return mask.attend(q, k, v, bias, causal=causal, scale=self.scale)
         return self.attend(q, k, v, mask, bias, causal=causal)
 

@@ -6,8 +6,8 @@ The formula is easy. The work is to choose the arguments with which PyTorch pick
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -134,18 +134,31 @@ def kernels_for(is_single: bool, device: torch.device) -> AbstractContextManager
         True
     """
     if is_single and device.type == "cuda" and not torch.compiler.is_compiling():
-        return _without_cudnn()
+        return _WITHOUT_CUDNN
     return nullcontext()
 
 
-@contextmanager
-def _without_cudnn() -> Iterator[None]:
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+class _Switch:
+    """Turns cuDNN off; the setting is one for all threads, so the last one to leave restores it."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.backends.cuda.cudnn_sdp_enabled()
+                torch.backends.cuda.enable_cudnn_sdp(False)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch.backends.cuda.enable_cudnn_sdp(self._before)
+
+
+_WITHOUT_CUDNN = _Switch()
 
 
 def _run_kernel(

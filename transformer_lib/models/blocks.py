@@ -269,10 +269,10 @@ class Stack(nn.Module):
         scaling = self.config.rope_scaling
         if scaling is not None and scaling.kind == "ntk":
             return None  # it depends on the length of the sequence, padding included
-        has_local = True in visible  # their mask decides: a window hides more than padding
-        mask, bias, _ = visible[has_local]
+        bias = next(iter(visible.values())).bias  # the same in all layers
+        masks = [seen.mask for seen in visible.values()]  # one that hides a window hides more
         pattern: AttentionPattern | None = _PADDING_FREE.padding_free_batch(
-            self, _TOKEN_BY_TOKEN, x, mask, bias
+            self, _TOKEN_BY_TOKEN, x, masks, bias
         )
         return pattern
 

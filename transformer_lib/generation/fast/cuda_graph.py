@@ -218,6 +218,7 @@ class RecordedSteps:
             and self._device.type == "cuda"
             and _DECODE_KERNEL.has_step_kernel(self.best.dtype)
         )
+        length = self.cache.filled.clone()
         for kernel in (True, False) if has_kernel else (False,):
             try:
                 runner = self._runner_of_copy(kernel=kernel)
@@ -229,6 +230,7 @@ class RecordedSteps:
                 if self._was_asked_for and not kernel:
                     raise
                 _warn_once("the decode kernel" if kernel else "a copy of the model", error)
+                self.cache.filled.copy_(length)  # it may have counted its token before it failed
                 continue
             on_gpu = self._device.type == "cuda"
             self._runner, self._next = runner, _Next.RECORDING if on_gpu else _Next.REPLAY

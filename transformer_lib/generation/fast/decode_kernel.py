@@ -9,6 +9,7 @@ number is on the device, so that a recorded step can count it up.
 import inspect
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -261,8 +262,15 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
         tile = memory // TILES_IN_MEMORY
     for part in list(model.modules()):
         for name, child in part.named_children():
-            if type(child) is MultiHeadAttention and child.fused and child.d_head <= WIDEST:
+            if _can_replace(child):
                 setattr(part, name, _StepAttention(child, tile))
+
+
+def _can_replace(part: nn.Module) -> TypeGuard[MultiHeadAttention]:
+    """Whether the kernel does what a module does; other classes attend in another way."""
+    if type(part) is not MultiHeadAttention:
+        return False
+    return part.kernel_may_attend and part.d_head <= WIDEST
 
 
 def join_projections(model: nn.Module) -> Callable[[], None]:

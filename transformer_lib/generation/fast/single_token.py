@@ -52,7 +52,8 @@ ANY_VALUE = {
         "d_model", "n_heads", "n_kv_heads", "head_width", "d_ff", "n_layers", "activation", "bias",
         "qkv_bias", "attention_scale",
     ),
-    "read in each step": ("max_len", "rope_theta", "rope_pairing", "rope_scaling"),
+    "read in each step": ("max_len", "rope_theta", "rope_scaling"),
+    "compared with the modules": ("rope_pairing",),
     "after the decoder": ("tie_embeddings", "logit_scale", "logit_cap"),
     "in training only": ("dropout", "attention_dropout", "init"),
     "with a window only": ("window_pattern", "local_rope_theta"),
@@ -131,7 +132,7 @@ class LeanDecoder(FastStep):
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled(new.device.type)
             and self._fingerprint.holds()
-            and all(attention.fused for attention in self._attentions)  # its kernel is used here
+            and all(attention.fused and attention.cap is None for attention in self._attentions)
         )
 
     def __call__(
@@ -190,7 +191,10 @@ def _is_supported(decoder: nn.Module) -> bool:
     return all(
         field.name in _FREE_FIELDS or getattr(config, field.name) in SOME_VALUES.get(field.name, ())
         for field in fields(config)
-    ) and all(block.cross_attention is None for block in decoder.stack.blocks)
+    ) and all(
+        block.cross_attention is None and _attention_of(block).pairing == config.rope_pairing
+        for block in decoder.stack.blocks
+    )
 
 
 def _attention_of(block: Block) -> MultiHeadAttention:

@@ -4,7 +4,7 @@ Padding makes sequences of different lengths fit into one tensor; the outputs th
 :class:`PaddingFreeBatch` takes it out before the layers, and puts zeros in its places behind them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -170,20 +170,21 @@ def padding_free_batch(
     stack: nn.Module,
     known: Collection[type[nn.Module]],
     x: Float[Tensor, "B T D"],
-    mask: Bool[Tensor, "..."] | None,
+    masks: Sequence[Bool[Tensor, "..."] | None],
     bias: Float[Tensor, "..."] | None = None,
 ) -> PaddingFreeBatch | None:
-    """Find the padding in a mask, if leaving it out is faster and real tokens get the same.
+    """Find the padding in masks, if leaving it out is faster and real tokens get the same.
 
-    Padding is what no token may see. If the mask differs from token to token, padding may see
+    Padding is what no token may see. If a mask differs from token to token, padding may see
     nothing either, and the other tokens must form sequences, each of which sees all of itself and
-    nothing else, as ``pack`` lays them out.
+    nothing else, as ``pack`` lays them out. Layers with a window and those without have a mask
+    each, and all must agree.
 
     Args:
         stack: what shall read the batch.
         known: the classes that work on each token alone.
         x: the batch, ``(B, T, D)``.
-        mask: which token may attend to which, ``(B, 1, 1, T)`` or ``(B, 1, T, T)``.
+        masks: which token may attend to which, each ``(B, 1, 1, T)`` or ``(B, 1, T, T)``.
         bias: added to the scores; depends on distances alone.
 
     Returns:
@@ -198,18 +199,18 @@ def padding_free_batch(
         ...     padding_mask(torch.tensor([500, 20]), 500),
         ... )
         >>> linear = nn.Linear(64, 64)
-        >>> padding_free_batch(linear, {nn.Linear}, x, mask).lengths
+        >>> padding_free_batch(linear, {nn.Linear}, x, [mask]).lengths
         [500, 20]
-        >>> padding_free_batch(linear, {nn.Embedding}, x, mask) is None
+        >>> padding_free_batch(linear, {nn.Embedding}, x, [mask]) is None
         True
     """
-    if mask is None or not _can_be_read(x, mask):
+    if not all(mask is not None and _can_be_read(x, mask) for mask in masks):
         return None
     if x.device.type == "cuda" and not (bias is None and _may_pay_on_a_gpu(x)):
         return None
     if not _leave_tokens_alone(list(stack.modules()), known):
         return None
-    owners = _owners(mask, *x.shape[:2])
+    owners = _common_owners(masks, *x.shape[:2])
     if owners is None:
         return None
     batch = PaddingFreeBatch(owners)
@@ -231,7 +232,7 @@ def _leaves_tokens_alone(part: nn.Module, known: Collection[type[nn.Module]]) ->
     if isinstance(part, nn.Dropout):
         return not (part.training and part.p)
     if isinstance(part, MultiHeadAttention):  # the readable one returns weights in the mask's shape
-        return part.fused and not (part.training and part.dropout)
+        return part.kernel_may_attend
     return True
 
 
@@ -260,6 +261,15 @@ def _may_pay_on_a_gpu(x: Float[Tensor, "B T D"]) -> bool:
         and torch.cuda.get_device_capability(x.device) >= (8, 0)
         and not torch.cuda.is_current_stream_capturing()
     )
+
+
+def _common_owners(masks: Sequence[Tensor | None], size: int, length: int) -> Tensor | None:
+    """To which sequence each token belongs, if all masks say the same."""
+    found = [None if mask is None else _owners(mask, size, length) for mask in masks]
+    first, *others = found
+    if first is None or not all(x is not None and torch.equal(x, first) for x in others):
+        return None
+    return first
 
 
 def _owners(

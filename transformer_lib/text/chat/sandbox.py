@@ -7,6 +7,7 @@ while a template is compiled.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
@@ -36,7 +37,7 @@ from transformer_lib.text.chat.sandbox_costs import (
     check_bits,
 )
 
-if tuple(map(int, version("jinja2").split(".")[:3])) < (3, 1, 6):
+if tuple(map(int, re.findall(r"\d+", version("jinja2"))[:3])) < (3, 1, 6):
     raise ImportError("the sandbox of older versions has known holes")
 
 MAX_TEMPLATE = 100_000  # characters
