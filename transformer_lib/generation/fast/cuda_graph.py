@@ -59,6 +59,27 @@ class StepRunner(NamedTuple):
     refresh: Callable[[], None] = _nothing
 
 
+class Places(NamedTuple):
+    """Where steps read and write, at addresses that stay.
+
+    Args:
+        filled: how many tokens the cache holds.
+        token: the newest token of each row, ``(B, 1)``, which a step reads and replaces by the one
+            with the best score.
+        chosen: the best token of each row after so many tokens, ``(max_len + 1, B)``.
+        best: its score, ``(max_len + 1, B)``.
+
+    Example:
+        >>> Places(*torch.zeros(4)).token
+        tensor(0.)
+    """
+
+    filled: Int[Tensor, ""]
+    token: Int[Tensor, "B 1"]
+    chosen: Int[Tensor, "L B"]
+    best: Float[Tensor, "L B"]
+
+
 class _Next(Enum):
     """How the next step is run, as long as the model is what it was."""
 
@@ -121,10 +142,6 @@ class RecordedSteps:
 
     Attributes:
         cache: the same for all batches, at fixed addresses.
-        token: the newest token of each row, ``(B, 1)``, which a step reads and replaces by the one
-            with the best score; a fixed address too.
-        chosen: the best token of each row after so many tokens, ``(max_len + 1, B)``.
-        best: its score, ``(max_len + 1, B)``.
         batch: stands for the one that is decoded now.
         fingerprint: of the model; as long as it holds, steps may be replayed.
         lock: held while something is read; threads would write to the same places.
@@ -147,12 +164,14 @@ class RecordedSteps:
         make_runner: Callable[[DecodingStep, Tensor], StepRunner] | None = None,
     ) -> None:
         self.model, self._device, self._make_runner = model, device, make_runner or run_joined
-        self._was_asked_for = make_runner is not None  # so its errors are the caller's
+        self._falls_back = make_runner is None  # an error of a runner that was given is its giver's
+        self._compiles_choice = make_runner is not None and device.type == "cuda"
         self.cache = StaticCache(model.config.n_layers, max_len, device)
         self.batch: object = None
         self.lock = threading.RLock()
         self.fingerprint = Fingerprint(model.modules(), to_compare=True)
         self._step: DecodingStep | None = None  # of the first batch; others are copied to its place
+        self._places: Places | None = None
         self._runner = StepRunner(_run_nothing)  # the first run makes another
         self._next = _Next.FIRST_RUN if _may_be_recorded(model) else _Next.MODEL
 
@@ -166,15 +185,15 @@ class RecordedSteps:
         if self._step is None:
             self._step = copy(step)
             self._step.cache = self.cache
-            self.token = logits.argmax(dim=-1, keepdim=True)
-            self.best = logits.new_zeros(self.cache.max_len + 1, len(logits))
-            self.chosen = self.token.new_zeros(self.best.shape)
+            token = logits.argmax(dim=-1, keepdim=True)
+            best = logits.new_zeros(self.cache.max_len + 1, len(logits))
+            self._places = Places(self.cache.filled, token, token.new_zeros(best.shape), best)
         for old, new in zip(_state(self._step), _state(step), strict=True):
             if old is not None and new is not None and old is not new:
                 old.copy_(new)
         if step.cache is not None:
             self.cache.go_on_after(step.cache, self._step.memory)
-        _write_best(logits, *self._places())
+        _write_best(logits, *self.places)
 
     def advance(self, length: int, n_steps: int = 1) -> Float[Tensor, "B V"]:
         """Read one token of each row; return the scores of the next, at a fixed address.
@@ -186,22 +205,29 @@ class RecordedSteps:
         is_same = self.fingerprint.holds()
         if is_same:
             self._runner.refresh()
-        for last in range(length, length + n_steps):
-            by_copy = is_same and self._next is not _Next.MODEL
-            logits = self._run_copy() if by_copy else self._ask_model()
-            self.cache.note_length(last)  # replays are not seen by Python
+        for _ in range(n_steps - 1):
+            self._advance_one(length, by_copy=is_same)
+            length += 1
+        return self._advance_one(length, by_copy=is_same)
+
+    def _advance_one(self, length: int, *, by_copy: bool) -> Tensor:
+        by_copy = by_copy and self._next is not _Next.MODEL
+        logits = self._run_copy() if by_copy else self._ask_model()
+        self.cache.note_length(length)  # replays are not seen by Python
         return logits
 
-    def _places(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    @property
+    def places(self) -> Places:
         """Where a step counts, reads its token, and writes tokens and scores."""
-        return self.cache.filled, self.token, self.chosen, self.best
+        assert self._places is not None, "a prompt comes first"
+        return self._places
 
     def _ask_model(self) -> Tensor:
         """Run a step with the model itself, which is always right."""
         assert self._step is not None, "a prompt comes first"
         with self._step.in_evaluation():
-            logits = self._step.read(self.token, self.cache.max_len)
-        _write_best(logits, *self._places())
+            logits = self._step.read(self.places.token, self.cache.max_len)
+        _write_best(logits, *self.places)
         return logits
 
     def _run_copy(self) -> Tensor:
@@ -216,7 +242,7 @@ class RecordedSteps:
         has_kernel = (
             _DECODE_KERNEL is not None
             and self._device.type == "cuda"
-            and _DECODE_KERNEL.has_step_kernel(self.best.dtype)
+            and _DECODE_KERNEL.has_step_kernel(self.places.best.dtype)
         )
         length = self.cache.filled.clone()
         for kernel in (True, False) if has_kernel else (False,):
@@ -227,7 +253,7 @@ class RecordedSteps:
             # A kernel that cannot be compiled, or does not fit this GPU: compilers raise exceptions
             # of many kinds. If it is the model that fails, it will fail again in _ask_model.
             except Exception as error:
-                if self._was_asked_for and not kernel:
+                if not (kernel or self._falls_back):
                     raise
                 _warn_once("the decode kernel" if kernel else "a copy of the model", error)
                 self.cache.filled.copy_(length)  # it may have counted its token before it failed
@@ -264,11 +290,10 @@ class RecordedSteps:
         if kernel and _DECODE_KERNEL is not None:
             _DECODE_KERNEL.use_step_kernel(twin, self._device)
         step.use(twin)
-        runner = self._make_runner(step, self.token)
-        is_compiled = self._was_asked_for and self._device.type == "cuda"
-        write = torch.compile(_write_best) if is_compiled else _write_best
+        runner = self._make_runner(step, self.places.token)
+        write = torch.compile(_write_best) if self._compiles_choice else _write_best
         # Nothing in it leads back here: a recording holds GPU memory, and must go at once.
-        return runner._replace(run=partial(_read_and_write, runner.run, write, self._places()))
+        return runner._replace(run=partial(_read_and_write, runner.run, write, self.places))
 
 
 def run_joined(step: DecodingStep, token: Int[Tensor, "B 1"]) -> StepRunner:
@@ -334,7 +359,7 @@ class RecordedBatch(FastBatch):
             self._check()
             if not self._has_read_prompt:
                 return self._read_prompt(ids)
-            self.steps.token.copy_(ids[:, -1:])
+            self.steps.places.token.copy_(ids[:, -1:])
             return self.steps.advance(ids.shape[1]).clone()  # the next is written to its place
 
     def read_best(
@@ -358,7 +383,8 @@ class RecordedBatch(FastBatch):
                 first, n = first + 1, n - 1
             if n:
                 self.steps.advance(first, n)
-            return self.steps.best[new], self.steps.chosen[new].clone()  # others are written there
+            places = self.steps.places
+            return places.best[new], places.chosen[new].clone()  # others are written there
 
     def _read_prompt(self, prompt: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         logits = self._step(prompt)
@@ -425,9 +451,7 @@ def _write_best(
         past.index_copy_(0, n[None], new[None])
 
 
-def _read_and_write(
-    read: Run, write: Callable[..., None], places: tuple[Tensor, Tensor, Tensor, Tensor]
-) -> Float[Tensor, "B V"]:
+def _read_and_write(read: Run, write: Callable[..., None], places: Places) -> Float[Tensor, "B V"]:
     """Make the scores and choose a token: both are recorded, so that no step waits."""
     logits = read()
     write(logits, *places)
