@@ -78,10 +78,18 @@ class Part:
     code: set[str] = field(default_factory=set)
 
     def row(self) -> list[str]:
-        """What the index holds of it."""
+        """What the index holds of it; what is empty in the end is left out."""
         text = " ".join(self.text.split())
         names = sorted(name for name in self.code if name not in text)
-        return [self.anchor, self.heading, text, "|".join(self.strong), " ".join(names)]
+        row = [self.anchor, self.heading, text, "|".join(self.strong), " ".join(names)]
+        while not row[-1]:
+            row.pop()
+        return row
+
+    @property
+    def says_something(self) -> bool:
+        """Whether somebody wrote its words: Python describes the fields of a tuple so."""
+        return not self.text.lstrip().startswith("Alias for field number")
 
 
 def parts_of(doctree: nodes.document) -> list[Part]:
@@ -220,7 +228,8 @@ class Noted:
 
     def note(self, _app: Sphinx, doctree: nodes.document, document: str) -> None:
         """Read a page, its citations and links resolved."""
-        self.rows[document] = [part.row() for part in parts_of(doctree)[1:]]
+        parts = parts_of(doctree)[1:]
+        self.rows[document] = [part.row() for part in parts if part.says_something]
         if document == GLOSSARY:
             self.names = names_of(doctree)
 

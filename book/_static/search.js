@@ -87,7 +87,7 @@ const BookSearch = (() => {
     for (const [part] of index.names.flat().join(" ").matchAll(/\p{L}+(-\p{L}+)+/gu))
       if (!names.has(compact(part))) names.set(compact(part), [part]);
     const pages = index.pages.map(([address, title, weight, part, rows], order) => {
-      const sections = rows.map(([anchor, heading, text, bold, code]) => ({
+      const sections = rows.map(([anchor, heading, text = "", bold = "", code = ""]) => ({
         ...{ anchor, heading, text },
         ...{ head: line(heading), bold: line(bold), body: line(text), code: line(code) },
       }));

@@ -42,7 +42,7 @@ Divide.
 
 def test_a_page_is_cut_into_its_sections() -> None:
     _, mask, root = book_search.parts_of(publish_doctree(PAGE, settings_overrides=WITH_TITLE))
-    assert mask.row() == ["masks", "Masks", "A mask says who may look.", "mask", ""]
+    assert mask.row() == ["masks", "Masks", "A mask says who may look.", "mask"]
     assert root.row() == ["by-sqrt-d", "By √d", "Divide.", "", "causal_mask"]
 
 
@@ -91,7 +91,7 @@ def test_of_a_documented_name_the_first_words_are_noted() -> None:
     document = publish_doctree("Title\n=====\nText.")
     document += addnodes.desc("", signature, addnodes.desc_content("", *words))
     part = book_search.parts_of(document)[-1]
-    assert part.row() == ["lib.mask", "mask", "Return a mask.", "", ""]
+    assert part.row() == ["lib.mask", "mask", "Return a mask."]
 
 
 def test_examples_in_the_docstrings_hold() -> None:
