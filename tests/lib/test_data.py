@@ -620,3 +620,21 @@ def test_packed_tensors_hold_the_memory_of_their_rows_and_no_more():
 def test_ids_with_a_fraction_are_not_packed(sequence):
     with pytest.raises(TypeError, match=r"^sequences has numbers with a fraction; expected token"):
         pack([[1, 2], sequence], 4)
+
+
+def test_a_batch_that_cannot_be_made_is_still_the_next_one():
+    broken = {2}
+
+    def collate(examples):
+        if broken & set(examples):
+            raise OSError("a file that is not there")
+        return {"ids": torch.tensor(examples)}
+
+    batches = Batches(range(4), collate, batch_size=1, shuffle=False)
+    assert [next(batches)["ids"].item() for _ in range(2)] == [0, 1]
+    place = batches.state_dict()
+    with pytest.raises(OSError, match="not there"):
+        next(batches)
+    assert batches.state_dict() == place
+    broken.clear()
+    assert next(batches)["ids"].item() == 2

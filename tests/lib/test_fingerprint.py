@@ -180,6 +180,17 @@ def test_it_sees_a_context(context):
     assert before.holds()
 
 
+def test_why_a_slow_path_is_taken_can_be_read_in_the_log(caplog):
+    layer = nn.Linear(2, 2)
+    layer.register_forward_hook(lambda *_: None)
+    layer.forward = lambda x: x
+    with caplog.at_level("DEBUG", logger="transformer_lib"):
+        assert Fingerprint([layer]).touched == ["own", "hooks"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a slow path is taken: own, hooks touched"
+    ]
+
+
 def test_values_and_modes_are_not_its_business():
     model = lively_model()
     before = Fingerprint(model.modules(), to_compare=True)

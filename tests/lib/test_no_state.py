@@ -674,6 +674,16 @@ def test_whoever_comes_meanwhile_is_refused_and_a_thread_may_go_on_by_itself():
         assert pool.submit(generate_some, model).result().shape == (2, 5)
 
 
+def test_who_has_switched_a_part_keeps_it_when_the_whole_is_put_back():
+    model = SHARED["with a part of one's own"]().train()
+    part = model.decoder.stack.blocks[0]
+    with ThreadPoolExecutor(1) as pool, evaluating(part):
+        with evaluating(model):
+            pass
+        with pytest.raises(RuntimeError, match="another thread generates"):
+            pool.submit(part, torch.zeros(1, 2, model.config.d_model, dtype=torch.double)).result()
+
+
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("run", [generate, partial(beam_search, n_beams=2)])
 def test_the_best_tokens_need_no_random_numbers(run, kind):

@@ -337,6 +337,13 @@ class TestNorms:
             x.square().mean(dim=-1), torch.ones(4, dtype=torch.float64), rtol=1e-4, atol=1e-4
         )
 
+    def test_an_offset_is_added_in_float32(self):
+        """As Gemma's published weights are meant; in bfloat16, 1.003 is 1."""
+        norm, x = RMSNorm(4, offset=1.0).bfloat16(), torch.tensor([3.0, -1.0, 2.0, 0.5])
+        norm.weight.data.fill_(0.003)
+        wanted = rms_norm(x, torch.full((4,), 1 + norm.weight.float()[0].item()))
+        assert torch.equal(norm(x.bfloat16()), wanted.bfloat16())
+
     def test_rms_norm_keeps_the_mean_and_scales_the_root_mean_square(self):
         x = 5 + draw(4, 16)
         normed = rms_norm(x, torch.ones(16, dtype=torch.float64))

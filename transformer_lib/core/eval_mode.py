@@ -97,11 +97,11 @@ def _switched(parts: Sequence[nn.Module]) -> Iterator[None]:
         if switched_by_another(parts):
             raise RuntimeError(in_use)
         in_training = [part for part in parts if part.training]
-        say_switched(parts)
+        switched = say_switched(parts)
         # Only now a look at who trains: a thread that begins to train in between sees the line
         # above.
         if trained_by_another(parts):
-            forget(parts)
+            forget(switched)
             raise RuntimeError(in_use)
         _set_modes(in_training, training=False)
     try:
@@ -109,7 +109,7 @@ def _switched(parts: Sequence[nn.Module]) -> Iterator[None]:
     finally:
         with LOOKING:
             _set_modes(in_training, training=True)
-            forget(parts if in_training else ())  # else an outer one of this thread goes on
+            forget(switched)  # an outer one of this thread goes on with its own
 
 
 def _parts_of(model: nn.Module) -> list[nn.Module]:

@@ -5,6 +5,7 @@ was recorded. It may do so only where the output is the same. :class:`Fingerprin
 to that, made of the probes in ``SEEN``. Where one of them cannot tell, the slow path runs.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, repeat
 from operator import contains, is_, itemgetter, methodcaller
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
+_LOG = logging.getLogger(__name__)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_FOR_ALL = [getattr(all_modules, f"_global{name}") for name in _HOOKS]
 _OURS = ("transformer_lib.", "torch.")
@@ -28,7 +30,7 @@ _tensors_of = itemgetter("_parameters", "_buffers")
 _values = methodcaller("values")
 
 Functions = Mapping[tuple[type, str], Callable[..., object]]
-# The functions of each class when it was first seen: those that it was written with.
+# The functions of each class when it was first seen; for most, those that it was written with.
 _FUNCTIONS: "WeakKeyDictionary[type, Functions]" = WeakKeyDictionary()
 
 
@@ -276,6 +278,8 @@ class Fingerprint:
         modules = Modules(parts)
         self.touched = [name for name, probe in SEEN.items() if probe.is_touched(modules)]
         self.is_untouched = not self.touched
+        if self.touched:
+            _LOG.debug("a slow path is taken: %s touched", ", ".join(self.touched))
         self.is_plain = self.is_untouched and all(map(_is_ours, modules.classes))
         self._probes: dict[str, Probe] = {}
         if self.is_untouched and to_compare:  # if touched, it will never hold

@@ -29,9 +29,9 @@ def check_modes(part: nn.Module) -> None:
         RuntimeError: if so. What is compiled does not ask.
 
     Example:
-        >>> say_switched([model := nn.Dropout()])
+        >>> switched = say_switched([model := nn.Dropout()])
         >>> check_modes(model)  # the same thread may go on
-        >>> forget([model])
+        >>> forget(switched)
     """
     if torch.compiler.is_compiling():
         return
@@ -44,19 +44,24 @@ def check_modes(part: nn.Module) -> None:
         )
 
 
-def say_switched(parts: Sequence[nn.Module]) -> None:
+def say_switched(parts: Sequence[nn.Module]) -> list[nn.Module]:
     """Say that this thread has switched modules.
 
     Args:
         parts: the modules.
 
+    Returns:
+        Those that it had not switched already; they are to be forgotten in the end.
+
     Example:
-        >>> say_switched([part := nn.Dropout()])
-        >>> switched_by_another([part])
-        False
+        >>> part = nn.Dropout()
+        >>> len(say_switched([part])), len(say_switched([part]))
+        (1, 0)
         >>> forget([part])
     """
-    _SWITCHED.update(dict.fromkeys(map(id, parts), threading.get_ident()))
+    new = [part for part in parts if id(part) not in _SWITCHED]
+    _SWITCHED.update(dict.fromkeys(map(id, new), threading.get_ident()))
+    return new
 
 
 def forget(parts: Sequence[nn.Module]) -> None:

@@ -147,7 +147,7 @@ def rope_scaling(settings: Settings) -> RopeScaling | None:
         values["fast_turns"] = rope.get("beta_fast") or 32.0
         values["slow_turns"] = rope.get("beta_slow") or 1.0
         values["sharpness"] = _sharpness(rope)
-        values["whole_pairs"] = rope.get("truncate", True)
+        values["whole_pairs"] = rope.get("truncate") is not False  # null is as if it were not there
     return RopeScaling(**values)
 
 

@@ -204,7 +204,7 @@ class MemoryCache(AttentionCache):
 
 
 class KeyValueCache:
-    """One :class:`LayerCache` for each block's self-attention, one for its cross-attention.
+    """A :class:`LayerCache` for each block's self-attention, a :class:`MemoryCache` for the other.
 
     One cache serves one batch and one memory.
 

@@ -125,8 +125,11 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise each vector of ``x``, ``(..., D)``."""
+        _check_widths(x, self.weight, None)
+        if self.offset and x.element_size() < 4:  # 16 bits cannot hold 1.003: add in float32
+            gain = self.weight.float() + self.offset
+            return F.rms_norm(x.float(), gain.shape, gain, self.eps).to(x.dtype)
         weight = self.weight + self.offset if self.offset else self.weight
-        _check_widths(x, weight, None)
         if x.dtype == weight.dtype:
             return F.rms_norm(x, weight.shape, weight, self.eps)
         with _own_dtype(x):

@@ -445,6 +445,10 @@ def _find_template(folder: Path, config: Part) -> str | None:
         return path.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):  # several, by name
-        named = {str(one["name"]): one["template"] for one in template}
+        try:
+            named = {str(one["name"]): one["template"] for one in template}
+        except (KeyError, TypeError):
+            expected = "expected a name and a template for each"
+            raise ValueError(f"chat_template is a list: {expected}") from None
         template = named.get("default")
     return template if isinstance(template, str) else None

@@ -115,7 +115,8 @@ class Batches:
 
     def __next__(self) -> Batch:
         self._left = self._left or self.plan(self.epoch)[self.batch :]
-        batch = self._make(self._left.pop(0))
+        batch = self._make(self._left[0])
+        del self._left[0]  # only now: where making it failed, the place stays
         self.batch += 1
         if not self._left:
             self.epoch, self.batch = self.epoch + 1, 0

@@ -21,7 +21,7 @@ from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.models.language_models import CausalLM, OutputLayer, Seq2SeqLM
 from transformer_lib.training.data import IGNORE
 
-LOGITS_AT_ONCE = 2**31  # 4 GiB in bfloat16: fewer and larger parts are faster
+LOGITS_AT_ONCE = 2**31  # 4 GiB in bfloat16, 16 with what is made of them; fewer are slower
 
 
 class Objective(nn.Module):

@@ -81,7 +81,17 @@ class Places(NamedTuple):
 
 
 class _Next(Enum):
-    """How the next step is run, as long as the model is what it was."""
+    """How the next step is run, as long as the model is what it was.
+
+    =========  ==============================  ===============================================
+    state      if it works                     if it does not
+    =========  ==============================  ===============================================
+    FIRST_RUN  RECORDING; REPLAY on a CPU      MODEL, after a try without the decode kernel
+    RECORDING  REPLAY                          MODEL
+    REPLAY     REPLAY                          an error: what is replayed has run before
+    MODEL      MODEL                           an error of the model
+    =========  ==============================  ===============================================
+    """
 
     FIRST_RUN = "by a copy of the model, as it will be recorded"
     RECORDING = "the same, recorded and then replayed"
@@ -257,6 +267,7 @@ class RecordedSteps:
                     raise
                 _warn_once("the decode kernel" if kernel else "a copy of the model", error)
                 self.cache.filled.copy_(length)  # it may have counted its token before it failed
+                self.cache.note_length(None)  # in Python, too
                 continue
             on_gpu = self._device.type == "cuda"
             self._runner, self._next = runner, _Next.RECORDING if on_gpu else _Next.REPLAY

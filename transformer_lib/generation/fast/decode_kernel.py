@@ -115,8 +115,9 @@ def append_and_attend(
 ) -> Float[Tensor, "B H 1 Dk"]:
     """Store the key and value of one new token, and attend from its query to all so far.
 
-    Equal to ``fused_attention(q, *cache.append(k, v), bias=bias)`` up to rounding. It runs on a
-    GPU, under ``torch.no_grad``.
+    Equal to ``fused_attention(q, *cache.append(k, v), bias=bias)`` up to rounding, if the bias
+    hides the places that are not in use: these are not read. It runs on a GPU, under
+    ``torch.no_grad``.
 
     Args:
         q: the query of each head.
@@ -217,14 +218,17 @@ class _StepAttention(MultiHeadAttention):
         """Attend by the kernel if one token is added to a static cache, else as the base class."""
         if not isinstance(cache, StaticLayerCache) or q.shape[2] != 1 or bias is None:
             return super().attend_and_keep(q, k, v, mask, bias, causal=causal, cache=cache)
+        # With a static cache the bias hides what mask and causality hide: see Stack._visibility.
         return append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile)
 
     def join(self) -> list[tuple[Tensor, Tensor]]:
         """Prepare for one product; return where weights are to be copied to, and from where."""
         layers = (self.query, self.key, self.value)
+        if any(type(layer) is not nn.Linear for layer in layers):
+            return []
         weights = [layer.weight.detach() for layer in layers]
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        if any(type(layer) is not nn.Linear for layer in layers) or len(biases) not in (0, 3):
+        if len(biases) not in (0, 3):
             return []
         if not Fingerprint(layers).is_plain:
             return []

@@ -73,7 +73,8 @@ SOME_VALUES: dict[str, tuple[object, ...]] = {
 class LeanDecoder(FastStep):
     """Reads the next token of each row as a decoder does, if :meth:`can_read` says so.
 
-    For use under ``torch.no_grad``. Nothing is dropped out, whatever mode the decoder is in.
+    For use under ``torch.no_grad``, in evaluation mode: dropout of the blocks is left out, that of
+    the embedding is not.
 
     Args:
         decoder: whose layers are used.
