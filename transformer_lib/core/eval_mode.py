@@ -1,4 +1,4 @@
-"""Eval mode for a while: what every module was in is put back, whatever happens."""
+"""Eval mode for a while: each module's own mode is put back, whatever happens."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -98,8 +98,7 @@ def _switched(parts: Sequence[nn.Module]) -> Iterator[None]:
             raise RuntimeError(in_use)
         in_training = [part for part in parts if part.training]
         switched = say_switched(parts)
-        # Only now a look at who trains: a thread that begins to train in between sees the line
-        # above.
+        # After that, and not before: a thread that begins to train in between sees it.
         if trained_by_another(parts):
             forget(switched)
             raise RuntimeError(in_use)

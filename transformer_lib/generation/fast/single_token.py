@@ -133,7 +133,7 @@ class LeanDecoder(FastStep):
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled(new.device.type)
             and self._fingerprint.holds()
-            and all(attention.fused and attention.cap is None for attention in self._attentions)
+            and all(attention.kernel_may_attend for attention in self._attentions)
         )
 
     def __call__(
