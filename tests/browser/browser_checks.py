@@ -101,6 +101,28 @@ ONLY_LOOKS = """() => axe.configure({rules: [
   {id: "link-in-text-block", selector: "a[href][data-look], [role=link][data-look]"},
 ]})"""
 
+# To measure a colour, axe first finds out where everything lies, hidden or not. Blocks in which no
+# look is measured give their place to an empty block meanwhile, unless they can cover another one.
+SET_ASIDE = """() => {
+  const hasShade = ({ backgroundColor, backgroundImage }) =>
+    backgroundColor !== "rgba(0, 0, 0, 0)" || backgroundImage !== "none";
+  const floats = ({ position }) => ["absolute", "fixed", "sticky"].includes(position);
+  const needed = new Set([document.body]);
+  for (const element of document.body.querySelectorAll("*")) {
+    const style = getComputedStyle(element);
+    if ("look" in element.dataset || (floats(style) && hasShade(style)))
+      for (let up = element; !needed.has(up); up = up.parentElement) needed.add(up);
+  }
+  const pairs = [...document.body.querySelectorAll(":not(style, link, script)")]
+    .filter((element) => !needed.has(element) && needed.has(element.parentElement)
+      && !getComputedStyle(element).display.startsWith("inline"))
+    .map((block) => [block, block.cloneNode(false)]);
+  for (const [block, empty] of pairs) block.replaceWith(empty);
+  return () => {
+    for (const [block, empty] of pairs) empty.replaceWith(block);
+  };
+}"""
+
 RAW_MARKUP = {
     "display math": re.compile(r"\$\$"),
     "inline math": re.compile(r"\$(?!\s)[^$\n]{1,80}(?<!\s)\$(?!\d)"),
@@ -124,8 +146,8 @@ class Traffic:
     console: list[str] = field(default_factory=list)
 
     def watch(self, page: Page) -> None:
-        """Listen to a page before it is loaded, and cut it off from everything but its site."""
-        page.route("**/*", self._only_own_site)
+        """Listen to a page before it is loaded."""
+        page.on("request", self._on_request)
         page.on("response", self._on_response)
         page.on("requestfailed", self._on_failure)
         page.on("console", self._on_console)
@@ -134,12 +156,9 @@ class Traffic:
     def is_own(self, url: str) -> bool:
         return url.startswith((self.origin, "data:", "blob:", "about:"))
 
-    def _only_own_site(self, route: Route) -> None:
-        if self.is_own(route.request.url):
-            route.continue_()
-        else:
-            self.external.append(f"request to {route.request.url}")
-            route.abort()
+    def _on_request(self, request: Request) -> None:
+        if not self.is_own(request.url):
+            self.external.append(f"request to {request.url}")
 
     def _on_response(self, response: Response) -> None:
         if response.status >= 400:
@@ -356,20 +375,23 @@ def accessibility(page: Page, rules: str = "all but colours", colours: bool = Tr
           const grave = axe._audit.rules.filter(({ id, enabled, impact, tags }) =>
             enabled && ["serious", "critical"].includes(impact) && !leftOut?.includes(id)
             && !tags.some((tag) => experiments.includes(tag)));
-          const runOnly = leftOut ? grave.map((rule) => rule.id) : [];
+          const run = async (rules) =>
+            (await axe.run(document, {resultTypes, runOnly: rules})).violations;
+          const found = leftOut ? await run(grave.map((rule) => rule.id)) : [];
           if (colours) {
             for (const old of document.querySelectorAll("[data-look]")) delete old.dataset.look;
             for (const look of (LOOKS)()) look.dataset.look = "";
-            runOnly.push(...ofColours);
+            const putBack = (SET_ASIDE)();
+            found.push(...await run(ofColours));
+            putBack();
           }
-          const found = await axe.run(document, {resultTypes, runOnly});  // maps the whole page
-          return found.violations
+          return found
             .map((rule) => ({
               id: rule.id, help: rule.help, count: rule.nodes.length,
               nodes: rule.nodes.slice(0, 3).map(
                 (node) => `${node.target.join(" ")} ${node.any[0]?.message ?? ""}`),
             }));
-        }""".replace("LOOKS", LOOKS),
+        }""".replace("LOOKS", LOOKS).replace("SET_ASIDE", SET_ASIDE),
         [RULES[rules], colours, OF_COLOURS],
     )
     return [
