@@ -21,18 +21,22 @@ ANSWER_MS = 50
 ROOM = 40  # px: fonts differ a little from machine to machine
 WEIGHTS = "/live/weights/"
 
-# For each slider the median time from a change until all is laid out; the largest of them.
+# For each slider the median time from a change until all is laid out; the largest of them. Each change
+# is made three times, and the quickest counts: a busy machine is slow now and then, a figure always.
 SLOWEST = """async (figure) => {
   const medians = [0];
   for (const slider of figure.querySelectorAll("input[type=range]")) {
     const [low, high] = [Number(slider.min), Number(slider.max)];
-    const times = [1, 0, 0.5, 0.75, 0.25, 0.9, 0.1].map((share) => {
+    const change = (share) => {
       const start = performance.now();
       slider.value = low + share * (high - low);
       slider.dispatchEvent(new Event("input", { bubbles: true }));
       figure.getBoundingClientRect();
       return performance.now() - start;
-    });
+    };
+    const shares = [1, 0, 0.5, 0.75, 0.25, 0.9, 0.1];
+    const rounds = [1, 2, 3].map(() => shares.map(change));
+    const times = shares.map((_, i) => Math.min(...rounds.map((round) => round[i])));
     medians.push(times.sort((a, b) => a - b)[3]);
   }
   return Math.max(...medians);
