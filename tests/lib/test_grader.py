@@ -1,5 +1,7 @@
 """The grader: parts by name, whole numbers exactly, errors with their line, slips of every kind."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -91,6 +93,29 @@ def test_what_is_wrong_is_said_exactly(returned, expected, names, sentence):
 )
 def test_what_is_right_in_another_form_is_right(returned, expected):
     assert compare(returned, expected) == ""
+
+
+def test_an_exercise_may_ask_for_more_digits():
+    third = Exercise(lambda x: x / 3, [(torch.ones(2).double(),)], {})
+    rounded = judge(third, lambda x: (x.float() / 3).double())
+    assert rounded.right
+    strict = dataclasses.replace(third, tolerance=1e-10)
+    assert judge(strict, lambda x: x * (1 / 3)).right
+    said = judge(strict, lambda x: (x.float() / 3).double()).text
+    assert said.endswith("Is a part of it computed in float32? Keep the dtype that comes in.")
+
+
+def test_a_crash_is_known_whatever_the_function_is_called():
+    old = Exercise(lambda a, b: a, [(1, 2)], {"It takes one argument.": lambda a: a})
+
+    def yours(a):
+        return a
+
+    def other(a, b):
+        return a / 0
+
+    assert judge(old, yours).text.startswith("not yet. It takes one argument.\nIt raised TypeError")
+    assert "It takes one" not in judge(old, other).text
 
 
 def test_an_expected_value_is_kept_back_where_it_would_be_the_answer():

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transformer_book.exercises.grading.comparing import compare
+from transformer_book.exercises.grading.comparing import TOLERANCE, compare
 from transformer_book.exercises.grading.relations import relate
 
 Answer = Callable[..., object]
@@ -76,6 +77,7 @@ class Exercise:
         inspect: gets the arguments after the answer had them and says what is wrong with them.
         leaves_arguments: whether an answer that changes an argument is wrong.
         raises: an error that the reference raises in some test, and an answer has to raise, too.
+        tolerance: how far numbers may be off that are not whole.
 
     Example:
         >>> double = Exercise(
@@ -94,6 +96,7 @@ class Exercise:
     inspect: Callable[..., str] = _nothing_to_say
     leaves_arguments: bool = False
     raises: type[Exception] | None = None
+    tolerance: float = TOLERANCE
 
     def arguments(self, i: int) -> Arguments:
         """Make the arguments of a test anew, so that no call can spoil those of another.
@@ -257,7 +260,13 @@ def _complain(exercise: Exercise, outcome: _Outcome, right: _Outcome) -> str:
     if right.error is not None:
         return f"It should raise {type(right.error).__name__}: {right.error}"
     reveal = bool(outcome.arguments)  # a question without arguments has one answer
-    return compare(outcome.value, right.value, exercise.returns, reveal=reveal)
+    return _differs(exercise, outcome, right, reveal=reveal)
+
+
+def _differs(exercise: Exercise, got: _Outcome, other: _Outcome, *, reveal: bool = True) -> str:
+    """What tells two results apart, in a sentence; empty if nothing does."""
+    tolerance = exercise.tolerance
+    return compare(got.value, other.value, exercise.returns, reveal=reveal, tolerance=tolerance)
 
 
 def _gives_the_same(exercise: Exercise, hint: str, mistake: Answer, tests: _Tests) -> bool:
@@ -267,7 +276,7 @@ def _gives_the_same(exercise: Exercise, hint: str, mistake: Answer, tests: _Test
         if outcome.error is not None:
             continue
         wrong = _call_known(exercise, hint, mistake, i)  # an error: not with these sizes
-        if wrong.error is not None or compare(outcome.value, wrong.value, exercise.returns):
+        if wrong.error is not None or _differs(exercise, outcome, wrong):
             return False
         matched += 1
     return matched > 0
@@ -279,9 +288,17 @@ def _hint_of_crash(exercise: Exercise, tests: _Tests) -> str:
         return ""
     for hint, mistake in exercise.mistakes.items():
         error = _call_known(exercise, hint, mistake, 0).error
-        if repr(error) == repr(tests.last.error):
+        if error is not None and _without_its_name(error) == _without_its_name(tests.last.error):
             return f"{hint}\n"
     return ""
+
+
+def _without_its_name(error: Exception | None) -> str:
+    """An error, but for what the reader's function is called: "attention() takes 3 ..."."""
+    return f"{type(error).__name__}: {_CALLED.sub('', str(error))}"
+
+
+_CALLED = re.compile(r"^[\w.<>]+\(\) ")
 
 
 def _describe_crash(answer: Answer, outcome: _Outcome) -> str:

@@ -8,10 +8,16 @@ from torch import Tensor
 
 TOLERANCE = 1e-4
 ROUNDED_BY_HAND = 0.006  # an error that three decimals of a typed number can have
+ROUNDED_BY_FLOAT32 = 1e-5
 
 
 def compare(
-    returned: object, expected: object, names: Sequence[str] = (), *, reveal: bool = True
+    returned: object,
+    expected: object,
+    names: Sequence[str] = (),
+    *,
+    reveal: bool = True,
+    tolerance: float = TOLERANCE,
 ) -> str:
     """Compare a result with the expected one, part by part.
 
@@ -22,6 +28,7 @@ def compare(
         expected: the same of the right answer; a mapping has named parts.
         names: what the parts are called, if there are several.
         reveal: whether the sentence may give an expected value away.
+        tolerance: how far numbers may be off that are not whole.
 
     Returns:
         One sentence about the first part that is wrong; empty if nothing is.
@@ -40,13 +47,14 @@ def compare(
     """
     wanted = parts(expected, names)
     if wanted is None:
-        return _compare_one(returned, expected, "", reveal=reveal)
+        return _compare_one(returned, expected, "", reveal=reveal, tolerance=tolerance)
     got = parts(returned, list(wanted), several=True)
     if got is None or set(got) != set(wanted):
         what = "one thing" if got is None else f"{len(got)} things"
         return f"It returned {what}; expected {len(wanted)}: {', '.join(wanted)}."
     complaints = (
-        _compare_one(got[name], value, name, reveal=reveal) for name, value in wanted.items()
+        _compare_one(got[name], value, name, reveal=reveal, tolerance=tolerance)
+        for name, value in wanted.items()
     )
     return next(filter(None, complaints), "")
 
@@ -109,13 +117,13 @@ def as_tensor(value: object) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
-def is_close(got: Tensor, right: Tensor, *, exactly: bool = False) -> Tensor:
+def is_close(got: Tensor, right: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
     """Say which entries count as equal.
 
     Args:
         got: what was returned, as doubles.
         right: what was expected, of the same shape.
-        exactly: whether nothing may be off, as for counts.
+        tolerance: how far an entry may be off; not at all, 0, for counts.
 
     Returns:
         A boolean for each entry; NaN equals NaN.
@@ -124,7 +132,6 @@ def is_close(got: Tensor, right: Tensor, *, exactly: bool = False) -> Tensor:
         >>> is_close(torch.tensor([1.0, 2.0]), torch.tensor([1.00001, 2.1]))
         tensor([ True, False])
     """
-    tolerance = 0.0 if exactly else TOLERANCE
     return torch.isclose(got, right, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -155,7 +162,9 @@ def _are_tensors(items: Sequence[object]) -> bool:
     return any(isinstance(item, Tensor | np.ndarray) and item.ndim for item in items)
 
 
-def _compare_one(returned: object, expected: object, name: str, *, reveal: bool) -> str:
+def _compare_one(
+    returned: object, expected: object, name: str, *, reveal: bool, tolerance: float
+) -> str:
     """What is wrong with one part; empty if nothing is."""
     if isinstance(returned, tuple | list) and _are_tensors(returned) and not name:
         return "It returned several tensors; return the one that is asked for."
@@ -176,7 +185,7 @@ def _compare_one(returned: object, expected: object, name: str, *, reveal: bool)
         kinds = str(getattr(returned, "dtype", "")), "torch.bool"
         return _label(name, "The dtype is {}; expected {}.".format(*kinds))
     whole = is_whole(expected)
-    close = is_close(got, right, exactly=whole)
+    close = is_close(got, right, tolerance=0.0 if whole else tolerance)
     if close.all():
         return ""
     if isinstance(expected, bool):
@@ -244,6 +253,8 @@ def _first_difference(
     error = (got - right).abs()[~close].max().item()
     if error < ROUNDED_BY_HAND:
         advice = "Give four decimals." if typed else "Is a small constant missing or another one?"
+        if error < ROUNDED_BY_FLOAT32:
+            advice = "Is a part of it computed in float32? Keep the dtype that comes in."
         return f"Nearly right: the largest error is {error:.2g}. {advice}"
     sentence = f"The shape is right; the largest error is {error:.3g}."
     if not reveal:
