@@ -154,7 +154,7 @@ def _nodes(path: Path) -> Iterator[ast.AST]:
 def _register(root: Path) -> dict[str, str]:
     """For each exercise the module that it stands in."""
     text = (root / "transformer_book" / "exercises" / "__init__.py").read_text(encoding="utf-8")
-    return dict(re.findall(r'^    "(\w+\.\w+)": (\w+)\.', text, re.MULTILINE))
+    return dict(re.findall(r'^    "([\w.]+)": (\w+)\.', text, re.MULTILINE))
 
 
 def _experiments(root: Path) -> dict[str, set[str]]:

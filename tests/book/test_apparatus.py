@@ -358,7 +358,11 @@ def test_guarded_words_are_in_the_glossary() -> None:
 # --- the API and the chapters -------------------------------------------------------------------
 
 
-NOT_FOR_READERS = {"transformer_lib.__main__"}  # which calls the command line
+# Command lines, the reader's file, whose documentation is the book, and what gathers it.
+NOT_FOR_READERS = {
+    *("transformer_lib.__main__", "transformer_book.file.__main__"),
+    *("transformer_book.file", "transformer_book.your_file"),
+}
 
 
 @cache

@@ -30,7 +30,8 @@ SITE_CODE = [
     ROOT / "transformer_book" / "live" / "one_byte.py",
 ]
 OURS_WITHOUT_TORCH = {
-    *("transformer_book.live.one_byte", "transformer_book.paths", "transformer_lib.core.files"),
+    *("transformer_book.live.one_byte", "transformer_book.paths", "transformer_book.your_file"),
+    "transformer_lib.core.files",
 }
 
 

@@ -107,6 +107,8 @@ REFUSED: dict[str, list[tuple[str, sp.Damage, str]]] = {
         ("count", tagged("hide-output"), "is tagged `hide-output`, which only tools write"),
         ("solution", tagged("hide-cell"), "is tagged `hide-cell`, which only tools write"),
         ("title", tagged("fold"), "is tagged `fold` but holds no code; remove the tag"),
+        ("title", tagged("your-file"), "is tagged `your-file` but holds no code; remove the tag"),
+        ("words", sp.tag("your-file"), "belongs to the reader's file, but is tagged `fold`"),
     ],
     "check_titles": [
         ("colab", without_title, "is tagged `remove-cell` but has no title line; write `# @title"),

@@ -49,7 +49,9 @@ assert command("translate", "two hundred and forty-one") == "zweihunderteinundvi
 assert "project to queries" in command("trace", "gpt2")
 assert "llama-3-70b" in command("presets")
 
-from transformer_book import datasets, results
+from transformer_book import datasets, file, results
+from transformer_book.file.__main__ import save
+assert file.MultiHeadAttention and save
 assert datasets.shakespeare().validation.startswith("MACBETH")
 assert [len(list(read())) for read in (datasets.numbers, datasets.languages, datasets.digits)]
 assert results.table("recall")[0]["model"] == "rnn"
@@ -137,6 +139,8 @@ def test_what_is_installed_is_what_is_read(wheel: Path) -> None:
         names = [name for name in archive.namelist() if name.startswith("transformer_lib/book/")]
         for name in names:
             assert archive.read(name) == (ROOT / name.partition("/")[2]).read_bytes(), name
+        readers_file = archive.read("transformer_book/file/__init__.py")
+    assert readers_file == (ROOT / "book" / "transformer.py").read_bytes()
     assert {"transformer_lib/book/data/README.md", "transformer_lib/book/data/digits.csv"} <= {
         *names
     }

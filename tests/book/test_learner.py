@@ -17,6 +17,7 @@ from tools.notebooks import fold
 from tools.notebooks.__main__ import main
 from tools.notebooks.learner import TITLE, learner_notebook, write_learner_edition
 from tools.notebooks.model import BOOK, ROOT, find_notebooks, load
+from transformer_book.your_file import all_pieces, parts_of
 
 Cell = dict[str, Any]
 
@@ -27,7 +28,7 @@ Cell = dict[str, Any]
 def test_solutions_outputs_and_the_seal_are_gone_and_all_else_is_there() -> None:
     page = dressed()
     page.metadata["executed"] = {"date": "2001-02-03"}
-    left = learner_notebook(page)
+    left = learner_notebook(page, "01_page")
     assert [cell.id for cell in left.cells] == [
         "title", *(name for name, (tag, _) in CELLS.items() if tag != "solution"),
     ]  # fmt: skip
@@ -39,10 +40,20 @@ def test_solutions_outputs_and_the_seal_are_gone_and_all_else_is_there() -> None
 
 
 def test_folds_stay_but_what_was_to_be_predicted_shows_when_it_is_run() -> None:
-    left = learner_notebook(dressed())
+    left = learner_notebook(dressed(), "01_page")
     assert sp.cell(left, "guess").metadata == {}
     assert sp.cell(left, "words").metadata == sp.cell(dressed(), "words").metadata
     assert [trouble for check in fold.CHECKS for trouble in check(left)] == []
+
+
+def test_a_cell_of_the_readers_file_is_to_be_written() -> None:
+    page = dressed()
+    source = '# replaces count: shorter\ndef count(x):\n    """Count."""\n    return 1'
+    sp.cell(page, "count").update(source=source, metadata={"tags": ["your-file"]})
+    left = sp.cell(learner_notebook(page, "05_masks"), "count")
+    assert left.metadata.tags == ["your-file"]
+    assert "return 1" not in left.source
+    assert left.source.endswith('count = pick("file.count.5", count)')
 
 
 # --- the folder -------------------------------------------------------------------------------
@@ -122,6 +133,22 @@ def test_pages_run_without_their_solutions_and_without_the_repository(edition: P
     book, library = done.stdout.splitlines()[-1].split()
     assert Path(book).is_relative_to(edition)
     assert Path(library).is_relative_to(edition)
+
+
+def test_pages_run_with_the_cells_of_the_file_empty(edition: Path) -> None:
+    """Whoever writes nothing goes on with the book's parts, and is told so."""
+    pieces = all_pieces(edition / "book")
+    pages = list(dict.fromkeys(piece.page for piece in pieces))
+    assert pages[:3] == ["03_attention", "05_masks", "06_heads"]
+    parts = [part for piece in pieces for part in parts_of(piece)]
+    assert len(parts) >= 3
+    assert all(part.is_empty for part in parts)
+    done = run(str(ROOT), str(edition), *pages)
+    assert done.returncode == 0, done.stderr
+    for part in parts:
+        said = done.stdout.partition(f"{part.exercise}: not attempted yet")[2].split("\n")
+        assert said[1] == "Going on with the book's answer.", part.exercise
+        assert f"{part.exercise}: correct." in said
 
 
 def test_a_run_that_reads_the_repository_would_be_seen() -> None:

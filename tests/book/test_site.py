@@ -545,7 +545,10 @@ def test_the_built_site_is_served_until_ctrl_c(tmp_path: Path) -> None:
 # --- the book's own pages -----------------------------------------------------------------------
 
 
-NOT_FOR_READERS = {"transformer_lib.__main__"}  # which calls the command line
+# Command lines, and what gathers the reader's file, whose documentation is the book.
+NOT_FOR_READERS = {
+    *("transformer_lib.__main__", "transformer_book.file.__main__", "transformer_book.your_file"),
+}
 # Packages that are documented by their own names: their modules are entries of a catalogue.
 CATALOGUES = {
     "transformer_book.exercises", "transformer_book.live", "transformer_book.mistakes",

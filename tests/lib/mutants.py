@@ -2,7 +2,8 @@
 
 One small change at a time: another axis, a missing scale, off by one, a missing clone, the other
 comparison, `or` for `and`, a missing `~`, a missing call. Only expressions that a test really
-evaluates are changed, in the reference and in the functions of its module that it calls.
+evaluates are changed, in the reference and in the functions of its module that it calls. The parts
+of the reader's file, which a module imports, count as its own.
 """
 
 import ast
@@ -13,6 +14,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
+from transformer_book import file
 from transformer_book.exercises.grading.checking import Exercise
 
 SKIPPED_CALLS = {"clone", "abs", "softmax", "sqrt", "exp", "log", "square", "relu", "tril", "triu"}
@@ -55,7 +57,7 @@ def _sources(exercise):
             continue
         for variable, value in vars(module).items():
             if value is exercise:
-                return module, _reference(_tree(module), variable), _definitions(_tree(module))
+                return module, _reference(_tree(module), variable), _definitions(module)
     where = "a variable of a module in transformer_book/exercises, such as NEW = Exercise(...)"
     raise LookupError(f"the exercise with {exercise.reference} must be {where}")
 
@@ -71,7 +73,13 @@ def _reference(tree, variable):
     raise LookupError(f"{variable} is not assigned at the margin of its module")
 
 
-def _definitions(tree):
+def _definitions(module):
+    """The functions and classes of a module, and the parts of the reader's file that it imports."""
+    own, parts = (_top_level(_tree(source)) for source in (module, file))
+    return {n: part for n, part in parts.items() if vars(module).get(n) is vars(file)[n]} | own
+
+
+def _top_level(tree):
     kinds = ast.FunctionDef | ast.ClassDef
     return {node.name: node for node in tree.body if isinstance(node, kinds)}
 
@@ -102,7 +110,7 @@ def _build(module, reference, functions, changer):
     body = [changer.visit(_copy(node)) for node in _needed(reference, functions)]
     expression = ast.Expression(changer.visit(_copy(reference)))
     code = ast.Module(body=body, type_ignores=[])
-    scope = dict(vars(module)) | {"_hit": changer.hit}
+    scope = {**vars(file), **vars(module), "_hit": changer.hit}
     exec(compile(ast.fix_missing_locations(code), "<mutant>", "exec"), scope)
     return eval(compile(ast.fix_missing_locations(expression), "<mutant>", "eval"), scope)
 

@@ -55,7 +55,7 @@ def checked_on_pages():
     for path in BOOK.glob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-        found |= dict.fromkeys(re.findall(r'\b(?:check|pick)\(\s*"(\w+\.\w+)"', code), path.name)
+        found |= dict.fromkeys(re.findall(r'\b(?:check|pick)\(\s*"(\w+\.[\w.]+)"', code), path.name)
     return found
 
 

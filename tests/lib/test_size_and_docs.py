@@ -20,6 +20,7 @@ from tools.sizes import Size, code_lines, functions, report
 ROOT = pathlib.Path(transformer_lib.__file__).parents[1]
 LIBRARY = sorted(pathlib.Path(transformer_lib.__file__).parent.rglob("*.py"))
 BOOK = sorted(pathlib.Path(transformer_book.__file__).parent.rglob("*.py"))
+READERS_FILE = "transformer_book.file"  # plain code without types: its documentation is the book
 LINES_WITH_ANY = 20  # of transformer_lib must be fewer: object, a Protocol, a Callable say more
 MAX_EXAMPLE_WIDTH = 71  # characters that an API page shows of a method's example, at 1280 px
 
@@ -59,6 +60,8 @@ def public_names():
     for path in LIBRARY + BOOK:
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(part for part in parts if part != "__init__")
+        if name == READERS_FILE:
+            continue
         module = importlib.import_module(name)
         for attribute, value in vars(module).items():
             if attribute.startswith("_") or getattr(value, "__module__", None) != name:

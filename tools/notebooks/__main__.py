@@ -11,6 +11,7 @@ from .budgets import FILE_NAME, lower, rewrite, weigh
 from .compare import compare, summary, table
 from .execute import execute
 from .fold import dress
+from .gather import inspect_file, targets, write_file
 from .guard import Finding, inspect, inspect_missing
 from .learner import FOLDER, write_learner_edition
 from .model import BOOK, NotebookError, find_notebooks, load, place_of, save, show
@@ -54,6 +55,7 @@ def check_command(
     if measured:
         print(measured)
     found = [finding for path in paths for finding in inspect(path)]
+    found += inspect_file(paths)
     if whole_book:
         found += inspect_missing(BOOK)
     if not _tell([*found, *above]):
@@ -104,6 +106,13 @@ def dress_command(paths: Sequence[Path]) -> int:
             if change.new_source:
                 where = place_of(notebook, change.number)
                 print(f"{show(path)}: {where} has a new title line; run the notebook")
+    return 0
+
+
+def file_command() -> int:
+    """Write the file of the reader, to be downloaded and to be imported."""
+    n_lines = len(write_file().splitlines())
+    print(f"{' and '.join(map(show, targets()))}: {n_lines} lines")
     return 0
 
 
@@ -165,6 +174,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     learner = commands.add_parser("learner", help="write the notebooks without solutions, outputs")
     learner.add_argument("folder", nargs="?", metavar="FOLDER", type=Path, default=FOLDER)
+    commands.add_parser("file", help="write the reader's file from the cells tagged `your-file`")
     dressed = commands.add_parser("dress", help="derive what folds cells from their tags, titles")
     for command in (run, check, compared, stamped, budgets, dressed):
         command.add_argument(
@@ -190,6 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command == "kind":
             return kind_command(options.pages, options.kind)
+        if options.command == "file":
+            return file_command()
         if options.command == "learner":
             return learner_command(options.folder)
         paths = find_notebooks(options.paths)

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode
 
+from transformer_book.your_file import TAG
+
 from .model import MAX_WIDTH, CellTrouble, as_node, code_cells, tags
 from .names import Names, names_of
 
 DRESS = "run `python -m tools.notebooks dress` on it"
 GUESS = ("Write down your guess, then look", "Hide the output")
-YOUR_FILE = "your-file"  # beside these: a cell that belongs to the file which the reader writes
+YOUR_FILE = TAG  # a cell that belongs to the file which the reader writes; it is open
 OLD_TAGS = ("hide-input", "hide-cell", "hide-output")  # myst-nb's: derived, never written by hand
 
 _SOURCE = {"source_hidden": True}
@@ -191,8 +193,15 @@ def check_kinds(notebook: NotebookNode) -> Iterator[CellTrouble]:
             yield number, f"has the tags {_listed(own)}", "keep one of them"
         if old and not own:
             yield number, f"is tagged {_listed(old)}, which only tools write", _CHOOSE
-        if own and cell.cell_type != "code":
-            yield number, f"is tagged {_listed(own)} but holds no code", "remove the tag"
+        if (own or YOUR_FILE in tags(cell)) and cell.cell_type != "code":
+            yield (
+                number,
+                f"is tagged {_listed(own or [YOUR_FILE])} but holds no code",
+                "remove the tag",
+            )
+        elif own and YOUR_FILE in tags(cell):
+            trouble = f"belongs to the reader's file, but is tagged {_listed(own)}"
+            yield number, trouble, "remove that tag: such a cell is open"
 
 
 _CHOOSE = f"tag it with one of {', '.join(f'`{kind}`' for kind in KINDS)}, or with none"

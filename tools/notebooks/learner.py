@@ -13,7 +13,9 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from .fold import OLD_TAGS, derived_metadata, kind_of
+from transformer_book.your_file import Piece, emptied
+
+from .fold import OLD_TAGS, YOUR_FILE, derived_metadata, kind_of
 from .model import BOOK, ROOT, NotebookError, code_cells, find_notebooks, load, save, show, tags
 
 FOLDER = ROOT / "_build" / "learner"
@@ -36,18 +38,32 @@ Everything that they load lies in this folder; once installed, they need no netw
     python -m jupyterlab book
 
 The second line brings the published weights of chapters 20 and 21; it can be left out. `check` says
-whether an answer is right, `hint` helps. Text and figures are under CC BY 4.0 (LICENSE-TEXT.md),
-the code is under the MIT licence (LICENSE).
+whether an answer is right, `hint` helps.
+
+Some pages have a cell of *your file*, the Transformer that you write. A page goes on with your part
+if it is right, and with the book's if it is not. In the folder `book`, this keeps your parts in one
+file:
+
+    python -m transformer_book.file save           # writes my_transformer.py
+
+Text and figures are under CC BY 4.0 (LICENSE-TEXT.md), the code is under the MIT licence (LICENSE).
 """
 
 
-def learner_notebook(notebook: NotebookNode) -> NotebookNode:
+def learner_notebook(notebook: NotebookNode, page: str) -> NotebookNode:
     """Take solutions, outputs and the seal of the run out of a notebook, which is changed.
 
-    What was to be predicted is not folded here: its output appears when the reader runs the cell.
+    What belongs to the reader's file is to be written by the learner. What was to be predicted is
+    not folded here: its output appears when the reader runs the cell.
+
+    Args:
+        notebook: a page.
+        page: its name, such as ``05_masks``.
     """
     notebook.cells = [cell for cell in notebook.cells if kind_of(cell) != "solution"]
-    for _, cell in code_cells(notebook):
+    for number, cell in code_cells(notebook):
+        if YOUR_FILE in tags(cell):
+            cell.source = emptied(Piece(page, "", cell.get("id", ""), number, cell.source))
         cell.outputs, cell.execution_count = [], None
         cell.metadata["tags"] = [tag for tag in tags(cell) if tag not in ("predict", *OLD_TAGS)]
         cell.metadata = derived_metadata(cell, cell.source)
@@ -72,7 +88,7 @@ def write_learner_edition(folder: Path = FOLDER) -> Sequence[Path]:
     written = []
     for path in find_notebooks([]):
         written.append(folder / BOOK.name / path.name)
-        save(learner_notebook(load(path)), written[-1])
+        save(learner_notebook(load(path), path.stem), written[-1])
     return written
 
 

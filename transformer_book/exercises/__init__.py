@@ -39,6 +39,7 @@ from transformer_book.exercises import (
     tokens,
     training,
     transformer,
+    your_file,
 )
 from transformer_book.exercises.grading.checking import Answer, Exercise, Verdict, judge
 
@@ -210,6 +211,9 @@ EXERCISES: dict[str, Exercise] = {
     "lab1.pattern": lab1.PATTERN,
     "lab1.silence": lab1.SILENCE,
     "lab1.chance": lab1.CHANCE,
+    "file.attention": your_file.ATTENTION,
+    "file.attention.5": your_file.ATTENTION_5,
+    "file.MultiHeadAttention": your_file.MULTI_HEAD_ATTENTION,
 }
 
 

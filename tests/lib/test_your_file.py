@@ -1,0 +1,105 @@
+"""The reader's file equals the library with the same weights, forwards and backwards."""
+
+import random
+
+import pytest
+import torch
+
+import transformer_lib as lib
+from transformer_book import file
+
+EQUAL = {"rtol": 1e-10, "atol": 1e-10}
+SEEDS = range(20)
+COMPARED = {"attention", "MultiHeadAttention"}
+
+
+def test_every_part_is_compared():
+    parts = {name for name, value in vars(file).items() if callable(value)}
+    assert parts == COMPARED, "compare the new part with the library here, and add its name"
+
+
+def drawn(seed, *shapes):
+    """Doubles that want a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [x.requires_grad_() for x in tensors]
+
+
+def some_mask(seed, *shape, blind=False):
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(shape, generator=generator) < 0.5
+    mask[..., 0] = True  # every row sees something
+    if blind:
+        mask[..., shape[-2] // 2, :] = False
+    return mask
+
+
+def gradients(output, inputs, upstream):
+    return torch.autograd.grad(output, inputs, upstream, allow_unused=True)
+
+
+def assert_equal(ours, theirs, ours_in, theirs_in):
+    """Outputs and the gradients of all inputs are the same."""
+    torch.testing.assert_close(ours, theirs, **EQUAL)
+    upstream = torch.linspace(-1, 1, ours.numel(), dtype=torch.float64).view_as(ours)
+    pairs = zip(
+        gradients(ours, ours_in, upstream), gradients(theirs, theirs_in, upstream), strict=True
+    )
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, **EQUAL)
+
+
+def sizes(seed):
+    """B, H, T, S, Dk and Dv, all of them random."""
+    return random.Random(seed).choices(range(1, 9), k=6)
+
+
+def masks_for(seed, b, t, s):
+    """No mask, one for pairs, padding, and one with a row that sees nothing."""
+    yield None
+    yield some_mask(seed, t, s)
+    yield some_mask(seed, b, 1, 1, s)
+    yield some_mask(seed, t, s, blind=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_attention_is_the_librarys(seed):
+    b, h, t, s, d_key, d_value = sizes(seed)
+    shapes = (b, h, t, d_key), (b, h, s, d_key), (b, h, s, d_value)
+    for mask in masks_for(seed, b, t, s):
+        inputs, twins = drawn(seed, *shapes), drawn(seed, *shapes)
+        output, weights = file.attention(*inputs, mask)
+        expected, expected_weights = lib.attention(*twins, mask)
+        torch.testing.assert_close(weights, expected_weights, **EQUAL)
+        assert_equal(output, expected, inputs, twins)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_multi_head_attention_is_the_librarys(seed):
+    b, h, t, s, d_head, _ = sizes(seed)
+    theirs = lib.MultiHeadAttention(h * d_head, h).double()
+    ours = file.MultiHeadAttention(h * d_head, h).double()
+    ours.load_state_dict(theirs.state_dict())
+    for n_keys, shapes in (
+        (t, [(b, t, h * d_head)]),
+        (s, [(b, t, h * d_head), (b, s, h * d_head)]),
+    ):
+        for mask in masks_for(seed, b, t, n_keys):
+            inputs, twins = drawn(seed, *shapes), drawn(seed, *shapes)
+            output, expected = ours(*inputs, mask=mask), theirs(*twins, mask=mask)
+            own, other = [*ours.parameters()], [*theirs.parameters()]
+            assert_equal(output, expected, [*inputs, *own], [*twins, *other])
+
+
+def test_names_and_shapes_of_parameters_are_the_librarys():
+    ours, theirs = (
+        kind(12, 3).state_dict() for kind in (file.MultiHeadAttention, lib.MultiHeadAttention)
+    )
+    assert [(n, v.shape) for n, v in ours.items()] == [(n, v.shape) for n, v in theirs.items()]
+
+
+def test_a_difference_in_the_tenth_digit_would_be_noticed():
+    (q, k, v), twins = drawn(1, (3, 4), (5, 4), (5, 2)), drawn(1, (3, 4), (5, 4), (5, 2))
+    output, _ = file.attention(q, k * (1 + 1e-8), v)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_equal(output, lib.attention(*twins)[0], [q, k, v], twins)

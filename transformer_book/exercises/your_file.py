@@ -1,0 +1,516 @@
+"""The parts of the reader's file, each held equal to the library's.
+
+The references are the cells of the pages themselves, as `transformer_book.file` has them.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+import transformer_lib as lib
+from transformer_book.exercises.grading.checking import Answer, Exercise, UnfitError, random_inputs
+from transformer_book.file import MultiHeadAttention, attention
+
+EQUAL = 1e-10  # in float64: another order of the same steps is far nearer, a mistake far off
+_IN_PLACE = "modified by an inplace operation"
+_NO_GRADIENT = "Leave out detach(), .data and torch.no_grad()."
+
+
+# --- attention ----------------------------------------------------------------------------------
+
+
+def _root(q: Tensor, k: Tensor, v: Tensor) -> float:
+    return 1 / math.sqrt(q.shape[-1])
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: Callable[[Tensor, Tensor, Tensor], float] = _root,
+    axis: int = -1,
+    turned: bool = False,
+    fill: float = -math.inf,
+    cleaned: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Attention with a mistake in one of its steps."""
+    scores = q @ k.mT * scale(q, k, v)
+    if mask is None:
+        weights = scores.softmax(dim=axis)
+        return weights @ v, weights
+    hidden = mask if turned else ~mask
+    weights = scores.masked_fill(hidden, fill).softmax(dim=axis)
+    weights = weights.masked_fill(hidden, 0.0) if cleaned else weights
+    return weights @ v, weights
+
+
+def _scaled_late(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    _, weights = _attend(q, k, v, mask, scale=lambda *_: 1.0)
+    weights = weights * _root(q, k, v)
+    return weights @ v, weights
+
+
+def _scores_as_weights(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    scores = q @ k.mT * _root(q, k, v)
+    return scores @ v, scores
+
+
+def _scores_in_place_of_weights(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return _attend(q, k, v)[0], q @ k.mT * _root(q, k, v)
+
+
+def _with_triangle(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    past = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device="cpu").tril()
+    return _attend(q, k, v, past)
+
+
+def _masked_late(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    _, weights = _attend(q, k, v)
+    weights = weights if mask is None else weights.masked_fill(~mask, 0.0)
+    return weights @ v, weights
+
+
+def _from_layers(
+    *shapes: tuple[int, ...], mask: Tensor | None = None
+) -> Callable[[], tuple[Tensor, ...]]:
+    """Queries, keys and values that come out of something which learns, and maybe a mask."""
+
+    def make() -> tuple[Tensor, ...]:
+        made = tuple(1.0 * x.requires_grad_() for x in random_inputs(*shapes))
+        return made if mask is None else (*made, mask.clone())
+
+    return make
+
+
+def _send_back(output: Tensor) -> None:
+    """Send a gradient back from every number of an output, each another one."""
+    upstream = torch.arange(output.numel(), dtype=output.dtype, device="cpu") / output.numel()
+    output.backward(upstream.view_as(output))  # type: ignore[no-untyped-call]
+
+
+def _forwards_and_backwards(found: object) -> dict[str, Tensor]:
+    """What was found, and the weights; a gradient is sent back to where they came from."""
+    is_pair = isinstance(found, tuple | list) and len(found) == 2
+    if not is_pair or not all(isinstance(part, Tensor) for part in found):  # type: ignore[attr-defined]
+        raise UnfitError(
+            "It must return two tensors, what was found and the weights: "
+            "`return weights @ v, weights`."
+        )
+    output, weights = found  # type: ignore[misc]
+    if output.requires_grad:
+        try:
+            _send_back(output)
+        except RuntimeError as error:
+            if _IN_PLACE not in str(error):
+                raise
+            change = "It changes a tensor in place that the gradient needs"
+            raise UnfitError(f"{change}: work on a copy, as `masked_fill` does.") from None
+    return {"output": output, "weights": weights}
+
+
+def _leaf_of(x: Tensor) -> Tensor | None:
+    """The tensor that an argument was made of, whatever was done to it since."""
+    waiting = [x.grad_fn]
+    while waiting:
+        step = waiting.pop()
+        if step is not None:
+            leaf = getattr(step, "variable", None)
+            if isinstance(leaf, Tensor):
+                return leaf
+            waiting.extend(before for before, _ in step.next_functions)
+    return None
+
+
+def _other_gradient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> str:
+    """Where the gradient that was sent back is not the library's, in a sentence."""
+    leaves = [leaf for leaf in map(_leaf_of, (q, k, v)) if leaf is not None]
+    if not leaves:
+        return ""
+    twins = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    _send_back(lib.attention(*twins, mask)[0])
+    for name, leaf, twin in zip("qkv", leaves, twins, strict=True):
+        if leaf.grad is None:
+            return f"The numbers are right, but no gradient comes back to {name}. {_NO_GRADIENT}"
+        assert twin.grad is not None
+        if not torch.allclose(leaf.grad, twin.grad, rtol=EQUAL, atol=EQUAL):
+            return f"The numbers are right, but the gradient of {name} is not. {_NO_GRADIENT}"
+    return ""
+
+
+_NO_SCALE = "The scores are not scaled: divide them by the square root of the width of a query."
+_AXIS = "The softmax runs over the queries; each query's row must sum to 1: dim=-1."
+_SQUARE = ((4, 4), (4, 4), (4, 4))  # on which swapped arguments do not crash
+_LINES = ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 6))  # B H T Dk, B H S Dk, B H S Dv
+ATTENTION = Exercise(
+    reference=attention,
+    inputs=[random_inputs(*_SQUARE), _from_layers(*_LINES), _from_layers((1, 3), (6, 3), (6, 2))],
+    measure=_forwards_and_backwards,
+    inspect=_other_gradient,
+    leaves_arguments=True,
+    tolerance=EQUAL,
+    mistakes={
+        _AXIS: partial(_attend, axis=-2),
+        _NO_SCALE: partial(_attend, scale=lambda *_: 1.0),
+        "The scores are divided by the width of a query; divide by its square root.": partial(
+            _attend, scale=lambda q, k, v: 1 / q.shape[-1]
+        ),
+        "The scores are multiplied by the square root of the width; divide by it.": partial(
+            _attend, scale=lambda q, k, v: math.sqrt(q.shape[-1])
+        ),
+        "The root counts the keys; it must be that of the width of a query, q.shape[-1].": partial(
+            _attend, scale=lambda q, k, v: 1 / math.sqrt(k.shape[-2])
+        ),
+        "The root counts the queries; it must be that of the width of a query, q.shape[-1].": (
+            partial(_attend, scale=lambda q, k, v: 1 / math.sqrt(q.shape[-2]))
+        ),
+        "The root counts the features of a value; the width of a query is what matters.": partial(
+            _attend, scale=lambda q, k, v: 1 / math.sqrt(v.shape[-1])
+        ),
+        "The root comes after the softmax; divide the scores by it, before the softmax.": (
+            _scaled_late
+        ),
+        "The scores went in as weights; apply the softmax so that they sum to 1.": (
+            _scores_as_weights
+        ),
+        "Queries and keys are swapped: this is softmax(K Qᵀ).": lambda q, k, v: _attend(k, q, v),
+        "Keys and values are swapped: the scores compare queries with keys, and the values are "
+        "what is mixed.": lambda q, k, v: _attend(q, v, k),
+        "The keys are mixed; mix the values.": lambda q, k, v: _attend(q, k, k),
+        "Features meet features; positions must meet positions: q @ k.mT.": (
+            lambda q, k, v: _attend(q.mT, k.mT, v)
+        ),
+        "The transpose is missing: q @ k.mT, so that every query meets every key.": (
+            lambda q, k, v: _attend(q, k.mT, v)
+        ),
+        "The second result must be the weights; these are the scores before the softmax.": (
+            _scores_in_place_of_weights
+        ),
+        "There is a causal mask in it; here every query sees every key.": _with_triangle,
+    },
+    hints=(
+        "Four steps: every query with every key, divided by a root, a softmax along the keys, and "
+        "a weighted mean of the values. Any axes may stand in front of the last two.",
+        "The scores are `(..., T, S)`: `q @ k.mT`, divided by the root of `q.shape[-1]`. Each row "
+        "of the weights sums to 1.",
+        "`weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)`, then "
+        "`return weights @ v, weights`.",
+    ),
+)
+
+
+def _some(*shape: int) -> Tensor:
+    """A mask in which every row sees something, and not all."""
+    numbers = torch.arange(math.prod(shape), device="cpu").view(shape)
+    return (numbers * 7 % 5 < 3) | (numbers % shape[-1] == 0)
+
+
+def _blind(*shape: int) -> Tensor:
+    """A mask with a row that sees nothing."""
+    mask = _some(*shape)
+    mask[..., 1, :] = False
+    return mask
+
+
+_TURNED = "The mask is turned round: True means may look, so hide where the mask is False, ~mask."
+_NAN = (
+    "A row that sees nothing is NaN: all its scores are -inf, and its softmax is 0/0. Write 0 into "
+    "the weights where the mask is False."
+)
+ATTENTION_5 = Exercise(
+    reference=attention,
+    inputs=[
+        (*random_inputs(*_SQUARE), _some(4, 4)),
+        _from_layers(*_LINES, mask=_some(5, 7)),
+        _from_layers(*_LINES, mask=_some(2, 1, 1, 7)),  # padding: a row for all queries
+        _from_layers(*_LINES, mask=_blind(5, 7)),
+        _from_layers(*_LINES),
+    ],
+    measure=_forwards_and_backwards,
+    inspect=_other_gradient,
+    leaves_arguments=True,
+    tolerance=EQUAL,
+    mistakes={
+        "There is no mask yet: this version has a fourth argument, mask=None.": (
+            lambda q, k, v: _attend(q, k, v)
+        ),
+        _NAN: partial(_attend, cleaned=False),
+        _TURNED: partial(_attend, turned=True),
+        "The mask is not used: hidden keys get weight.": lambda q, k, v, mask=None: _attend(
+            q, k, v
+        ),
+        "The mask comes after the softmax, so the rows no longer sum to 1: hide the scores, "
+        "before it.": _masked_late,
+        "Hidden scores are set to 0, but exp(0) is 1: hide them with -inf.": partial(
+            _attend, fill=0.0, cleaned=False
+        ),
+        "Hidden scores are set to 0, but exp(0) is 1, so that they still count in the sum of the "
+        "softmax: hide them with -inf.": partial(_attend, fill=0.0),
+        "A row that sees nothing shares its weight evenly, because all its scores are the same "
+        "large negative number. Write 0 into the weights where the mask is False.": partial(
+            _attend, fill=-1e9, cleaned=False
+        ),
+        _AXIS: partial(_attend, axis=-2),
+        _NO_SCALE: partial(_attend, scale=lambda *_: 1.0),
+    },
+    hints=(
+        "Take your version of chapter 3, and leave its steps as they are. What must the scores of "
+        "hidden keys be, so that the softmax gives them 0?",
+        "Between scores and softmax: -inf where the mask is False. After the softmax: 0 in the "
+        "same places, for the sake of a row that sees nothing. Neither if there is no mask.",
+        "`scores = scores.masked_fill(~mask, -math.inf)`, and after the softmax "
+        "`weights = weights.masked_fill(~mask, 0.0)`, each below `if mask is not None:`.",
+    ),
+)
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+class _Heads(MultiHeadAttention):
+    """The layer in steps, so that each of them can go wrong."""
+
+    def sources(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Where queries, keys and values come from."""
+        return x, memory, memory
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return _attend(q, k, v, mask)[0]
+
+    def merge(self, found: Tensor) -> Tensor:
+        return found.transpose(1, 2).flatten(start_dim=2)
+
+    def find(self, x: Tensor, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+        sources = self.sources(x, x if memory is None else memory)
+        layers = (self.query, self.key, self.value)
+        q, k, v = (self.split(layer(y)) for layer, y in zip(layers, sources, strict=True))
+        return self.merge(self.attend(q, k, v, mask))
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None
+    ) -> object:
+        return self.output(self.find(x, memory, mask))
+
+
+class _Reshaped(_Heads):
+    def split(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], self.n_heads, x.shape[1], -1)
+
+
+class _MergedByReshape(_Heads):
+    def merge(self, found: Tensor) -> Tensor:
+        return found.reshape(found.shape[0], found.shape[2], -1)
+
+
+class _ReshapedTwice(_Reshaped, _MergedByReshape):
+    pass
+
+
+class _Flattened(_Heads):
+    def merge(self, found: Tensor) -> Tensor:
+        return found.flatten(start_dim=2)
+
+
+class _NotSwapped(_Flattened):
+    """Neither the split nor the merge has a transposition: heads attend to heads."""
+
+    def split(self, x: Tensor) -> Tensor:
+        cut: Tensor = x.unflatten(-1, (self.n_heads, -1))
+        return cut
+
+
+class _Striped(_Heads):
+    def split(self, x: Tensor) -> Tensor:
+        cut: Tensor = x.unflatten(-1, (-1, self.n_heads))
+        return cut.permute(0, 3, 1, 2)
+
+
+class _OneHead(_Heads):
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__(d_model, 1)
+
+
+class _NoOutput(_Heads):
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None
+    ) -> object:
+        return self.find(x, memory, mask)
+
+
+class _WithInput(_Heads):
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None
+    ) -> object:
+        return x + self.output(self.find(x, memory, mask))
+
+
+class _ByModelWidth(_Heads):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        width = self.n_heads * q.shape[-1]
+        return _attend(q, k, v, mask, scale=lambda *_: 1 / math.sqrt(width))[0]
+
+
+class _Detached(_Heads):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return _attend(q, k, v, mask)[0].detach()
+
+
+def _reading(sources: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]) -> Answer:
+    """The layer with queries, keys and values from other places."""
+    return type("_Reading", (_Heads,), {"sources": lambda _, x, memory: sources(x, memory)})
+
+
+def _attending(attend: Callable[..., tuple[Tensor, Tensor]]) -> Answer:
+    """The layer with another attention in it."""
+    own = {"attend": lambda _, q, k, v, mask: attend(q, k, v, mask)[0]}
+    return type("_Attending", (_Heads,), own)
+
+
+_FIRST_WIDTH = 12  # with it a memory is as long as x, so that swapped sources do not crash
+
+
+def _cases(width: int) -> dict[str, tuple[Tensor | None, ...]]:
+    """What a layer is tried on: `x`, and maybe a memory and a mask."""
+    n_keys = 5 if width == _FIRST_WIDTH else 7
+    shapes = (2, 5, width), (2, n_keys, width)
+    x, memory = (1.0 * y.requires_grad_() for y in random_inputs(*shapes))
+    triangle = torch.ones(5, 5, dtype=torch.bool, device="cpu").tril()
+    return {
+        "self-attention": (x,),
+        "with a memory": (x, memory),
+        "with a causal mask": (x, None, triangle),
+        "with a memory and its padding": (x, memory, _some(2, 1, 1, n_keys)),
+        "where a row sees nothing": (x, None, _blind(5, 5)),
+    }
+
+
+def _as_layer(found: object) -> nn.Module:
+    """What an answer made, if it is a layer."""
+    if not isinstance(found, nn.Module):
+        raise UnfitError("It must be a class that inherits from nn.Module.")
+    if "_parameters" not in vars(found):  # an __init__ that is still empty
+        raise NotImplementedError
+    return found
+
+
+def _load_weights(layer: nn.Module) -> int:
+    """Give a layer weights by the library's names; return its width."""
+    own = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
+    wanted = lib.MultiHeadAttention(4, 2).state_dict()
+    for name in wanted:
+        if name not in own:
+            raise UnfitError(f"There is no {name!r} in its state_dict(), but {[*own]}.")
+    if extra := [name for name in own if name not in wanted]:
+        raise UnfitError(f"It has parameters or buffers that the library's has not: {extra}.")
+    width = own["query.weight"][-1]
+    shapes = [(width,) * value.ndim for value in wanted.values()]
+    for name, shape in zip(wanted, shapes, strict=True):
+        if own[name] != shape:
+            why = "all heads lie side by side in each of the four layers"
+            raise UnfitError(f"{name} has the shape {own[name]}; expected {shape}, because {why}.")
+    numbers = (0.5 * x for x in random_inputs(*shapes))
+    layer.to("cpu", torch.float64).load_state_dict(dict(zip(wanted, numbers, strict=True)))
+    return width
+
+
+def _try_layer(found: object) -> dict[str, Tensor]:
+    """What a layer returns in all cases, with the gradients of its inputs and parameters."""
+    layer, measured = _as_layer(found), {}
+    cases = _cases(_load_weights(layer))
+    for case, given in cases.items():
+        output = layer(*given)
+        if not isinstance(output, Tensor):
+            what = "nothing" if output is None or output is ... else f"a {type(output).__name__}"
+            raise UnfitError(f"Its forward returns {what}; expected one tensor, (B, T, D).")
+        measured[case] = output
+    for case, given in cases.items():  # after all outputs: of these one learns more
+        measured[f"gradients {case}"] = _gradients(measured[case], [*given[:2]], layer)
+    return measured
+
+
+def _gradients(output: Tensor, given: list[Tensor | None], layer: nn.Module) -> Tensor:
+    reached = [*(x for x in given if x is not None), *layer.parameters()]
+    upstream = torch.arange(output.numel(), dtype=output.dtype, device="cpu") / output.numel()
+    found: tuple[Tensor | None, ...] = (None,) * len(reached)
+    if output.requires_grad:
+        found = torch.autograd.grad(
+            output, reached, upstream.view_as(output), allow_unused=True, retain_graph=True
+        )
+    pairs = zip(found, reached, strict=True)
+    return torch.cat([(torch.zeros_like(x) if g is None else g).flatten() for g, x in pairs])
+
+
+MULTI_HEAD_ATTENTION = Exercise(
+    reference=MultiHeadAttention,
+    inputs=[(_FIRST_WIDTH, 3), (8, 2), (10, 5)],
+    measure=_try_layer,
+    tolerance=EQUAL,
+    mistakes={
+        "The heads are split by a reshape alone, which fills them with pieces of other positions. "
+        "Cut the features first, then swap positions and heads.": _Reshaped,
+        "The heads are merged by a reshape alone: swap heads and positions back first.": (
+            _MergedByReshape
+        ),
+        "The heads are split and merged by a reshape alone. Cut the features first, then swap "
+        "positions and heads; afterwards swap them back.": _ReshapedTwice,
+        "Positions and heads are not swapped after the cut, so that heads attend to heads: "
+        "(B, T, H, Dk) must become (B, H, T, Dk).": _NotSwapped,
+        "Heads and positions are not swapped back before the merge: (B, H, T, Dk) must become "
+        "(B, T, H, Dk), and then (B, T, D).": _Flattened,
+        "The heads are cut in stripes: a head owns Dk neighbouring features, "
+        "unflatten(-1, (n_heads, -1)).": _Striped,
+        "That is one head of full width: split queries, keys and values.": _OneHead,
+        "The output projection is forgotten: what the heads found lies side by side, and nothing "
+        "mixes it.": _NoOutput,
+        "The root is that of the model's width; it must be that of the head's, q.shape[-1] after "
+        "the split.": _ByModelWidth,
+        _NO_SCALE: _attending(partial(_attend, scale=lambda *_: 1.0)),
+        _AXIS: _attending(partial(_attend, axis=-2)),
+        "Keys and values are swapped: attention takes queries, keys, values, in this order.": (
+            _attending(lambda q, k, v, mask: _attend(q, v, k, mask))
+        ),
+        "Queries and keys are swapped: attention takes queries, keys, values, in this order.": (
+            _attending(lambda q, k, v, mask: _attend(k, q, v, mask))
+        ),
+        "The keys are mixed; mix the values.": _attending(
+            lambda q, k, v, mask: _attend(q, k, k, mask)
+        ),
+        "The memory is not used: if it is given, keys and values come from it.": _reading(
+            lambda x, memory: (x, x, x)
+        ),
+        "The memory is ignored for the keys: keys and values both come from it.": _reading(
+            lambda x, memory: (x, x, memory)
+        ),
+        "The memory is ignored for the values: keys and values both come from it.": _reading(
+            lambda x, memory: (x, memory, x)
+        ),
+        "The queries come from the memory; they come from x, and only keys and values from the "
+        "memory.": _reading(lambda x, memory: (memory, memory, memory)),
+        "The mask is not used: hand it on to attention.": _attending(
+            lambda q, k, v, mask: _attend(q, k, v)
+        ),
+        _TURNED: _attending(partial(_attend, turned=True)),
+        _NAN: _attending(partial(_attend, cleaned=False)),
+        "x is added to the result: that is the residual connection around the layer, not the "
+        "layer.": _WithInput,
+        f"The numbers are right, but no gradient comes through the heads. {_NO_GRADIENT}": (
+            _Detached
+        ),
+    },
+    hints=(
+        "Four layers of width D to D. Project, split into heads, call `attention`, merge, and "
+        "project once more. Keys and values come from the memory, if there is one.",
+        "`split` leads from `(B, T, D)` to `(B, T, H, Dk)` and then to `(B, H, T, Dk)`; the merge "
+        "goes the same way back.",
+        "`x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)` splits, and "
+        "`found.transpose(1, 2).flatten(start_dim=2)` merges.",
+    ),
+)
