@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from browser_checks import DESKTOP, PHONE, Traffic, jumps, settle
-from built_site import CHAPTER_03, SITE
+from built_site import CHAPTER_03, ROOT, SITE
 from local_site import LateFonts, serve
 from playwright.sync_api import BrowserContext, Page, expect
 
@@ -82,6 +82,41 @@ def test_a_hidden_solution_opens_with_the_keyboard(chapter: Page) -> None:
     solution.locator("summary").first.focus()
     chapter.keyboard.press("Enter")
     expect(solution.locator(".cell_input pre").first).to_be_visible()
+
+
+def test_a_cell_of_the_readers_file_is_marked_and_offers_the_file_so_far(chapter: Page) -> None:
+    cell = chapter.locator("article .tag_your-file").first
+    mark, link = cell.locator(".your-file-mark"), cell.get_by_role("link", name="the file so far")
+    code = cell.locator(".cell_input").first
+    for size in (DESKTOP, PHONE):
+        chapter.set_viewport_size(size)
+        expect(mark).to_have_text("your file")
+        boxes = [part.bounding_box() for part in (mark, link, code)]
+        said, offered, shown = (box for box in boxes if box is not None)
+        assert said["y"] + said["height"] <= shown["y"] + 1, "the mark stands above the code"
+        assert offered["x"] + offered["width"] <= size["width"], "the link runs out of the page"
+    with chapter.expect_download() as waiting:
+        link.click()
+    assert waiting.value.suggested_filename == "transformer_03.py"
+    text = waiting.value.path().read_text(encoding="utf-8")
+    assert text == (SITE / "book" / "files" / "transformer_03.py").read_text(encoding="utf-8")
+    assert "def attention" in text
+
+
+def test_paper_has_the_mark_of_the_readers_file_without_its_link(chapter: Page) -> None:
+    chapter.emulate_media(media="print")
+    expect(chapter.locator(".your-file-mark").first).to_be_visible()
+    expect(chapter.locator(".file-so-far").first).to_be_hidden()
+
+
+def test_the_front_page_offers_the_whole_file(context: BrowserContext, origin: str) -> None:
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(f"{origin}/book/index.html")
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="transformer.py").click()
+    text = waiting.value.path().read_text(encoding="utf-8")
+    assert text == (ROOT / "book" / "transformer.py").read_text(encoding="utf-8")
 
 
 def test_keyboard_skips_to_the_content(chapter: Page) -> None:

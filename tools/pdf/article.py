@@ -16,7 +16,9 @@ from .folds import HEADINGS, classes, print_folds
 
 # What works only on a screen. Headings get their links from the outline.
 SCREEN_ELEMENTS = {"script", "style", "template", "button", "nav", "form", "iframe"}
-SCREEN_CLASSES = {"headerlink", "launch-bar", "actions", "toctree-wrapper", "only-dark"}
+SCREEN_CLASSES = {
+    *("headerlink", "launch-bar", "actions", "toctree-wrapper", "only-dark", "file-so-far"),
+}
 # Tokens that book.css gives the colour of ink.
 PLAIN_TOKENS = set(re.findall(r"\w+", "n na ni nl nn no nt nv nx o p vc vg vi vm w x"))
 ID_REFERENCES = ("for", "headers", "aria-labelledby", "aria-describedby", "aria-controls")
