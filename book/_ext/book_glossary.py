@@ -1,7 +1,8 @@
 """The glossary leads on: each entry to the place that teaches it, each letter to its first entry.
 
 The places stand in ``terms.yml``, by the first name of an entry. An entry without one fails the
-build, and so does a place that is not there.
+build, and so does a place that is not there. The list ``core`` in the same file is for the notebook
+check (``tools/notebooks/terms.py``).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _log = logging.getLogger(__name__)
 @cache
 def homes() -> dict[str, str]:
     """Read the file: for the first name of each entry the place that teaches it."""
-    found: dict[str, str] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    return found
+    found: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return {name: place for name, place in found.items() if name != "core"}
 
 
 def problem_of(name: str, places: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ from sphinx.environment import BuildEnvironment
 
 from book_glossary import homes
 from book_order import about, part_of
-from book_terms import plain
+from book_words import plain
 
 INDEX = "searchindex.js"
 GLOSSARY = "book/glossary"

@@ -14,6 +14,8 @@ from tools.notebooks.budgets import FILE_NAME, Budgets, inspect_page
 from tools.notebooks.model import BOOK, load
 from tools.notebooks.pages import measure_page
 
+# The pages that the contents of a small book name; few of them are there.
+PAGES = ("04_page", "05_page", "05b_page", "06_page", "06b_page", "07_page", "lab1_page", "speed")
 # What people wrote into the file of budgets.
 WRITTEN = (BOOK / FILE_NAME).read_text(encoding="utf-8").partition("\ntoday:")[0]
 
@@ -45,6 +47,8 @@ class Book:
         self.helpers = folder / "transformer_book"
         for directory in (self.folder, self.helpers / "exercises"):
             directory.mkdir(parents=True)
+        contents = "".join(f"  - file: book/{page}\n" for page in PAGES)
+        (folder / "_toc.yml").write_text(f"chapters:\n{contents}", encoding="utf-8")
         self.enter()
 
     def enter(self, **today: object) -> None:

@@ -36,6 +36,7 @@ import book_search  # noqa: E402
 import book_sources  # noqa: E402
 import book_symbols  # noqa: E402
 import book_terms  # noqa: E402
+import book_words  # noqa: E402
 
 
 @cache
@@ -60,7 +61,7 @@ def problem_with(target: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", [book_glossary, book_places, book_sources, book_symbols, book_terms, omissions]
+    "module", [book_glossary, book_places, book_sources, book_symbols, book_words, omissions]
 )
 def test_examples_of_the_extensions_hold(module: ModuleType) -> None:
     outcome = doctest.testmod(module)
@@ -141,14 +142,14 @@ mask
 
 
 def test_the_glossary_is_read_with_its_synonyms() -> None:
-    found = book_terms.parse_glossary(GLOSSARY)
+    found = book_words.parse_glossary(GLOSSARY)
     assert list(found) == ["attention head", "head", "causal mask", "key", "mask"]
     assert found["head"].meaning == "One copy of attention, of width d_head."
     assert found["key"].meaning == "What a queries is compared with."
 
 
 def uses(text: str, *words: str) -> list[str]:
-    found = book_terms.first_uses(text, text, {word: word for word in words})
+    found = book_words.first_uses(text, text, {word: word for word in words})
     return [text[start:end] for start, end, _ in sorted(found)]
 
 
@@ -210,7 +211,7 @@ def entries() -> list[Entry]:
     found = []
     for block in blocks:
         names = re.findall(r"^(\S.*)$", block, re.MULTILINE)
-        also = re.split(r"[,;] |\.$", book_terms.plain(block.partition(" Also: ")[2]))
+        also = re.split(r"[,;] |\.$", book_words.plain(block.partition(" Also: ")[2]))
         found.append(Entry(names, list(filter(None, also))))
     return found
 
@@ -349,8 +350,8 @@ def test_a_silent_place_is_noticed() -> None:
 
 
 def test_guarded_words_are_in_the_glossary() -> None:
-    unknown = set(book_terms.CONTEXT) - set(book_terms.glossary())
-    where = "book/_ext/book_terms.py has a CONTEXT for"
+    unknown = set(book_words.CONTEXT) - set(book_terms.glossary())
+    where = "book/_ext/book_words.py has a CONTEXT for"
     remedy = "define it there, or take the line out"
     fail_on(f"{where} {word!r}, which book/glossary.md lacks: {remedy}" for word in sorted(unknown))
 

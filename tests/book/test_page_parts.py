@@ -79,7 +79,7 @@ def test_a_further_page_stands_behind_its_core_page(tmp_path: Path) -> None:
     assert "make notebooks NB=book/paths.ipynb" in told
     notebook = load(tmp_path / "book" / "03x_more.ipynb")
     assert notebook.metadata.page == {"kind": "further"}
-    assert notebook.cells[0].source.startswith("# 3x · More of it\n\n*20 minutes to read, ")
+    assert notebook.cells[0].source.startswith("# 3x · More of it\n\n*5 minutes to read, ")
     assert {cell.id.partition("-")[0] for cell in notebook.cells} == {"03x"}
     toc = (tmp_path / "_toc.yml").read_text(encoding="utf-8")
     assert toc.index("book/03_attention") < toc.index("book/03x_more") < toc.index("book/04")
@@ -126,10 +126,10 @@ def cell(notebook: NotebookNode, name: str) -> NotebookNode:
 
 
 DAMAGES = {  # the part that is gone then; a cell, and what is replaced in it
-    "no minutes": ("head", "top", "*20 minutes to read", "*Takes a while"),
+    "no minutes": ("head", "top", "*5 minutes to read", "*Takes a while"),
     "no needs": ("head", "top", "You need:", "It helps to know:"),
     "no number": ("head", "top", "# 22 · ", "# "),
-    "words between": ("head", "top", "\n\n*20", "\n\nA book.\n\n*20"),
+    "words between": ("head", "top", "\n\n*5", "\n\nA book.\n\n*5"),
     "a heading too early": ("first screen", "top", "TODO: a", "## First\n\nTODO: a"),
     "no bugs": ("what breaks", "breaks-text", "## What breaks", "## What is nice"),
     "no citation": ("in real models", "models", "(cite:", "(see:"),

@@ -11,6 +11,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from small_book import Book, code, page, prose
 
+from tools.notebooks.pages import measure_page
 from tools.notebooks.rulers import PAGE_KINDS, count_words, rule
 
 CORE = {
@@ -18,6 +19,7 @@ CORE = {
     "mentions": 0,
 }  # fmt: skip
 FURTHER = {**CORE, "visible": 240}
+CORE["forward"] = 3
 LAB = {**FURTHER, "visible": 300}
 
 
@@ -41,7 +43,8 @@ def full(limits: dict[str, float], kind: str) -> NotebookNode:
     folded = [code(20, "fold") for _ in range(int(limits["visible"]) // 20)]
     verdicts = [code(2, printed="equal: True\n"), *(code(1, printed="0.5\n") for _ in range(9))]
     own = [code(22), code(30, "your-file")]
-    return page(prose(int(limits["words"])), *cells, *own, *folded, *verdicts, kind=kind)
+    sent_on = [new_markdown_cell("[](06_page.ipynb) " * int(limits.get("forward", 0)))]
+    return page(prose(int(limits["words"])), *cells, *own, *folded, *sent_on, *verdicts, kind=kind)
 
 
 def lengthen(notebook: NotebookNode, lines: int, *tags: str) -> None:
@@ -85,24 +88,28 @@ OVER: dict[str, tuple[sp.Damage, str]] = {
     ),
     "verdicts": (print_a_verdict, "a share of 0.2 of outputs that say only True or False, at most"),
     "mentions": (say("word word", "source A"), "1 mentions of the five documents, at most 0 "),
+    "forward": (
+        say("", "[](05b_page.ipynb)"),
+        "4 references forward (05b_page, 06_page, 06_page, 06_page), at most 3 ",
+    ),
 }
+KINDS = {"core": CORE, "further": FURTHER, "lab": LAB}
 
 
-@pytest.mark.parametrize(("kind", "limits"), [("core", CORE), ("further", FURTHER), ("lab", LAB)])
+@pytest.mark.parametrize(("kind", "limits"), KINDS.items())
 def test_a_page_may_have_all_that_it_may_have(
     kind: str, limits: dict[str, float], book: Book
 ) -> None:
     notebook = full(limits, kind)
     assert book.findings("05_page", notebook) == []
-    measured = rule(notebook, "05_page")
-    assert {name: getattr(measured, name) for name in limits} == limits
-    assert measured.folded == measured.visible
+    measured = measure_page(book.put("05_page", notebook))
+    assert {name: measured.values[name] for name in limits} == limits
+    assert measured.rulers.folded == measured.rulers.visible
 
 
-@pytest.mark.parametrize(("kind", "limits"), [("core", CORE), ("further", FURTHER), ("lab", LAB)])
-@pytest.mark.parametrize("ruler", OVER)
-def test_one_more_is_found(ruler: str, kind: str, limits: dict[str, float], book: Book) -> None:
-    notebook = full(limits, kind)
+@pytest.mark.parametrize(("ruler", "kind"), [(r, k) for k in KINDS for r in KINDS[k]])
+def test_one_more_is_found(ruler: str, kind: str, book: Book) -> None:
+    notebook = full(KINDS[kind], kind)
     damage, words = OVER[ruler]
     damage(notebook)
     (found,) = book.findings("05_page", notebook)

@@ -14,6 +14,7 @@ from .fold import dress
 from .gather import inspect_file, targets, write_file
 from .guard import Finding, inspect, inspect_missing
 from .learner import FOLDER, write_learner_edition
+from .minutes import write_minutes
 from .model import BOOK, NotebookError, find_notebooks, load, place_of, save, show
 from .new import create
 from .owes import owed
@@ -116,6 +117,16 @@ def file_command() -> int:
     return 0
 
 
+def minutes_command(paths: Sequence[Path]) -> int:
+    """Write into the line under each title how long the page takes."""
+    changed = [path for path in paths if write_minutes(path)]
+    for path in changed:
+        print(f"{show(path)}: other minutes")
+    if changed:
+        print("The paths add them up: run `make notebooks NB=paths`")
+    return 0
+
+
 def learner_command(folder: Path) -> int:
     """Write the learner's edition: no solutions, no outputs, ready to be handed out."""
     written = write_learner_edition(folder)
@@ -176,7 +187,8 @@ def build_parser() -> argparse.ArgumentParser:
     learner.add_argument("folder", nargs="?", metavar="FOLDER", type=Path, default=FOLDER)
     commands.add_parser("file", help="write the reader's file from the cells tagged `your-file`")
     dressed = commands.add_parser("dress", help="derive what folds cells from their tags, titles")
-    for command in (run, check, compared, stamped, budgets, dressed):
+    minutes = commands.add_parser("minutes", help="write under each title how long the page takes")
+    for command in (run, check, compared, stamped, budgets, dressed, minutes):
         command.add_argument(
             "paths",
             nargs="*",
@@ -207,6 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths = find_notebooks(options.paths)
         if options.command == "dress":
             return dress_command(paths)
+        if options.command == "minutes":
+            return minutes_command(paths)
         if options.command == "run":
             return run_command(paths, accept_fewer=options.accept_fewer)
         if options.command == "check":

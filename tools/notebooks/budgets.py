@@ -2,16 +2,18 @@
 
 `budgets.yml` beside the notebooks has two halves. People write the first: the budgets, each with
 its reason. `python -m tools.notebooks budgets` writes the second, below the key `today`: for each
-page above a budget its value, the parts that it lacks, and the numbers of its text that nothing
-bears out. `check` fails if a page is above its budget and above the list. A page that has become
-better never fails: the next run of the tool, or of the notebook, lowers its entry. Each page is
-judged alone, so that two changes which are right apart are right together; the sums over the book
-are printed and enforce nothing.
+page above a budget its value, the parts that it lacks, the numbers of its text that nothing bears
+out, the core terms that it uses before they are defined, and the further pages that it needs
+although it is a core page. `check` fails if a page is above its budget and above the list. A page
+that has become better never fails: the next run of the tool, or of the notebook, lowers its entry.
+Each page is judged alone, so that two changes which are right apart are right together; the sums
+over the book are printed and enforce nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +26,12 @@ from .guard import Finding
 from .model import NotebookError, find_notebooks, load, show, write_atomically
 from .numbers import Said
 from .pages import (
+    CORE_RULERS,
     LEGEND,
     PAGE_RULERS,
     SUM_RULERS,
     Page,
+    Plan,
     Values,
     measure_page,
     measure_sums,
@@ -35,10 +39,13 @@ from .pages import (
 )
 from .parts import PARTS
 from .rulers import PAGE_KINDS, page_kind
+from .terms import FILE_NAME as TERMS
+from .terms import Use
 
 FILE_NAME = "budgets.yml"
 REWRITE = "`python -m tools.notebooks budgets`"
 _TODAY = "\ntoday:"
+_LISTS = ("lacks", "numbers", "terms", "needs")  # in the order of the fields of `Budgets`
 
 
 # --- the file ---------------------------------------------------------------------------------
@@ -55,6 +62,8 @@ class Budgets:
     listed_pages: dict[str, Values] = field(default_factory=dict)
     listed_lacks: dict[str, list[str]] = field(default_factory=dict)
     listed_numbers: dict[str, list[str]] = field(default_factory=dict)
+    listed_terms: dict[str, list[str]] = field(default_factory=dict)
+    listed_needs: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def beside(cls, notebook: Path) -> Budgets | None:
@@ -77,20 +86,17 @@ class Budgets:
         content = yaml.safe_load(text)
         today: dict[str, Any] = content.get("today") or {}
         kinds = {
-            kind: {ruler: float(content["budgets"][kind][ruler]) for ruler in PAGE_RULERS}
+            kind: {ruler: float(content["budgets"][kind][ruler]) for ruler in _rulers_of(kind)}
             for kind in PAGE_KINDS[:-1]
         }
         pages = {page: _numeric(values) for page, values in (today.get("pages") or {}).items()}
-        lacks = {page: list(map(str, parts)) for page, parts in (today.get("lacks") or {}).items()}
-        numbers = {p: list(map(str, said)) for p, said in (today.get("numbers") or {}).items()}
         return cls(
             path,
             text.partition(_TODAY)[0].rstrip() + "\n",
             kinds,
             frozenset(content["documents"]),
             pages,
-            lacks,
-            numbers,
+            *(_strings(today.get(name) or {}) for name in _LISTS),
         )
 
     def save(self) -> None:
@@ -101,8 +107,10 @@ class Budgets:
                 for page, values in sorted(self.listed_pages.items())
                 if values
             },
-            "lacks": {page: parts for page, parts in sorted(self.listed_lacks.items()) if parts},
-            "numbers": {page: said for page, said in sorted(self.listed_numbers.items()) if said},
+            **{
+                name: {page: entries for page, entries in sorted(listed.items()) if entries}
+                for name, listed in self.lists.items()
+            },
         }
         half = yaml.safe_dump(
             {"today": today},
@@ -113,9 +121,14 @@ class Budgets:
         )
         write_atomically(self.path, f"{self.written}\n{half}")
 
+    @property
+    def lists(self) -> dict[str, dict[str, list[str]]]:
+        """The lists of names, by what the file calls them."""
+        return {name: getattr(self, f"listed_{name}") for name in _LISTS}
+
     def forget_all_but(self, pages: set[str]) -> None:
         """Drop the entries of pages that are gone."""
-        for listed in (self.listed_pages, self.listed_lacks, self.listed_numbers):
+        for listed in (self.listed_pages, *self.lists.values()):
             for gone in listed.keys() - pages:
                 del listed[gone]
 
@@ -130,6 +143,15 @@ class Budgets:
         holds each of their entries to the output of its cell.
         """
         return () if page.name in self.documents else page.numbers.loose
+
+
+def _rulers_of(kind: str) -> list[str]:
+    """The rulers that have a budget on a kind of page."""
+    return [ruler for ruler in PAGE_RULERS if kind == "core" or ruler not in CORE_RULERS]
+
+
+def _strings(listed: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {str(page): list(map(str, entries)) for page, entries in listed.items()}
 
 
 def _numeric(values: Mapping[str, Any]) -> Values:
@@ -148,8 +170,8 @@ def _compare(
     told: tuple[str, str], value: float, limit: float, listed: float | None, whose: str
 ) -> tuple[str, str] | None:
     """What is wrong with one value, and how to mend it."""
-    form, remedy = told
-    said, most = form.format(_plain(value)), f"{_plain(limit):,}"
+    said, remedy = told
+    most = f"{_plain(limit):,}"
     if value <= max(limit, listed or 0.0):
         return None
     if listed is None:
@@ -167,12 +189,14 @@ def inspect_page(page: Page, budgets: Budgets) -> Iterator[Finding]:
         yield Finding(page.path, None, "says no kind", remedy)
     limits, listed = budgets.limits(page), budgets.listed_pages.get(page.name, {})
     for ruler, limit in limits.items():
-        cell = page.cell_of(ruler)
-        told, value = PAGE_RULERS[ruler], page.values[ruler]
+        cell, value, (form, remedy) = page.cell_of(ruler), page.values[ruler], PAGE_RULERS[ruler]
+        told = form.format(_plain(value)) + page.detail(ruler), remedy
         if trouble := _compare(told, value, limit, listed.get(ruler), f"on a {page.kind} page"):
             yield Finding(page.path, cell, *trouble)
     yield from _inspect_parts(page, budgets)
     yield from _inspect_numbers(page, budgets)
+    yield from _inspect_terms(page, budgets)
+    yield from _inspect_needs(page, budgets)
 
 
 def _inspect_parts(page: Page, budgets: Budgets) -> Iterator[Finding]:
@@ -204,6 +228,38 @@ def _around(said: Said, reach: int = 40) -> str:
     """The words around a number."""
     place = said.sentence.find(said.text)
     return said.sentence[max(0, place - reach) : place + len(said.text) + reach].strip()
+
+
+def _inspect_terms(page: Page, budgets: Budgets) -> Iterator[Finding]:
+    """Core terms that are used before they are defined, without being listed."""
+    listed = budgets.listed_terms.get(page.name, [])
+    for use in page.undefined:
+        if use.term not in listed:
+            yield Finding(page.path, use.cell, *_undefined(use, page.name))
+
+
+def _undefined(use: Use, page: str) -> tuple[str, str]:
+    """What is wrong with the first use of a term, and how to mend it."""
+    bold = f"say in the sentence where it first stands what it is, with **{use.term}** in bold"
+    if use.cell is None:
+        trouble = f"is to define {use.term!r} ({TERMS}, core), and never names it"
+        return trouble, f"{bold}, or name another page in {TERMS}"
+    where = f"(in: {textwrap.shorten(use.sentence, 90, placeholder=' …')!r})"
+    if use.home == page:
+        return f"uses {use.term!r} before it is defined {where}", bold
+    return (
+        f"uses {use.term!r}, which {use.home} defines, later in the core {where}",
+        f"use other words; or {bold}, and name this page in {TERMS}",
+    )
+
+
+def _inspect_needs(page: Page, budgets: Budgets) -> Iterator[Finding]:
+    """Further pages that a core page needs, without being listed."""
+    for need in page.needs:
+        if need.page not in budgets.listed_needs.get(page.name, []):
+            trouble = f"is a core page and needs {need.page}, a further one"
+            remedy = "bring what is needed into the core, or take the need out of the sentence"
+            yield Finding(page.path, need.cell, trouble, remedy)
 
 
 def book_sums(pages: Sequence[Page], budgets: Budgets) -> Values:
@@ -246,9 +302,10 @@ def weigh(
 
 
 def _measured(paths: Sequence[Path]) -> Iterator[Page]:
+    plans = {folder: Plan.of(folder) for folder in {path.parent for path in paths}}
     for path in paths:
         with contextlib.suppress(NotebookError):
-            yield measure_page(path)
+            yield measure_page(path, plans[path.parent])
 
 
 def totals_of(pages: Sequence[Page], budgets: Budgets) -> str:
@@ -287,9 +344,9 @@ def rewrite(folder: Path, chosen: Sequence[Path] = (), *, accept_more: bool) -> 
     budgets = Budgets.beside(folder / FILE_NAME)
     if budgets is None:
         raise NotebookError(f"{show(folder / FILE_NAME)}: expected the budgets of the book there")
-    there = find_notebooks([folder])
+    there, plan = find_notebooks([folder]), Plan.of(folder)
     refused: list[str] = []
-    for page in (measure_page(path) for path in chosen or there):
+    for page in (measure_page(path, plan) for path in chosen or there):
         if page.kind is None:
             raise NotebookError(f"{show(page.path)}: says no kind, expected one of {PAGE_KINDS}")
         refused += _rewrite_page(page, budgets, accept_more)
@@ -310,10 +367,15 @@ def _rewrite_page(page: Page, budgets: Budgets, accept_more: bool) -> list[str]:
     kept, rose = _lowered(values, budgets.limits(page), listed, accept_more)
     budgets.listed_pages[page.name] = kept
     refused = [f"{page.name}: {PAGE_RULERS[name][0].format(_plain(values[name]))}" for name in rose]
-    kept_lacks = budgets.listed_lacks.get(page.name, [])
-    budgets.listed_lacks[page.name] = [n for n in page.lacks if accept_more or n in kept_lacks]
-    new_lacks = [name for name in page.lacks if name not in budgets.listed_lacks[page.name]]
-    refused += [f"{page.name}: lacks {name}" for name in new_lacks]
+    for listing, names, verb in (
+        (budgets.listed_lacks, page.lacks, "lacks"),
+        (budgets.listed_terms, [use.term for use in page.undefined], "uses undefined"),
+        (budgets.listed_needs, [need.page for need in page.needs], "needs"),
+    ):
+        before = listing.get(page.name, [])
+        listing[page.name] = [name for name in names if accept_more or name in before]
+        rest = [name for name in names if name not in listing[page.name]]
+        refused += [f"{page.name}: {verb} {name}" for name in rest]
     left = Counter(budgets.listed_numbers.get(page.name, []))
     numbers = []
     for said in budgets.loose(page):

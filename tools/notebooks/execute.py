@@ -20,6 +20,7 @@ from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 from traitlets import default
 
 from .fold import dress
+from .minutes import set_minutes
 from .model import (
     MUST_RAISE,
     NotebookError,
@@ -60,6 +61,7 @@ def execute(path: Path) -> tuple[NotebookNode, float]:
     _run_cells(notebook, path)
     seconds = time.perf_counter() - start
     normalise(notebook)
+    set_minutes(notebook)  # outputs count, too
     notebook.metadata["executed"] = as_node(_stamp(before, notebook))
     save(notebook, path)
     return notebook, seconds

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from . import fold, parts, svg
+from . import fold, minutes, parts, svg
 from .model import (
     MAX_WIDTH,
     MUST_RAISE,
@@ -355,6 +355,7 @@ NOTEBOOK_CHECKS: tuple[Callable[[NotebookNode], Iterator[CellTrouble]], ...] = (
     check_digests,
     check_normal_form,
     parts.check_placeholders,
+    minutes.check_minutes,
     *fold.CHECKS,
 )
 

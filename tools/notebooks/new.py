@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from .minutes import set_minutes
 from .model import ROOT, NotebookError, as_node, load, save, show, write_atomically
 
 TEMPLATE = Path(__file__).with_name("template.ipynb")
@@ -78,4 +79,5 @@ def _write_page(path: Path, number: str, title: str, kind: str) -> None:
     top = notebook.cells[0]
     top.source = top.source.replace("NUMBER", number).replace("TITLE", title)
     notebook.metadata["page"] = as_node({"kind": kind})
+    set_minutes(notebook)
     save(notebook, path)

@@ -49,7 +49,7 @@ _APART = re.compile(
     r"|(?:Python|PyTorch|CUDA|Triton|NumPy|Unicode|[Vv]ersion|[Ll][Ll]a[Mm][Aa]|GPT|Qwen|Claude"
     r"|Gemini|Gemma|Mistral|DeepSeek|Phi|OLMo)[ -]\d+(?:\.\d+)*"
     # how long a page takes, which nobody can print
-    r"|\b\d+ (?:seconds|minutes|hours) to \w+"
+    r"|\b\d+ (?:seconds|minutes|hours) to \w+|\b\d+ for the exercises"
     # dates, ids of cells, addresses
     r"|\b\d{4}-\d\d(?:-\d\d)?\b|\b\d\d[bc]?-\d{3}\b|arXiv:\S+|https?://\S+"
 )
@@ -72,7 +72,7 @@ def said_in(text: str, cell: int) -> Iterator[Said]:
     """The numbers of Markdown that must be bound, sentence by sentence."""
     for sentence in sentences(text):
         cited = "](cite:" in sentence
-        bare = _APART.sub(" ", _LINK.sub(_link_text, sentence))
+        bare = _APART.sub(" ", LINK.sub(_link_text, sentence))
         for match in _NUMBER.finditer(bare):
             if _counts(match):
                 yield _said(match, cited, cell, " ".join(bare.split()))
@@ -106,11 +106,11 @@ def _said(match: re.Match[str], cited: bool, cell: int, sentence: str) -> Said:
 
 # --- sentences --------------------------------------------------------------------------------
 
-_LINK = re.compile(
+LINK = re.compile(
     r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]"
     r"\((?P<target><[^>]*>|[^()]*(?:\([^()]*\)[^()]*)?)\)"
 )
-_CODE_SPAN = re.compile(r"(`+)(?!`)[^\n]*?(?<!`)\1(?!`)")
+CODE_SPAN = re.compile(r"(`+)(?!`)[^\n]*?(?<!`)\1(?!`)")
 _OPENS_A_BLOCK = re.compile(r"\s*(?:#+ |\||[-*+] |\d+\. |>|:::|```)")
 _ABBREVIATION = re.compile(r"\b(al|e\.g|i\.e|vs|cf|Fig|Eq|Sec|No|pp?|approx|resp|ca)\.")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[^a-z\s])")
@@ -123,16 +123,22 @@ def _link_text(link: re.Match[str]) -> str:
 
 def sentences(text: str) -> Iterator[str]:
     """The sentences of Markdown, without formulas and code; a table row counts as one."""
-    text = MARKUP.sub(" ", _CODE_SPAN.sub(" ", without_formulas(text)))
-    for block in _blocks(text):
-        if block.lstrip().startswith("|"):
-            yield block
-            continue
-        whole = _ABBREVIATION.sub(r"\1\0", block)  # a full stop that ends nothing
-        yield from (part.replace("\0", ".") for part in _SENTENCE_END.split(whole))
+    text = MARKUP.sub(" ", CODE_SPAN.sub(" ", without_formulas(text)))
+    for block in blocks(text):
+        yield from (block[start:end] for start, end in sentence_spans(block))
 
 
-def _blocks(text: str) -> Iterator[str]:
+def sentence_spans(block: str) -> list[tuple[int, int]]:
+    """Where each sentence of a block begins and ends; a table row counts as one."""
+    if block.lstrip().startswith("|"):
+        return [(0, len(block))]
+    whole = _ABBREVIATION.sub(r"\1\0", block)  # a full stop that ends nothing
+    gaps = [match.span() for match in _SENTENCE_END.finditer(whole)]
+    starts, ends = [0, *(end for _, end in gaps)], [*(start for start, _ in gaps), len(block)]
+    return list(zip(starts, ends, strict=True))
+
+
+def blocks(text: str) -> Iterator[str]:
     """Paragraphs, headings, items of lists and rows of tables."""
     block: list[str] = []
     for line in text.splitlines():

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .minutes import Minutes, minutes_of
 from .model import load
 from .numbers import Account, account
-from .parts import missing_parts
+from .parts import ideas_of, missing_parts
 from .record import Coverage, measure
+from .references import Reference, further_needs, reading_order, references_forward
 from .rulers import Rulers, count_lines, page_kind, rule
+from .terms import CoreTerms, Use, undefined_terms
 
 Values = dict[str, float]
 
@@ -24,12 +27,27 @@ PAGE_RULERS = {
     "excess": ("{:,} more folded lines than visible ones", "hiding is not shortening: cut them"),
     "verdicts": ("a share of {:.4g} of outputs that say only True or False", "print numbers"),
     "mentions": ("{:,} mentions of the five documents", "test the claim without a culprit"),
+    "forward": ("{:,} references forward", "say the fact in half a sentence instead"),
 }
+CORE_RULERS = frozenset({"forward"})  # those that have a budget on core pages only
 SUM_RULERS = {
     "core_words": "{:,} words on all core pages",
     "book_words": "{:,} words in the book",
     "code_lines": "{:,} lines of code in all, visible, folded and in transformer_book",
 }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one must know of the whole book to judge one page: no other page is read for that."""
+
+    order: tuple[str, ...]
+    core: CoreTerms
+
+    @classmethod
+    def of(cls, folder: Path) -> Plan:
+        """Read the contents and the core terms of a book."""
+        return cls(tuple(reading_order(folder)), CoreTerms.of(folder))
 
 
 @dataclass(frozen=True)
@@ -42,6 +60,11 @@ class Page:
     numbers: Account
     coverage: Coverage
     lacks: tuple[str, ...]
+    forward: tuple[Reference, ...]
+    undefined: tuple[Use, ...]
+    needs: tuple[Reference, ...]  # further pages that a core page needs
+    ideas: tuple[str, ...]
+    minutes: Minutes
 
     @property
     def name(self) -> str:
@@ -51,20 +74,39 @@ class Page:
     @property
     def values(self) -> Values:
         """What the rulers with a budget show."""
-        return {ruler: getattr(self.rulers, ruler) for ruler in PAGE_RULERS}
+        counted = {"forward": len(self.forward)}
+        return {ruler: counted.get(ruler, getattr(self.rulers, ruler, 0)) for ruler in PAGE_RULERS}
 
     def cell_of(self, ruler: str) -> int | None:
         """The number of the cell that a ruler speaks of; None if it speaks of the page."""
+        last = self.forward[-1].cell if self.forward else None
         cells = {"longest": self.rulers.longest_cell, "your_file": self.rulers.your_file_cell}
-        return cells.get(ruler)
+        return {**cells, "forward": last}.get(ruler)
+
+    def detail(self, ruler: str) -> str:
+        """What a finding adds to the value of a ruler."""
+        if ruler != "forward" or not self.forward:
+            return ""
+        return f" ({', '.join(reference.page for reference in self.forward)})"
 
 
-def measure_page(path: Path) -> Page:
-    """Measure a stored notebook."""
-    notebook = load(path)
-    rulers = rule(notebook, path.stem)
-    numbers, coverage = account(notebook), measure(notebook)
-    return Page(path, page_kind(notebook), rulers, numbers, coverage, missing_parts(notebook))
+def measure_page(path: Path, plan: Plan | None = None) -> Page:
+    """Measure a stored notebook; whoever measures many gives the plan of their folder."""
+    notebook, name = load(path), path.stem
+    order, core = (plan := plan or Plan.of(path.parent)).order, plan.core
+    return Page(
+        path,
+        page_kind(notebook),
+        rule(notebook, name),
+        account(notebook),
+        measure(notebook),
+        missing_parts(notebook),
+        references_forward(notebook, name, order),
+        undefined_terms(notebook, name, order, core),
+        further_needs(notebook),
+        tuple(ideas_of(notebook)),
+        minutes_of(notebook),
+    )
 
 
 def measure_sums(pages: Sequence[Page], documents: Iterable[str], helpers: Path) -> Values:
@@ -112,13 +154,15 @@ def _code_lines(file: Path) -> int:
 
 _HEAD = (
     "page", "kind", "verified", "words", "visible", "longest", "folded", "set-up", "solutions",
-    "verdicts", "mentions", "numbers", "loose",
+    "verdicts", "mentions", "numbers", "loose", "minutes", "ideas", "forward", "terms", "needs",
 )  # fmt: skip
 LEGEND = (
     "* above its budget. verified: outputs compared / outputs. Lines of code: visible, in the "
     "longest visible cell, folded, in set-up\nand solution cells. verdicts: share of outputs that "
     "say only True or False. numbers: in the text; loose: of these, neither\nin an output nor "
-    "cited."
+    "cited. minutes: to read + for the exercises. ideas: headings that stand for one. forward: "
+    "references to\nlater pages. terms: core terms used before they are defined. needs: further "
+    "pages that a core page needs."
 )
 
 
@@ -161,4 +205,9 @@ def _row(page: Page, limits: Values) -> tuple[str, ...]:
         f"{rulers.mentions}{over.get('mentions', '')}",
         f"{numbers.said}",
         f"{len(numbers.loose)}",
+        f"{page.minutes.reading}+{page.minutes.exercises}",
+        f"{len(page.ideas)}",
+        f"{len(page.forward)}{over.get('forward', '')}",
+        f"{len(page.undefined)}{'*' * bool(page.undefined)}" if page.kind == "core" else "-",
+        f"{len(page.needs)}{'*' * bool(page.needs)}" if page.kind == "core" else "-",
     )

@@ -17,11 +17,20 @@ from .rulers import caption, page_kind
 
 PLACEHOLDER = "TODO"  # what the template of a new page leaves to be written
 MIN_LINES = 3  # of a summary
+EXERCISES = "Exercises"
+# Sections that frame the ideas of a page; the others are the ideas.
+APPARATUS = frozenset(
+    (
+        *("Smallest numbers", "Build it", "Check it", "What breaks", "In real models", EXERCISES),
+        *("What is really known", "In one minute", "Open ends", "What you should have seen"),
+    )
+)
 
 _CODE_FENCE = re.compile(r"^([`~]{3,}).*?^\1[`~]*[ \t]*$", re.M | re.S)
 _HEADING = re.compile(r"^## +(.+?) *$", re.M)
 _HEAD = re.compile(
-    r"# (?:Lab )?\w+ · .+\n\n\*\d+ minutes to (?:read|work through), .+ to run\. You need: .+"
+    r"# (?:Lab )?\w+ · .+\n\n\*\d+ minutes to (?:read|work through)(?:, \d+ for the exercises)?, "
+    r".+ to run\. You need: .+"
 )
 _EXERCISE = re.compile(r"^### Exercise \d+ · \S.*$", re.M)
 _GRADE = re.compile(r"\n+\*[A-Z][a-z ]+ · (?P<minutes>\d+ minutes|an hour)\b")
@@ -59,6 +68,16 @@ def sections_of(notebook: NotebookNode) -> list[Section]:
         for heading, text in zip(named[::2], named[1::2], strict=True):
             sections.append(Section(heading, text + "\n", []))
     return sections
+
+
+def ideas_of(notebook: NotebookNode) -> list[str]:
+    """The headings that stand for an idea, about five on a core page; "Check it: ..." is none."""
+    headings = [section.heading for section in sections_of(notebook)]
+    return [heading for heading in headings if heading and not _is_apparatus(heading)]
+
+
+def _is_apparatus(heading: str) -> bool:
+    return heading in APPARATUS or heading.startswith(("Check it:", "What is really known "))
 
 
 def exercise_minutes(notebook: NotebookNode) -> list[int]:
@@ -112,8 +131,8 @@ PARTS: dict[str, Part] = {
     "head": Part(
         _ALL,
         lambda _, s: bool(_HEAD.match(s[0].text)),
-        "begin with `# 5 · Title`, and below it `*20 minutes to read, 10 seconds to run. "
-        "You need: ...*`",
+        "begin with `# 5 · Title`, and below it `*5 minutes to read, 10 seconds to run. "
+        "You need: ...*`; `python -m tools.notebooks minutes` on it puts the minutes right",
     ),
     "first screen": Part(
         _PAGES,
