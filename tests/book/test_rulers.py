@@ -208,6 +208,7 @@ def test_words_cannot_be_hidden(place: str) -> None:
         new_code_cell("x = 1  # fmt: skip"),
         new_code_cell('x = "# no comment"'),
         new_code_cell("# @title Imports: math, torch\nimport math", metadata={"tags": ["set-up"]}),
+        new_markdown_cell(", 40 for the exercises"),
     ],
 )
 def test_what_no_author_wrote_for_readers_is_no_word(cell: NotebookNode) -> None:

@@ -59,6 +59,7 @@ MARKUP = re.compile(r"<!--.*?-->|</?[a-z][^<>]*>", re.S | re.I)
 _TARGET = re.compile(r"\]\((?:<[^>]*>|[^()]*(?:\([^()]*\)[^()]*)?)\)")
 _WORD = re.compile(r"[A-Za-z][\w'’-]*")
 _NOT_READ = ("solution", "remove-cell")  # counted apart; not on the page
+_BY_TOOL = re.compile(r", \d+ for the exercises\b")  # in the line under the title
 _PRAGMA = re.compile(r"#\s*(?:fmt:|noqa|type: ignore|ruff:|NBVAL|PYTEST_VALIDATE)")
 
 
@@ -91,7 +92,7 @@ def caption(cell: NotebookNode) -> str:
 def _words_of(cell: NotebookNode) -> int:
     """How many words a reader finds in a cell."""
     if cell.cell_type != "code":
-        return count_words(cell.source)
+        return count_words(_BY_TOOL.sub("", cell.source))
     if kind_of(cell) in _NOT_READ:
         return 0
     source = cell.source
