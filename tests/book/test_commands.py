@@ -50,6 +50,9 @@ TESTS = {
         ],
         "test_the_budgets_command_refuses_to_raise": ["python -m tools.notebooks budgets"],
     },
+    "tests/book/test_minutes.py": {
+        "test_the_command_writes_what_check_asks_for": ["python -m tools.notebooks minutes*"],
+    },
     "tests/book/test_chapters.py": {
         "test_the_command_writes_the_table_and_nothing_else": ["python -m tools.chapters"],
     },
