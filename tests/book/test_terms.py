@@ -14,7 +14,7 @@ from tools.notebooks.budgets import FILE_NAME as BUDGETS
 from tools.notebooks.budgets import Budgets, rewrite
 from tools.notebooks.model import BOOK, NotebookError, find_notebooks, load
 from tools.notebooks.rulers import page_kind
-from tools.notebooks.terms import FILE_NAME, CoreTerms, undefined_terms
+from tools.notebooks.terms import FILE_NAME, CoreTerms, Use, undefined_terms
 
 MOST_UNDEFINED = 67  # what pages used undefined when this was first counted; it may only fall
 
@@ -68,7 +68,7 @@ def undefined(book: Book, name: str, *texts: str, kind: str = "core") -> list[st
     return [use.term for use in uses(book, name, page(*map(new_markdown_cell, texts), kind=kind))]
 
 
-def uses(book: Book, name: str, notebook: NotebookNode) -> list:  # type: ignore[type-arg]
+def uses(book: Book, name: str, notebook: NotebookNode) -> list[Use]:
     order = ["04_page", "05_page", "05b_page", "06_page"]
     return list(undefined_terms(notebook, name, order, CoreTerms.of(book.folder)))
 

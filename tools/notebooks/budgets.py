@@ -128,7 +128,8 @@ class Budgets:
 
     def forget_all_but(self, pages: set[str]) -> None:
         """Drop the entries of pages that are gone."""
-        for listed in (self.listed_pages, *self.lists.values()):
+        everything: list[dict[str, Any]] = [self.listed_pages, *self.lists.values()]
+        for listed in everything:
             for gone in listed.keys() - pages:
                 del listed[gone]
 
