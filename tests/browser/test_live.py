@@ -21,8 +21,9 @@ ANSWER_MS = 50
 ROOM = 40  # px: fonts differ a little from machine to machine
 WEIGHTS = "/live/weights/"
 
-# For each slider the median time from a change until all is laid out; the largest of them. Each change
-# is made three times, and the quickest counts: a busy machine is slow now and then, a figure always.
+# For each slider the median time from a change until all is laid out; the largest of them. Each
+# change is made three times, and the quickest counts: a busy machine is slow now and then, a slow
+# figure always.
 SLOWEST = """async (figure) => {
   const medians = [0];
   for (const slider of figure.querySelectorAll("input[type=range]")) {
