@@ -56,6 +56,9 @@ TESTS = {
     "tests/book/test_chapters.py": {
         "test_the_command_writes_the_table_and_nothing_else": ["python -m tools.chapters"],
     },
+    "tests/book/test_gather.py": {
+        "test_the_command_writes_it": ["python -m tools.notebooks file"],
+    },
     "tests/book/test_installed.py": {
         "test_every_command_and_the_books_data_work_without_a_clone": [
             *("pip install .", "python -m transformer_lib *"),

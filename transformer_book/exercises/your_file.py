@@ -94,18 +94,22 @@ def _from_layers(
 def _send_back(output: Tensor) -> None:
     """Send a gradient back from every number of an output, each another one."""
     upstream = torch.arange(output.numel(), dtype=output.dtype, device="cpu") / output.numel()
-    output.backward(upstream.view_as(output))  # type: ignore[no-untyped-call]
+    output.backward(upstream.view_as(output))
+
+
+def _pair(found: object) -> tuple[Tensor, Tensor]:
+    """What was found, and the weights, if an answer returned both."""
+    if isinstance(found, tuple | list) and len(found) == 2:
+        output, weights = found
+        if isinstance(output, Tensor) and isinstance(weights, Tensor):
+            return output, weights
+    both = "what was found and the weights: `return weights @ v, weights`"
+    raise UnfitError(f"It must return two tensors, {both}.")
 
 
 def _forwards_and_backwards(found: object) -> dict[str, Tensor]:
     """What was found, and the weights; a gradient is sent back to where they came from."""
-    is_pair = isinstance(found, tuple | list) and len(found) == 2
-    if not is_pair or not all(isinstance(part, Tensor) for part in found):  # type: ignore[attr-defined]
-        raise UnfitError(
-            "It must return two tensors, what was found and the weights: "
-            "`return weights @ v, weights`."
-        )
-    output, weights = found  # type: ignore[misc]
+    output, weights = _pair(found)
     if output.requires_grad:
         try:
             _send_back(output)
@@ -136,7 +140,7 @@ def _other_gradient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
     if not leaves:
         return ""
     twins = [leaf.detach().clone().requires_grad_() for leaf in leaves]
-    _send_back(lib.attention(*twins, mask)[0])
+    _send_back(lib.attention(twins[0], twins[1], twins[2], mask)[0])
     for name, leaf, twin in zip("qkv", leaves, twins, strict=True):
         if leaf.grad is None:
             return f"The numbers are right, but no gradient comes back to {name}. {_NO_GRADIENT}"
@@ -282,6 +286,10 @@ class _Heads(MultiHeadAttention):
         """Where queries, keys and values come from."""
         return x, memory, memory
 
+    def split(self, x: Tensor) -> Tensor:
+        cut: Tensor = x.unflatten(-1, (self.n_heads, -1))
+        return cut.transpose(1, 2)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return _attend(q, k, v, mask)[0]
 
@@ -334,8 +342,8 @@ class _Striped(_Heads):
 
 
 class _OneHead(_Heads):
-    def __init__(self, d_model: int, n_heads: int) -> None:
-        super().__init__(d_model, 1)
+    def split(self, x: Tensor) -> Tensor:
+        return x[:, None]
 
 
 class _NoOutput(_Heads):
@@ -410,7 +418,7 @@ def _load_weights(layer: nn.Module) -> int:
             raise UnfitError(f"There is no {name!r} in its state_dict(), but {[*own]}.")
     if extra := [name for name in own if name not in wanted]:
         raise UnfitError(f"It has parameters or buffers that the library's has not: {extra}.")
-    width = own["query.weight"][-1]
+    width = int(own["query.weight"][-1])
     shapes = [(width,) * value.ndim for value in wanted.values()]
     for name, shape in zip(wanted, shapes, strict=True):
         if own[name] != shape:
