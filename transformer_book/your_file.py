@@ -149,7 +149,7 @@ def pieces_of(notebook: Path) -> list[Piece]:
     Example:
         >>> pieces_of(Path("no.ipynb"))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: no.ipynb: expected a notebook, JSON with a list of cells ...
+        ValueError: no.ipynb: expected a notebook, JSON with a list ...
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]

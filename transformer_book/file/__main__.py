@@ -35,7 +35,7 @@ def save(folder: Path, target: Path) -> list[str]:
     Example:
         >>> save(Path("nowhere"), Path("mine.py"))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: nowhere: no notebook there has a cell tagged `your-file`; ...
+        ValueError: nowhere: no notebook there has a cell tagged ...
     """
     pieces = all_pieces(folder)
     if not pieces:
