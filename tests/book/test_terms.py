@@ -79,7 +79,7 @@ KEPT = {
     "the sentence of its first use": DEFINED,
     "as a link": "A **[mask](term:mask)** hides. **[Keys](<term:key>)** are found.",
     "as a link around bold": "A [**mask**](term:mask) hides. A [**key**](term:key) is found.",
-    "another form, linked": "It is **[masked](term:mask)** here. " + DEFINED,
+    "another form, linked": "It is **[masked](term:mask)**, and masks hide. A **key** is found.",
     "a few words beside it": "The **attention mask** hides, the **first key** is found.",
     "a lead-in": "1. **Mask.** Who may look.\n2. **Key.** What is found.",
     "a row of a table": "| **mask** | who may look |\n|---|---|\n| **key** | what is found |",
@@ -102,6 +102,7 @@ KEPT = {
 BROKEN = {
     "used before": (f"A mask is old. {DEFINED}", ["mask"]),
     "in the paragraph before": (f"Masks hide.\n\n{DEFINED}", ["mask"]),
+    "as a link that is not in bold": (f"It is [masked](term:mask). {DEFINED}", ["mask"]),
     "never in bold": ("A mask hides. A **key** is found.", ["mask"]),
     "never named": ("A **key** is found.", ["mask"]),
     "in a sentence that is all bold": ("**A mask says who may look.** A **key** is.", ["mask"]),
