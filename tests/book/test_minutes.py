@@ -11,6 +11,7 @@ from small_book import code, page, prose
 
 from tools.notebooks import __main__ as command_line
 from tools.notebooks import minutes
+from tools.notebooks.execute import execute
 from tools.notebooks.guard import inspect
 from tools.notebooks.minutes import Load, check_minutes, load_of, minutes_of, set_minutes
 from tools.notebooks.model import BOOK, SVG, find_notebooks, load, save
@@ -153,6 +154,14 @@ def test_the_command_writes_what_check_asks_for(
     assert [finding for finding in inspect(path) if "formula" in finding.trouble] == []
     assert command_line.main(["minutes", str(path)]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_run_writes_them_too(tmp_path: Path) -> None:
+    path = tmp_path / "05_page.ipynb"
+    top = new_markdown_cell(TOP.format("5 minutes to read"))
+    save(page(top, new_code_cell("for n in range(100):\n    print(n)")), path)
+    execute(path)
+    assert load(path).cells[0].source == TOP.format("10 minutes to read")
 
 
 def test_every_page_that_is_read_says_its_minutes() -> None:

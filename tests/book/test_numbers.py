@@ -112,7 +112,7 @@ APART = {
     "names": "GPT-3.5, Llama 3.1, WikiText-103, float32, H100, Python 3.11, PyTorch 2.8.0.",
     "an id of a cell": "Cell 19-035.",
     "a product": "A matrix of 4 × 4, and 3 times 5.",
-    "minutes": "*120 minutes to work through, 30 seconds to run.*",
+    "minutes": "*120 minutes to work through, 105 for the exercises, 30 seconds to run.*",
     "a comment": "<!-- 465 -->",
 }
 
