@@ -80,7 +80,6 @@ EXERCISES: dict[str, Exercise] = {
     "masks.translate": masks.TRANSLATE,
     "heads.split": heads.SPLIT,
     "heads.merge": heads.MERGE,
-    "heads.multi_head": heads.MULTI_HEAD,
     "heads.parameters": heads.PARAMETERS,
     "heads.ov": heads.OV,
     "heads.distance": heads.DISTANCE,

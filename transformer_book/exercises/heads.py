@@ -1,12 +1,9 @@
 """Exercises of chapter 06, Multi-head attention."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from transformer_book.exercises.grading.checking import Exercise, random_inputs
-from transformer_book.exercises.grading.slips import attend, mixing_slips, scale_slips
 
 _FROM_ZERO = "This is the head before it: heads are counted from 0."
 
@@ -74,109 +71,6 @@ MERGE = Exercise(
         "Undo the two moves of exercise 1 in the opposite order: first swap, then join.",
         "The journey of the shapes: `(B, H, T, Dk)`, `(B, T, H, Dk)`, `(B, T, H*Dk)`.",
         "`heads.transpose(1, 2)` swaps back; `.flatten(start_dim=2)` joins the last two axes.",
-    ),
-)
-
-
-def _queries_keys_values(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
-) -> tuple[Tensor, ...]:
-    return tuple(_split(x @ w, n_heads) for w in (w_q, w_k, w_v))
-
-
-def _multi_head(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
-) -> Tensor:
-    q, k, v = _queries_keys_values(x, w_q, w_k, w_v, w_o, n_heads)
-    weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
-    return _merge(weights @ v) @ w_o
-
-
-def _found(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, n_heads: int) -> Tensor:
-    """What the heads find, before the output matrix."""
-    return attend(*_queries_keys_values(x, w_q, w_k, w_v, w_v, n_heads))
-
-
-def _scaled_by_model_width(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
-) -> Tensor:
-    q, k, v = _queries_keys_values(x, w_q, w_k, w_v, w_o, n_heads)
-    return _merge(attend(q, k, v, scale=1 / math.sqrt(x.shape[-1]))) @ w_o
-
-
-def _with_causal_mask(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
-) -> Tensor:
-    q, k, v = _queries_keys_values(x, w_q, w_k, w_v, w_o, n_heads)
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").triu(1)
-    return _merge(scores.masked_fill(future, -math.inf).softmax(dim=-1) @ v) @ w_o
-
-
-def _multi_head_reshaped(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
-) -> Tensor:
-    q, k, v = (_reshaped(x @ w, n_heads) for w in (w_q, w_k, w_v))
-    return _merge(attend(q, k, v)) @ w_o
-
-
-def _heads_meet_heads(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
-) -> Tensor:
-    """Attention between the heads of one position, because nothing was transposed."""
-    q, k, v = ((x @ w).unflatten(-1, (n_heads, -1)) for w in (w_q, w_k, w_v))
-    return attend(q, k, v).flatten(start_dim=2) @ w_o
-
-
-def _write_all(
-    found: Tensor, x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, n_heads: int
-) -> Tensor:
-    return _merge(found) @ w_o
-
-
-MULTI_HEAD = Exercise(
-    reference=_multi_head,
-    inputs=[
-        (*random_inputs((2, 4, 12), (12, 12), (12, 12), (12, 12), (12, 12)), 3),  # T = Dk
-        (*random_inputs((3, 5, 8), (8, 8), (8, 8), (8, 8), (8, 8)), 2),
-    ],
-    mistakes={
-        "W_O is missing: the heads lie side by side, but nothing mixes them.": (
-            lambda x, q, k, v, o, h: _merge(_found(x, q, k, v, h))
-        ),
-        "The scale counts D, the width of all heads; it must be Dk, the width of one.": (
-            _scaled_by_model_width
-        ),
-        "That is one head of full width: split queries, keys and values first.": (
-            lambda x, q, k, v, o, h: _multi_head(x, q, k, v, o, 1)
-        ),
-        "The heads are split by a reshape alone, without a transpose.": _multi_head_reshaped,
-        "The heads are merged by a reshape alone, without a transpose.": (
-            lambda x, q, k, v, o, h: _found(x, q, k, v, h).reshape(x.shape) @ o
-        ),
-        "Heads attend to heads: positions must stand next to the features, (B, H, T, Dk), before "
-        "the scores are computed.": _heads_meet_heads,
-        "There is a causal mask in it; here every position sees all.": _with_causal_mask,
-        "x is added to the result: that is the residual connection around the layer, not the "
-        "layer.": lambda x, q, k, v, o, h: x + _multi_head(x, q, k, v, o, h),
-        "The scale counts the heads; the width of one head is what matters.": (
-            lambda x, q, k, v, o, h: (
-                _merge(attend(*_queries_keys_values(x, q, k, v, o, h), scale=1 / math.sqrt(h))) @ o
-            )
-        ),
-        "W_O is applied from the wrong side: here it is used as heads @ W_O.": (
-            lambda x, q, k, v, o, h: _multi_head(x, q, k, v, o.mT, h)
-        ),
-        **scale_slips(_queries_keys_values, _write_all, equal_widths=True),
-        **mixing_slips(_queries_keys_values, _write_all),
-    },
-    hints=(
-        "Queries, keys and values are projections of the whole token. Split each of the three "
-        "into heads, attend in all heads at once, merge, apply `w_o`.",
-        "After the split all three are `(B, H, T, Dk)`, the scores `(B, H, T, T)`, what the heads "
-        "find `(B, H, T, Dk)` again. Dk is the width of one head: `q.shape[-1]`.",
-        "The weights are `(q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)`; then merge "
-        "`weights @ v` and multiply by `w_o`.",
     ),
 )
 
