@@ -144,7 +144,9 @@ def test_everything_listed_is_used() -> None:
 def test_sphinx_loads_no_extension_that_is_not_listed() -> None:
     sphinx = yaml.safe_load(read("_config.yml"))["sphinx"]
     assert not unlisted({name.partition(".")[0] for name in sphinx["extra_extensions"]})
-    files = {path.stem for path in SITE_CODE if path.parent.name == "_ext"}
+    local = [path for path in SITE_CODE if path.parent.name == "_ext"]
+    # What extensions share, such as book_words, is no extension: Sphinx would ask for its `setup`.
+    files = {path.stem for path in local if "\ndef setup(" in path.read_text(encoding="utf-8")}
     fail_on(extension_problems(files, sphinx["local_extensions"]))
 
 

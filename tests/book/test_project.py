@@ -356,7 +356,7 @@ def test_the_cover_notices_what_changes(tmp_path: Path, monkeypatch: pytest.Monk
     for old, new in {
         "What is the fox like?": "What is the fox?",
         "Where fox looks": "Where the fox looks",
-        "off by  45%": "off by  46%",
+        "0.08  0.20   1.83": "0.08  0.20   1.84",
         "3 · Attention: query": "3 · Attention, query",
     }.items():
         assert old in text
