@@ -26,6 +26,7 @@ from book_words import plain
 
 INDEX = "searchindex.js"
 GLOSSARY = "book/glossary"
+FIGURES = "book/figures"  # repeats what stands below each figure: found there
 # Pages that teach come before pages that are looked up: what a page's score is multiplied by.
 WEIGHTS = {"core": 1.0, "further": 0.8, "lab": 0.4, "apart": 0.2}
 OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15}
@@ -52,6 +53,7 @@ ASKED = {
     "api/index": ["transformer_lib", "API"],
     "sources": ["errata", "erratum"],
 }
+_MINUTES = re.compile(r"^\s*\d+ minutes to (?:read|work through),.*? to run\. ", re.S)
 _NAME = re.compile(r"[A-Za-z]+(?:_\w+|[a-z][A-Z]\w*)")  # in code: what is not a plain word
 _GROUP = r"(\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|\w)"  # braces in braces, a command, or a sign
 _FRACTION = re.compile(rf"\\[td]?frac\s*{_GROUP}\s*{_GROUP}")
@@ -79,7 +81,7 @@ class Part:
 
     def row(self) -> list[str]:
         """What the index holds of it; what is empty in the end is left out."""
-        text = " ".join(self.text.split())
+        text = " ".join(_MINUTES.sub("", self.text).split())
         names = sorted(name for name in self.code if name not in text)
         row = [self.anchor, self.heading, text, "|".join(self.strong), " ".join(names)]
         while not row[-1]:
@@ -229,6 +231,8 @@ class Noted:
     def note(self, _app: Sphinx, doctree: nodes.document, document: str) -> None:
         """Read a page, its citations and links resolved."""
         parts = parts_of(doctree)[1:]
+        if document == FIGURES:
+            parts = [Part(part.anchor, part.heading) for part in parts]
         self.rows[document] = [part.row() for part in parts if part.says_something]
         if document == GLOSSARY:
             self.names = names_of(doctree)
