@@ -1,7 +1,7 @@
 """The trained models of the live figures, as scripts that a page can load.
 
 A browser that shows a page from a folder may fetch nothing but scripts, so the weights are text in
-a script: ``Live.register(name, header, base64)``. They are made when the site is built, from
+scripts: ``Live.register(name, part, base64, header)``. They are made when the site is built, from
 ``book/results``, and are in no repository.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformer_book.live.one_byte import RESULTS, weights_script
+from transformer_book.live.one_byte import RESULTS, weights_scripts
 
 MODELS = ("shakespeare", "numbers")
 
@@ -28,7 +28,11 @@ def write_weights(folder: str | Path, results: Path = RESULTS) -> list[Path]:
         FileNotFoundError: if a model is not there.
     """
     target = Path(folder) / "weights"
-    scripts = {target / f"{model}.js": weights_script(model, results) for model in MODELS}
+    scripts = {
+        target / f"{model}-{part}.js": script
+        for model in MODELS
+        for part, script in enumerate(weights_scripts(model, results))
+    }
     target.mkdir(parents=True, exist_ok=True)
     for path, script in scripts.items():
         path.write_text(script, encoding="utf-8")

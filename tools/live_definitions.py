@@ -15,7 +15,7 @@ from py_mini_racer import MiniRacer
 SCRIPTS = Path(__file__).resolve().parent.parent / "book" / "_static" / "live"
 TARGET = SCRIPTS / "figures.json"
 NUMERIC = ("tensor.js", "text.js", "model.js")  # what computes
-PAGE = ("figure.js", "controls.js")  # what shows
+PAGE = ("motion.js", "figure.js", "controls.js")  # what shows
 _DEFINES = re.compile(r'Live\.define\(\{\s*name: "([a-z-]+)"')
 _EXTRA = re.compile(r"^ *scripts: (\[.*\]),$", re.MULTILINE)
 
@@ -33,14 +33,17 @@ def figure_scripts() -> dict[str, list[str]]:
 
 
 def definitions() -> dict[str, dict[str, object]]:
-    """What each figure says of itself, without its functions, and all scripts that it needs."""
+    """What each figure says of itself, without its functions, and all files that it needs."""
     v8 = MiniRacer()
     scripts = figure_scripts()
     for name in [*PAGE, *(file for own in scripts.values() for file in own)]:
         v8.eval((SCRIPTS / name).read_text(encoding="utf-8"))
     found: dict[str, dict[str, object]] = json.loads(str(v8.eval("JSON.stringify(Live.figures)")))
     for name, own in scripts.items():
-        found[name]["scripts"] = [*NUMERIC, *PAGE, *own]
+        needed = NUMERIC if "models" in found[name] else NUMERIC[:1]  # a page loads what it runs
+        found[name]["scripts"] = [*dict.fromkeys([*needed, *PAGE, *own])]
+        styles = Path(own[-1]).with_suffix(".css")
+        found[name]["styles"] = [styles.name] if (SCRIPTS / styles).is_file() else []
     return dict(sorted(found.items()))
 
 

@@ -2,7 +2,8 @@
 
 A notebook stores the static picture of a live figure, marked with the figure's name and settings.
 Here it gets a frame that the scripts of ``_static/live`` fill; without scripts, and in print, the
-picture stays. The directive ``live-figure`` shows the figure of a chapter again elsewhere.
+picture stays. The directive ``live-figure`` shows the figure of a chapter again elsewhere, or one
+whose picture is kept in a file of its own.
 """
 
 from __future__ import annotations
@@ -83,6 +84,20 @@ def stored_picture(notebook: Path, name: str) -> str:
     raise ValueError(f"book/{notebook.name} shows no live figure {name!r}: {remedy}")
 
 
+def kept_pictures(book: Path, name: str, figures: dict[str, Any]) -> dict[Path, str]:
+    """The static picture of a live figure and the file that keeps it: its chapter's notebook.
+
+    The figure of a page that is no notebook has files of its own: the picture for a wide page, and
+    the one for a phone.
+    """
+    own = definition(name, figures).get("pictures", ())
+    files = [book / "_static" / "live" / file for file in own]
+    if files:
+        return {file: file.read_text(encoding="utf-8") for file in files}
+    notebook = book / f"{definition(name, figures)['page']}.ipynb"
+    return {notebook: stored_picture(notebook, name)}
+
+
 def live_figures(doctree: nodes.document) -> list[str]:
     """The live figures on a page, each once."""
     raw = (str(node) for node in doctree.findall(nodes.raw))
@@ -109,20 +124,21 @@ class FrameLiveFigures(SphinxPostTransform):
 
 
 class LiveFigureDirective(Directive):
-    """Show a live figure of a chapter: ``{live-figure} attention-plane``."""
+    """Show a live figure, its chapter's or one without a chapter: ``{live-figure} front``."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Take the picture from the chapter's notebook."""
+        """Take the picture from the file that keeps it."""
         environment = self.state.document.settings.env
-        source = Path(environment.srcdir) / "book"
         name = self.arguments[0]
         figures = read_figures(environment)
         try:
-            notebook = source / f"{definition(name, figures)['page']}.ipynb"
-            environment.note_dependency(str(notebook))
-            markup = inline_svg(stored_picture(notebook, name), f"play-{name}-")
+            kept = kept_pictures(Path(environment.srcdir) / "book", name, figures)
+            for file in kept:
+                environment.note_dependency(str(file))
+            prefixes = (f"play-{name}-{n}-" if n else f"play-{name}-" for n in range(len(kept)))
+            markup = "".join(map(inline_svg, kept.values(), prefixes))
         except (KeyError, ValueError) as error:
             raise self.error(f"live-figure {name!r}: {error}") from None
         return [nodes.raw("", framed(markup, figures), format="html")]
@@ -141,6 +157,10 @@ def add_scripts(
         return
     figures = read_figures(app)
     app.add_css_file("live/live.css")
+    for file in dict.fromkeys(
+        file for name in names for file in definition(name, figures)["styles"]
+    ):
+        app.add_css_file(f"live/{file}")
     scripts = (file for name in names for file in definition(name, figures)["scripts"])
     for file in dict.fromkeys(scripts):
         app.add_js_file(f"live/{file}", loading_method="defer")

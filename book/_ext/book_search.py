@@ -27,6 +27,9 @@ from book_words import plain
 INDEX = "searchindex.js"
 GLOSSARY = "book/glossary"
 FIGURES = "book/figures"  # repeats what stands below each figure: found there
+LINKS = (
+    "where-this-book-teaches-it"  # of a document: each item is found on the page that teaches it
+)
 # Pages that teach come before pages that are looked up: what a page's score is multiplied by.
 WEIGHTS = {"core": 1.0, "further": 0.8, "lab": 0.4, "apart": 0.2}
 OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15}
@@ -231,8 +234,10 @@ class Noted:
     def note(self, _app: Sphinx, doctree: nodes.document, document: str) -> None:
         """Read a page, its citations and links resolved."""
         parts = parts_of(doctree)[1:]
-        if document == FIGURES:
-            parts = [Part(part.anchor, part.heading) for part in parts]
+        parts = [
+            Part(part.anchor, part.heading) if document == FIGURES or part.anchor == LINKS else part
+            for part in parts
+        ]
         self.rows[document] = [part.row() for part in parts if part.says_something]
         if document == GLOSSARY:
             self.names = names_of(doctree)

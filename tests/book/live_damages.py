@@ -61,6 +61,8 @@ MODEL = {
     "three = (three << 6)": "three = (three << 5)",
     "floats.subarray(float, float + rows)": "floats.subarray(float + 1, float + 1 + rows)",
     "4 * header.floats)": "header.floats)",
+    'parts.map((part) => part[0]).join("")': 'parts.map((part) => part[0]).reverse().join("")',
+    "parts.length === PARTS": "parts.length === PARTS - 1",
 }
 TEXT = {
     "byte !== 173 && ": "",

@@ -118,6 +118,8 @@ def settings(definition: Mapping[str, Any], count: int, seed: int = 0) -> list[d
 
 def _random(spec: Mapping[str, Any], random: Random) -> Any:
     if spec["kind"] == "number":
+        if spec.get("between") and random.random() < 0.5:
+            return random.randint(spec["steps"][0], spec["steps"][-1])
         return random.choice(spec["steps"]) if "steps" in spec else _on_grid(spec, random)
     if spec["kind"] == "point":
         return [_on_grid(spec, random), _on_grid(spec, random)]

@@ -77,6 +77,16 @@ def test_a_specimen_is_a_cell_that_was_run() -> None:
         book_front.stored_cell("lab1_heads", "nowhere")
 
 
+def test_the_first_claim_is_the_same_in_the_readme() -> None:
+    claim = (
+        "It takes the Transformer apart and builds it again. "
+        "No number that a cell prints can change without a test failing."
+    )
+    for path in (BOOK / "index.md", BOOK.parent / "README.md"):
+        words = path.read_text(encoding="utf-8").replace("**", "").split()
+        assert claim in " ".join(words), f"{path.name} does not say {claim!r}"
+
+
 def test_chapters_stand_under_the_part_that_the_contents_give_them() -> None:
     assert book_plan.part_of()["book/03_attention"] == "Attention"
     assert book_plan.part_of()["book/lab1_heads"] == "Labs"

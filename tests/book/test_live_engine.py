@@ -18,7 +18,7 @@ from py_mini_racer import JSEvalException
 
 from tools.live import MODELS, write_weights
 from transformer_book import datasets
-from transformer_book.live.one_byte import RESULTS, read_tensors
+from transformer_book.live.one_byte import PARTS, RESULTS, read_tensors, weights_scripts
 from transformer_lib.generation.generate import generate
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.saving import load_model
@@ -167,21 +167,48 @@ def test_a_model_that_is_not_there_is_named(v8: Engine) -> None:
         Live.model.load("nobody").catch((error) => { said = error.message; });
         Live.model.load("numbers").then((model) => { same = model === words; });
     """)
-    assert "file:///book/_static/live/weights/nobody.js" in v8.eval("said")
+    assert "file:///book/_static/live/weights/nobody-0.js" in v8.eval("said")
     assert "make book" in v8.eval("said")
     assert v8.eval("same") is True
 
 
-def test_a_script_brings_the_weights() -> None:
+TINY_PAGE = """
+    var asked = [], shares = [], loaded = null, said = "", lost = "tiny-5.js";
+    var register = (part) => Live.register("tiny", part, "AAAA", part ? undefined : %s);
+    var head = { append(script) {
+      asked.push(script.src);
+      if (script.src.endsWith(lost)) script.onerror();
+      else script.onload(register(Number(script.src.match(/(\\d)\\.js$/)[1])));
+    } };
+    var document = { head, createElement: () => ({ remove() {} }) };
+    Live.here = "";
+    var ask = () => Live.model.load("tiny", (share) => shares.push(share)).then(
+      (model) => { loaded = model.config.d_model; }, (error) => { said = error.message; });
+"""
+
+
+def test_scripts_bring_the_weights_and_what_failed_is_asked_for_again() -> None:
     fresh = engine()
-    header, content = json.dumps(tiny_header()), "AAAA"
-    fresh.run(f"""
-        var register = () => Live.register("tiny", {header}, "{content}");
-        var head = {{ append(script) {{ register(); script.onload(); }} }};
-        var document = {{ head, createElement: () => ({{}}) }}, loaded = null;
-        Live.model.load("tiny").then((model) => {{ loaded = model.config.d_model; }});
-    """)
+    fresh.run(TINY_PAGE % json.dumps(tiny_header()))
+    fresh.run("ask();")
+    assert fresh.eval("loaded") is None
+    assert "weights/tiny-5.js could not be loaded; `make book`" in fresh.eval("said")
+    assert len(fresh.eval("asked")) == PARTS
+    fresh.run("lost = 'nothing'; asked = []; ask();")
     assert fresh.eval("loaded") == 4
+    assert fresh.eval("asked") == ["weights/tiny-5.js"]
+    assert fresh.eval("shares") == sorted(fresh.eval("shares"))
+    assert fresh.eval("shares")[-1] == 1
+
+
+def test_the_parts_of_the_weights_are_joined_in_their_order() -> None:
+    """They come as the network brings them."""
+    fresh, expected = engine(), engine()
+    expected.register("numbers")
+    for script in reversed(weights_scripts("numbers")):
+        fresh.run(script)
+    run = "Live.model.read('numbers').encode([40, 41]).x"
+    assert fresh.eval(run) == expected.eval(run)
 
 
 def tiny_header() -> dict[str, Any]:
@@ -194,9 +221,13 @@ def tiny_header() -> dict[str, Any]:
 def test_the_site_gets_both_models(tmp_path: Path) -> None:
     written = write_weights(tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in written] == [
-        "weights/shakespeare.js", "weights/numbers.js",
-    ]  # fmt: skip
-    assert [path.stat().st_size // 100_000 for path in written] == [43, 20]
+        f"weights/{model}-{part}.js"
+        for model in ("shakespeare", "numbers")
+        for part in range(PARTS)
+    ]
+    sizes = [path.stat().st_size for path in written]
+    assert [sum(sizes[:PARTS]) // 100_000, sum(sizes[PARTS:]) // 100_000] == [43, 20]
+    assert max(sizes[1:PARTS]) - min(sizes[1:PARTS]) < 10  # a bar that fills evenly
     with pytest.raises(FileNotFoundError, match=r"'shakespeare', but .*model.json is missing"):
         write_weights(tmp_path / "new", results=tmp_path)
     assert not (tmp_path / "new").exists()

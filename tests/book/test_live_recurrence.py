@@ -8,7 +8,7 @@ from live_v8 import agree, caught, difference, engine
 from transformer_book.live.recurrence import LONGEST, drawing, say, short, values
 
 NAME = "recurrence"
-START = {"distance": 50, "weight": 0.9, "tanh": True, "gate": 0.95, "score": 4.0}
+START = {"distance": 50, "weight": 0.9, "tanh": True, "gate": 0.95, "score": 4.0, "axis": "share"}
 PLAIN = START | {"tanh": False}  # a power of w
 
 

@@ -40,6 +40,19 @@ def test_at_the_edges(text: str):
         assert v8.say(NAME, state) == say(state, expected)
 
 
+@pytest.mark.parametrize("text", [START["text"], *EDGES])
+def test_it_plays_every_merge_that_changes_the_text_and_no_other(text: str):
+    v8 = engine(NAME)
+    cut = "Live.text.bytePairs(Live.merges)"
+    played = v8.eval(
+        f"((t, all) => {{ for (let n = 0; n !== null; n = t.next({text!r}, n)) all.push(n); "
+        f"return all; }})({cut}, [])"
+    )
+    ids = [values(text=text, merges=n)["ids"] for n in range(len(learned()) + 1)]
+    changes = [n for n in range(1, len(ids)) if ids[n] != ids[n - 1]]
+    assert played == [0, *changes]
+
+
 # --- the merges -----------------------------------------------------------------------------------
 
 
@@ -87,7 +100,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damage_is_noticed(damage: tuple[str, str, str]):
-    caught(NAME, *damage)
+    caught(NAME, *damage, count=250)
 
 
 # --- what readers are told to see -----------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -34,8 +35,13 @@ class Anchors(HTMLParser):
 
 
 def parse(file: Path) -> Anchors:
+    return _parse(file.read_text(encoding="utf-8"))
+
+
+@cache  # by the text, so that a file that is written anew is read anew; several tests ask for each
+def _parse(html: str) -> Anchors:
     anchors = Anchors()
-    anchors.feed(file.read_text(encoding="utf-8"))
+    anchors.feed(html)
     return anchors
 
 

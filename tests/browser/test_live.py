@@ -4,61 +4,104 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations, product
 
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
 from built_site import CHAPTER_03, SITE
-from playwright.sync_api import BrowserContext, Page, expect
+from live_page import (
+    FIGURES,
+    PLANE,
+    PLAY,
+    SETTLED,
+    SMALL,
+    Finger,
+    centre,
+    live_figure,
+    run_model,
+    unit,
+    watched,
+    words,
+)  # fmt: skip
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from bench import live as bench
 from transformer_book import live
 
-PLAY = "book/play.html"
-PLANE = '.live[data-live="attention-plane"]'
-FIGURES = (
-    "journey", "recurrence", "tokenizer", "attention-plane", "scale", "mask-lab", "heads",
-)  # fmt: skip
-ANSWER_MS = 50
 ROOM = 40  # px: fonts differ a little from machine to machine
 WEIGHTS = "/live/weights/"
 
-# For each slider the median time from a change until all is laid out; the largest of them. Each
-# change is made three times, and the quickest counts: a busy machine is slow now and then, a slow
-# figure always.
-SLOWEST = """async (figure) => {
-  const medians = [0];
-  for (const slider of figure.querySelectorAll("input[type=range]")) {
-    const [low, high] = [Number(slider.min), Number(slider.max)];
-    const change = (share) => {
-      const start = performance.now();
-      slider.value = low + share * (high - low);
-      slider.dispatchEvent(new Event("input", { bubbles: true }));
-      figure.getBoundingClientRect();
-      return performance.now() - start;
-    };
-    const shares = [1, 0, 0.5, 0.75, 0.25, 0.9, 0.1];
-    const rounds = [1, 2, 3].map(() => shares.map(change));
-    const times = shares.map((_, i) => Math.min(...rounds.map((round) => round[i])));
-    medians.push(times.sort((a, b) => a - b)[3]);
+# How many elements were made or taken away while every slider, box and radio button of a figure was
+# moved. What only changes stays; `but` names what may be made anew.
+REBUILT = """async (figure) => {
+  const found = {};
+  const count = async (name, change) => {
+    const watcher = new MutationObserver(() => {});
+    watcher.observe(figure, { childList: true, subtree: true });
+    change();
+    const nodes = watcher.takeRecords().flatMap((one) => [...one.addedNodes, ...one.removedNodes]);
+    watcher.disconnect();
+    found[name] = nodes.filter((node) => node.nodeType === Node.ELEMENT_NODE).length;
+  };
+  const say = (input, kind) => input.dispatchEvent(new Event(kind, { bubbles: true }));
+  for (const input of figure.querySelectorAll("input[type=range]")) {
+    const [low, high] = [Number(input.min), Number(input.max)];
+    for (const share of [1, 0, 0.5, 0.25])
+      await count(`${input.labels[0].innerText} ${share}`, () => {
+        input.value = low + share * (high - low);
+        say(input, "input");
+      });
   }
-  return Math.max(...medians);
+  for (const input of figure.querySelectorAll("input[type=checkbox], input[type=radio]"))
+    await count(input.labels[0].innerText, () => input.click());
+  for (const [at, button] of [...figure.querySelectorAll(".live-tries button")].entries())
+    await count(`try ${at}`, () => button.click());
+  return found;
+}"""
+
+# The same for whatever is pressed.
+PRESSED = """(figure, selector) => {
+  const watcher = new MutationObserver(() => {});
+  watcher.observe(figure, { childList: true, subtree: true });
+  return [...figure.querySelectorAll(selector)].map((node) => {
+    node.click();
+    const nodes = watcher.takeRecords().flatMap((one) => [...one.addedNodes, ...one.removedNodes]);
+    return nodes.filter((each) => each.nodeType === Node.ELEMENT_NODE).length;
+  });
+}"""
+
+# How high a figure is at the start, and after each thing to try.
+HEIGHTS = """(figure, hasTries) => {
+  const height = () => Math.round(figure.getBoundingClientRect().height);
+  const found = [height()];
+  for (const button of hasTries ? figure.querySelectorAll(".live-tries button") : []) {
+    button.click();
+    found.push(height());
+  }
+  return found;
+}"""
+
+# The highest band of a figure in which nothing is drawn.
+EMPTY = """(figure) => {
+  const rects = [...figure.querySelectorAll(".live-body *")]
+    .filter((node) => node.checkVisibility({ visibilityProperty: true }))
+    .filter((node) => [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim())
+      || (!node.childElementCount && node.closest("svg, input, .live-bar, .live-cell")))
+    .map((node) => node.getBoundingClientRect())
+    .filter((box) => box.width && box.height).sort((a, b) => a.top - b.top);
+  const frame = figure.getBoundingClientRect();
+  let [end, most] = [frame.top, 0];
+  for (const box of [...rects, { top: frame.bottom, bottom: frame.bottom }]) {
+    most = Math.max(most, box.top - end);
+    end = Math.max(end, box.bottom);
+  }
+  return most;
 }"""
 
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    page = context.new_page()
-    page.set_viewport_size(DESKTOP)
-    said: list[str] = []
-    page.on(
-        "console", lambda message: said.append(message.text) if message.type == "error" else None
-    )
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    assert not said
-
-
-def words(page: Page, figure: str = PLANE) -> str:
-    return page.locator(f"{figure} .live-words").inner_text()
+    yield from watched(context)
 
 
 @pytest.mark.parametrize("where", ["server", "folder"])
@@ -122,19 +165,246 @@ def test_what_a_first_look_does_not_need_is_folded(page: Page, origin: str) -> N
 def test_points_are_dragged(page: Page, origin: str) -> None:
     page.goto(f"{origin}/{CHAPTER_03}")
     settle(page)
-    handle = page.get_by_role("slider", name="query of fox")
-    handle.scroll_into_view_if_needed()
-    box = handle.bounding_box()
-    plane = page.locator(f"{PLANE} .live-drawing").first.bounding_box()
-    assert box
-    assert plane
-    unit = plane["width"] / 8  # from -4 to 4
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    x, y = centre(page, "query of fox")
+    one = unit(page)
     page.mouse.move(x, y)
     page.mouse.down()
-    page.mouse.move(x + 2 * unit, y + unit, steps=4)
+    page.mouse.move(x + 2 * one, y + one, steps=4)
     page.mouse.up()
     assert "The query (2.00, 2.00)" in words(page)
+
+
+@pytest.fixture
+def phone(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    wait_for_fonts(page)
+    yield page
+    context.close()
+
+
+def test_points_are_dragged_with_a_finger(phone: Page, origin: str) -> None:
+    phone.goto(f"{origin}/{CHAPTER_03}")
+    settle(phone)
+    finger, start, one = Finger(phone), centre(phone, "query of fox"), unit(phone)
+    scrolled = phone.evaluate("scrollY")
+    finger.drag(start, (2 * one, 2 * one))
+    finger.lift()
+    found = re.search(r"The query \((\S+), (\S+)\)", words(phone))
+    assert found
+    assert [float(each) for each in found.groups()] == pytest.approx([2, 1], abs=0.11)
+    assert phone.evaluate("scrollY") == scrolled
+    assert "query=" in phone.url  # it was let go
+
+
+def test_a_drag_that_the_system_takes_over_ends_where_it_was(phone: Page, origin: str) -> None:
+    phone.goto(f"{origin}/{CHAPTER_03}")
+    settle(phone)
+    finger, start, one = Finger(phone), centre(phone, "query of fox"), unit(phone)
+    finger.drag(start, (one, one))
+    expect(phone.locator(f"{PLANE} .live-held")).to_have_count(1)
+    finger.lose()
+    expect(phone.locator(f"{PLANE} .live-held")).to_have_count(0)
+    assert "query=" in phone.url
+    before = words(phone)
+    assert "The query (0.00, 3.00)" not in before
+    finger.drag(centre(phone, "query of fox"), (-one, 0))  # and it can be taken again
+    finger.lift()
+    assert words(phone) != before
+
+
+# Every pair of width, theme, way of pressing and protocol stands in one of these six.
+PAIRS = [
+    ("wide", "light", "mouse", "server"), ("phone", "dark", "mouse", "folder"),
+    ("wide", "dark", "keyboard", "folder"), ("phone", "light", "keyboard", "server"),
+    ("phone", "light", "finger", "folder"), ("wide", "dark", "finger", "server"),
+]  # fmt: skip
+
+
+def test_every_pair_of_circumstances_occurs() -> None:
+    values = [sorted(set(column)) for column in zip(*PAIRS, strict=True)]
+    for first, second in combinations(range(4), 2):
+        seen = {(pair[first], pair[second]) for pair in PAIRS}
+        assert seen == set(product(values[first], values[second]))
+
+
+@pytest.mark.parametrize(("width", "theme", "by", "where"), PAIRS, ids=map("-".join, PAIRS))
+def test_all_figures_answer_in_all_circumstances(
+    width: str, theme: str, by: str, where: str, browser: Browser, origin: str
+) -> None:
+    screen = DESKTOP if width == "wide" else PHONE
+    context = browser.new_context(
+        viewport=screen,
+        has_touch=by == "finger",
+        color_scheme="dark" if theme == "dark" else "light",
+    )
+    page = context.new_page()
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(f"{origin if where == 'server' else SITE.as_uri()}/{PLAY}")
+    settle(page)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    for name in set(FIGURES) - {"heads"}:
+        button = page.locator(f"{live_figure(name)} .live-tries button").first
+        button.scroll_into_view_if_needed()
+        before = words(page, live_figure(name))
+        if by == "finger":
+            box = button.bounding_box()
+            assert box
+            Finger(page).tap((box["x"] + box["width"] / 2, box["y"] + box["height"] / 2))
+            expect(button).to_have_attribute("aria-pressed", "true")
+        elif by == "keyboard":
+            button.focus()
+            page.keyboard.press("Enter")
+        else:
+            button.click()
+        assert words(page, live_figure(name)) != before, name
+        expect(page.locator(live_figure(name) + SETTLED)).to_be_visible()
+        small = page.locator(live_figure(name)).evaluate(SMALL, 12)
+        assert not small, f"{name}: {small}"
+    assert not wrong
+    context.close()
+
+
+# Motion -------------------------------------------------------------------------------------------
+
+# Presses a button, and writes down at each frame how far some bars are and where a circle stands.
+WATCH = """async (figure) => {
+  const widths = (bars) =>
+    [...bars.querySelectorAll(".live-bar > span")].map((bar) => bar.style.width);
+  const answer = figure.querySelectorAll(".live-drawing")[1].querySelectorAll("circle")[1];
+  const read = () => [...figure.querySelectorAll(".live-bars")].map((bars) => widths(bars).join())
+    .concat(answer.cx.baseVal.value);
+  const start = read(), first = start.map(() => null);
+  const words = figure.querySelector(".live-words").textContent;
+  figure.querySelector(".live-tries button").click();
+  const atOnce = {
+    words: figure.querySelector(".live-words").textContent !== words, address: location.hash,
+    settled: figure.hasAttribute("data-settled"),
+    moved: read().map((each, at) => each !== start[at]),
+  };
+  const begin = performance.now();
+  while (!figure.hasAttribute("data-settled")) {
+    const time = await new Promise(requestAnimationFrame);
+    read().forEach((each, at) => each !== start[at] && (first[at] ??= time));
+    if (performance.now() - begin > 8000) break;
+  }
+  const ghosts = [...figure.querySelectorAll(".live-was")].map((was) => was.style.width).join();
+  return { atOnce, first, took: performance.now() - begin, ghosts, start, end: read() };
+}"""
+
+
+def test_a_try_shows_cause_and_effect_step_by_step(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/{CHAPTER_03}")
+    settle(page)
+    found = page.locator(PLANE).evaluate(WATCH)
+    assert found["atOnce"]["words"]
+    assert found["atOnce"]["address"] == "#live:attention-plane:query=0,0"
+    assert not found["atOnce"]["settled"]
+    assert found["atOnce"]["moved"] == [False, False, False]
+    scores, weights, answer = found["first"]
+    assert scores < weights < answer
+    assert found["took"] >= 900  # four steps, the first three 350 ms apart
+    assert found["ghosts"] == ",".join(found["start"][:2])  # where the bars were before
+    page.locator(f"{PLANE} .live-reset").click()
+    page.locator(PLANE + SETTLED).wait_for()
+    back = page.locator(f"{PLANE} .live-bar > span").evaluate_all(
+        "all => all.map(b => b.style.width)"
+    )
+    assert ",".join(back) == ",".join(found["start"][:2])
+    ghosts = page.locator(f"{PLANE} .live-was").evaluate_all(
+        "all => all.map(was => was.style.width)"
+    )
+    assert set(ghosts) == {"0px"}  # Reset is a beginning: nothing was before
+
+
+def test_who_prefers_reduced_motion_sees_the_end_at_once(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{origin}/{CHAPTER_03}")
+    settle(page)
+    found = page.locator(PLANE).evaluate(WATCH)
+    assert found["atOnce"]["settled"]
+    assert found["atOnce"]["moved"] == [True, True, True]
+    assert found["ghosts"] == ",".join(found["start"][:2])
+    page.goto(f"{origin}/book/00_reading_this_book.html")
+    settle(page)
+    page.get_by_role("button", name="Send a sentence through").click()
+    chosen = page.locator(f"{live_figure('journey')} .live-box[aria-pressed=true]")
+    expect(chosen).to_have_attribute("aria-label", re.compile("Output layer"))
+
+
+def test_a_dragged_point_is_under_the_finger(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/{CHAPTER_03}")
+    settle(page)
+    x, y = centre(page, "query of fox")
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 50, y + 50)
+    assert page.locator(PLANE + SETTLED).count() == 1
+    assert centre(page, "query of fox") == pytest.approx((x + 50, y + 50), abs=2)
+    page.mouse.up()
+
+
+# One screen, one picture --------------------------------------------------------------------------
+
+# px from the top of the picture to the foot of the last thing that changes it.
+SPAN = """(figure) => {
+  const asks = ".live-tries button, .live-see, .live-controls :is(input, select, textarea)";
+  const feet = [...figure.querySelectorAll(asks)]
+    .filter((node) => node.checkVisibility() && !node.closest("details"))
+    .map((node) => node.getBoundingClientRect().bottom);
+  return Math.max(...feet) - figure.querySelector(".live-stage").getBoundingClientRect().top;
+}"""
+FIRST = """(figure) => {
+  const top = (selector) => figure.querySelector(selector).getBoundingClientRect().top;
+  return [top(".live-stage"), top(".live-tries"), top(".live-controls")];
+}"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_control_and_result_stand_on_one_screen(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.goto(f"{origin}/{PLAY}")
+    settle(page)
+    run_model(page)
+    for name in FIGURES:
+        figure = page.locator(live_figure(name))
+        span = figure.evaluate(SPAN)
+        print(f"{name}: {span:.0f} px")
+        assert span <= screen["height"], f"{name}: {span:.0f} px from picture to last control"
+        assert figure.evaluate(FIRST) == sorted(figure.evaluate(FIRST)), name
+        assert not figure.evaluate(SMALL, 12), name
+        empty = figure.evaluate(EMPTY)
+        assert empty <= 70, f"{name} has an empty band of {empty:.0f} px"
+
+
+def test_no_bar_of_an_output_stands_beside_a_figure(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/{CHAPTER_03}")
+    settle(page)
+    width = "figure => getComputedStyle(figure.closest('.cell_output')).borderLeftWidth"
+    assert page.locator(PLANE).evaluate(width) == "0px"
+
+
+def test_nothing_is_rebuilt_that_only_changes(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{origin}/{PLAY}")
+    settle(page)
+    run_model(page)
+    # Another number of tokens, another model, another axis: there other things are shown.
+    other = {"tokenizer": 60, "journey": 20, "heads": 10, "recurrence": 20}
+    for name in FIGURES:
+        made = page.locator(live_figure(name)).evaluate(REBUILT)
+        many = {what: count for what, count in made.items() if count}
+        print(name, many)
+        assert all(count <= other.get(name, 0) for count in many.values()), f"{name}: {many}"
+    page.locator(f"{live_figure('heads')} .live-reset").click()
+    made = page.locator(live_figure("heads")).evaluate(PRESSED, ".live-cell, .live-token")
+    assert len(made) == 32 + 28
+    assert not any(made)
 
 
 @pytest.mark.parametrize("address", ["#live:attention-plane:query=9,9", "#live:nothing:", "#live:"])
@@ -151,7 +421,7 @@ def test_ordinary_anchors_keep_working(page: Page, origin: str) -> None:
     assert page.locator("#exercises").bounding_box()["y"] < DESKTOP["height"]  # type: ignore[index]
 
 
-def test_all_figures_stand_on_one_page_and_answer_at_once(page: Page, origin: str) -> None:
+def test_all_figures_stand_on_one_page_and_load_no_model(page: Page, origin: str) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{origin}/{PLAY}")
@@ -161,11 +431,6 @@ def test_all_figures_stand_on_one_page_and_answer_at_once(page: Page, origin: st
     ]
     assert not [url for url in asked if WEIGHTS in url]
     expect(page.get_by_role("button", name="Run the Shakespeare model here")).to_be_visible()
-    for name in FIGURES:
-        figure = page.locator(f'.live[data-live="{name}"]')
-        slowest = figure.evaluate(SLOWEST)
-        print(f"{name}: {slowest:.0f} ms")
-        assert slowest < ANSWER_MS, name
 
 
 @pytest.mark.parametrize("where", ["server", "folder"])
@@ -225,11 +490,26 @@ def test_a_figure_keeps_to_its_room(screen: dict[str, int], page: Page, origin: 
     wait_for_fonts(page)
     page.goto(f"{origin}/{PLAY}")
     settle(page)
+    page.emulate_media(reduced_motion="reduce")
     for name in FIGURES:
-        figure = page.locator(f'.live[data-live="{name}"]')
+        figure = page.locator(live_figure(name))
         wide = figure.evaluate("figure => figure.scrollWidth - figure.clientWidth")
         assert wide <= 1, f"{name} sticks out by {wide} px"
         figure.evaluate("figure => { figure.style.minHeight = 0; }")
-        needed = figure.evaluate("figure => figure.getBoundingClientRect().height")
+        heights = figure.evaluate(HEIGHTS, name != "heads")  # the start, then each thing to try
         kept = live.FIGURES[name]["heights"][screen is PHONE]
-        assert abs(needed - kept) <= ROOM, f"{name} needs {needed:.0f} px; heights say {kept}"
+        assert abs(max(heights) - kept) <= ROOM, f"{name} needs {heights} px; heights say {kept}"
+
+
+def test_the_bench_finds_the_controls_of_every_figure(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it measures depends on the machine; that it presses something must not."""
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+    monkeypatch.setattr(bench, "MEASURE", "(figure, at) => { figure.bench[at][1](); return 1; }")
+    found = bench.race(browser, [SITE], "1280 px")
+    assert list(found) == [*FIGURES]
+    for name, (controls,) in found.items():
+        assert len(controls) >= len(live.FIGURES[name]["tries"]) + 1, f"{name}: {controls}"
+    assert {"query of fox", "Ask for nothing"} <= set(found["attention-plane"][0])
+    assert {"layers", "window (0: off)", "a cell"} <= set(found["mask-lab"][0])

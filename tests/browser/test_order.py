@@ -110,7 +110,9 @@ def test_the_front_page_says_on_one_screen_what_the_book_is(chapter: Page, origi
     settle(chapter)
     start = chapter.get_by_role("link", name="Start reading")
     expect(start).to_be_in_viewport()
-    expect(chapter.locator(".specimen .printed")).to_be_in_viewport(ratio=1)
+    figure = chapter.locator("[data-live=front]")
+    expect(figure.locator("svg.figure-svg:visible")).to_be_in_viewport(ratio=1)
+    expect(figure.get_by_role("button", name="Play")).to_be_in_viewport(ratio=1)
     expect(chapter.get_by_label("Download this page")).to_have_count(0)  # there is no notebook
     captions = chapter.locator("nav.bd-links p.caption")
     expect(captions.first).to_have_text("Start here")

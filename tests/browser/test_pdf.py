@@ -125,7 +125,7 @@ def test_readers_find_it_on_the_front_page_and_in_the_menu_of_a_chapter(
         button = page.get_by_role("link", name="PDF", exact=True)
         expect(button).to_have_attribute("title", re.compile(f"^{printed.pages} pages, "))
         assert fetched(page, button) == printed.data
-        expect(page.locator(".specimen .printed")).to_be_in_viewport(ratio=1)  # on one screen
+        expect(page.locator("[data-live=front] svg.figure-svg:visible")).to_be_in_viewport()
         page.goto(f"{origin}/book/03c_scores.html")
         line = page.get_by_role("link", name="whole book, .pdf")
         expect(line).to_be_hidden()

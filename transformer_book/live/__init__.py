@@ -120,8 +120,12 @@ def complete(definition: Definition, settings: Mapping[str, Any]) -> dict[str, A
 def _expected(spec: Mapping[str, Any], value: Any) -> str:
     """What a setting should have been; nothing if the value is fine."""
     if spec["kind"] == "number":
-        if "steps" in spec:
+        if "steps" in spec and not spec.get("between"):
             return "" if value in spec["steps"] else f"one of {spec['steps']}"
+        if "steps" in spec:
+            low, *_, high = spec["steps"]
+            fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+            return "" if fits else f"a whole number from {low} to {high}"
         return _expected_between(spec, value)
     if spec["kind"] == "point":
         fits = isinstance(value, list | tuple) and len(value) == 2

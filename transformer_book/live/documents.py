@@ -49,10 +49,16 @@ def document(
         >>> "src=" in page, 'data-settings="by=none"' in page
         (False, True)
     """
-    read = [(SCRIPTS / file).read_text(encoding="utf-8") for file in definition["scripts"]]
+    read = [
+        (SCRIPTS / file).read_text(encoding="utf-8")
+        for file in (*definition["scripts"], *definition.get("later", ()))
+    ]
     read += [weights_script(model) for model in models]
     book = (STATIC / "book.css").read_text(encoding="utf-8")
-    css = "\n".join(_PALETTE.findall(book)) + (SCRIPTS / "live.css").read_text(encoding="utf-8")
+    css = "\n".join(_PALETTE.findall(book)) + "".join(
+        (SCRIPTS / file).read_text(encoding="utf-8")
+        for file in ("live.css", *definition.get("styles", ()))
+    )
     code = "\n".join(f"<script>{_inside(script)}</script>" for script in read)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from html import escape
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer_book.figures.pictures import INK, MUTED, PANEL, PAPER, ROLES
-from transformer_book.live.one_byte import RESULTS, pack, unpack
+from transformer_book.live.trained import browser_model
 from transformer_book.live.wording import number
-from transformer_lib import Seq2SeqLM, Tokenizer, attention_maps, generate, load_model
+from transformer_lib import Seq2SeqLM, Tokenizer, attention_maps, generate
 
 MAX = 40  # tokens; what comes after them is cut off
 LEAST = 0.005  # weights that are shown as 0.00 are no links
@@ -29,21 +29,11 @@ ACROSS = ("space", "first", "entropy")  # what can be asked of two different tex
 Table = tuple[list[str], list[str], Tensor]  # queries, keys, weights (L, H, T, S)
 
 
-@cache
-def _model(name: str) -> tuple[nn.Module, Tokenizer]:
-    """A trained model with the weights that a browser has, in float64."""
-    folder = RESULTS / name
-    model = load_model(folder)
-    tensors = unpack(*pack(folder)).items()
-    model.load_state_dict({key: torch.tensor(one) for key, one in tensors}, strict=False)
-    return model.double().eval(), Tokenizer.load(folder / "tokenizer.json")
-
-
 @lru_cache(maxsize=32)
 @torch.no_grad()
 def _run(name: str, text: str) -> dict[str, Table]:
     """For each attention of the model its tokens and its weights; nothing for no text."""
-    model, tokenizer = _model(name)
+    model, tokenizer = browser_model(name)
     ids = tokenizer.encode(text)[:MAX]
     if not ids:
         return {}

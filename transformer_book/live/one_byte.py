@@ -18,6 +18,7 @@ from transformer_lib.core.files import book_folder
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
 LARGEST = 127
+PARTS = 8  # scripts for a model; model.js expects as many
 RESULTS = book_folder() / "results"
 
 
@@ -170,8 +171,46 @@ def unpack(header: dict[str, Any], content: bytes) -> dict[str, Floats]:
     return tensors
 
 
+def weights_scripts(model: str, results: str | Path = RESULTS) -> list[str]:
+    """Write a trained model as scripts that a page can load, ``Live.register(...)`` each.
+
+    There are several, so that a reader can be told how much has come: a page that was opened as a
+    file learns no more of a script than that it is there.
+
+    Args:
+        model: its folder in the results.
+        results: where trained models are.
+
+    Returns:
+        ``PARTS`` scripts, together megabytes of text; the first one has the header.
+
+    Raises:
+        FileNotFoundError: if the model is not there.
+
+    Example:
+        >>> scripts = weights_scripts("numbers")
+        >>> len(scripts), scripts[7][:28]
+        (8, 'Live.register("numbers", 7, ')
+    """
+    try:
+        header, content = pack(Path(results) / model)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"the live figures need the trained model {model!r}, but {error.filename} is missing; "
+            "expected model.json, model.safetensors and tokenizer.json in that folder"
+        ) from None
+    text = base64.b64encode(content).decode()
+    cuts = [part * len(text) // PARTS for part in range(PARTS + 1)]
+    said = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+    return [
+        f'Live.register({json.dumps(model)}, {part}, "{text[cuts[part] : cuts[part + 1]]}"'
+        f"{'' if part else ', ' + said});\n"
+        for part in range(PARTS)
+    ]
+
+
 def weights_script(model: str, results: str | Path = RESULTS) -> str:
-    """Write a trained model as a script that a page can load, ``Live.register(...)``.
+    """Write a trained model as one script, for a document that has everything in it.
 
     Args:
         model: its folder in the results.
@@ -184,16 +223,7 @@ def weights_script(model: str, results: str | Path = RESULTS) -> str:
         FileNotFoundError: if the model is not there.
 
     Example:
-        >>> weights_script("numbers")[:24]
-        'Live.register("numbers",'
+        >>> weights_script("numbers")[:28]
+        'Live.register("numbers", 0, '
     """
-    try:
-        header, content = pack(Path(results) / model)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"the live figures need the trained model {model!r}, but {error.filename} is missing; "
-            "expected model.json, model.safetensors and tokenizer.json in that folder"
-        ) from None
-    text = base64.b64encode(content).decode()
-    said = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
-    return f'Live.register({json.dumps(model)}, {said}, "{text}");\n'
+    return "".join(weights_scripts(model, results))

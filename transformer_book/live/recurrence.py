@@ -31,7 +31,13 @@ _LEFT, _TOP, _WIDE, _HIGH = 52.0, 14.0, 330.0, 224.0  # where its frame stands
 
 
 def values(
-    *, distance: int, weight: float, tanh: bool, gate: float, score: float
+    *,
+    distance: int,
+    weight: float,
+    tanh: bool,
+    gate: float,
+    score: float,
+    axis: str = "share",
 ) -> dict[str, Any]:
     """Compute what is left of the first input, and of its gradient, at every distance.
 
@@ -41,6 +47,7 @@ def values(
         tanh: whether the RNN has a tanh around its state.
         gate: f, the LSTM's forget gate.
         score: of the first token in attention; the others have 0.
+        axis: of the live chart, "share" or "tens"; the numbers do not depend on it.
 
     Returns:
         For the RNN, the LSTM's cell and attention: ``input`` and ``gradient`` at the distance,

@@ -2,7 +2,7 @@
 /* Chapter 3 in the plane: one query, five keys and their values; drag them, and see what comes back. */
 (() => {
 const WORDS = ["The", "quick", "brown", "fox", "jumps"];
-const SIZE = 300; // px of a drawing
+const [SIZE, EDGE] = [300, 20]; // px of a drawing, and of its margin
 const RANGE = { keys: [-4, 4], values: [-1.5, 1.5] };
 const point = (label, start, range, step = 0.05) =>
   ({ kind: "point", label, min: range[0], max: range[1], step, start });
@@ -51,13 +51,18 @@ function say(state, { weights, answer, query, keys }) {
 
 // Drawing ----
 
-const placer = ([low, high]) => ({
-  at: ([x, y]) => [(SIZE * (x - low)) / (high - low), (SIZE * (high - y)) / (high - low)],
-  value: (px, py) => [low + (px / SIZE) * (high - low), high - (py / SIZE) * (high - low)],
-});
+/* A point at the end of the range stands with its handle and its name inside the frame. */
+const placer = ([low, high]) => {
+  const unit = (SIZE - 2 * EDGE) / (high - low);
+  return {
+    unit,
+    at: ([x, y]) => [EDGE + (x - low) * unit, EDGE + (high - y) * unit],
+    value: (px, py) => [low + (px - EDGE) / unit, high - (py - EDGE) / unit],
+  };
+};
 
 function plane(part, label, range, [across, up]) {
-  const { at, value } = placer(range);
+  const { at, value, unit } = placer(range);
   const drawing = part.drawing({ width: SIZE, height: SIZE, label, role: "group" });
   const [zero] = at([0, 0]);
   drawing.append(part.svg("rect", { width: SIZE, height: SIZE, fill: "none", stroke: "var(--fig-grid)" }));
@@ -72,69 +77,95 @@ function plane(part, label, range, [across, up]) {
     part.svg("path", { d: `M${zero} 0V${SIZE}M0 ${zero}H${SIZE}`, stroke: "var(--fig-muted)" }),
     part.svg("text", { class: "live-tick", x: SIZE - 5, y: zero + 17, text: `${across} →`, "text-anchor": "end" }),
     part.svg("text", { class: "live-tick", x: zero + 7, y: 15, text: `↑ ${up}` }));
-  return { drawing, at, value, back: drawing.appendChild(part.svg("g")) };
+  return { drawing, at, value, unit, back: drawing.appendChild(part.svg("g")) };
 }
 
-const arrow = (part, [x, y], [dx, dy], role, width = 2.5, dash = "none") => {
-  const length = Math.hypot(dx, dy);
-  if (length < 4) return part.svg("g");
-  const [ux, uy] = [dx / length, dy / length];
-  const [tx, ty] = [x + dx, y + dy];
-  const head = `M${tx - 9 * ux - 4 * uy} ${ty - 9 * uy + 4 * ux}L${tx} ${ty}L${tx - 9 * ux + 4 * uy} ${ty - 9 * uy - 4 * ux}`;
-  return part.svg(
-    "g", { stroke: part.colour(role), "stroke-width": width, fill: "none", "pointer-events": "none" },
-    part.svg("path", { d: `M${x} ${y}L${tx} ${ty}`, "stroke-dasharray": dash }), part.svg("path", { d: head }));
+/* An arrow that stays: its ends are set again and again. */
+function arrow(part, role, width, dash = "none") {
+  const path = part.svg("path", { stroke: part.colour(role), "stroke-width": width, "stroke-dasharray": dash, fill: "none", "pointer-events": "none" });
+  return {
+    node: path,
+    set([x, y], [dx, dy]) {
+      const length = Math.hypot(dx, dy);
+      const [ux, uy] = [dx / length, dy / length];
+      const [tx, ty] = [x + dx, y + dy];
+      path.setAttribute("d", length < 4 ? "" : `M${x} ${y}L${tx} ${ty}` +
+        `M${tx - 9 * ux - 5 * uy} ${ty - 9 * uy + 5 * ux}L${tx} ${ty}L${tx - 9 * ux + 5 * uy} ${ty - 9 * uy - 5 * ux}`);
+    },
+  };
+}
+
+const ASIDE = { // of each word: where it goes in a crowd, and where its name stands
+  keys: [[0.7, 0.7], [0.98, -0.2], [-0.98, -0.2], [0.6, -0.8], [-0.7, 0.7]],
+  values: [[0.7, 0.7], [0.1, -0.99], [-0.98, -0.2], [0.6, -0.8], [-0.7, 0.7]],
 };
-
-const ASIDE = [[12, 18], [12, -10], [-12, -10], [12, -10], [-12, 18]]; // where each word's name stands
-
-function shape(part, word, at, role) {
-  const [x, y] = ASIDE[at];
-  return part.svg(
-    "g", {},
-    role === "key"
-      ? part.svg("rect", { x: -7, y: -7, width: 14, height: 14, fill: part.colour(role), stroke: "var(--fig-paper)", "stroke-width": 2 })
-      : part.svg("circle", { r: 8, fill: part.colour(role), stroke: "var(--fig-paper)", "stroke-width": 2 }),
-    part.svg("text", { x, y, text: word, "text-anchor": x < 0 ? "end" : "start" }));
-}
+const GRADIENT = { longest: 80, shortest: 0.005 }; // px; what is smaller is printed as 0.00
 
 function build(part, figure) {
   const left = plane(part, "Query and keys in the plane", RANGE.keys, ["noun", "adjective"]);
   const right = plane(part, "Values and the answer in the plane", RANGE.values, ["fast", "brown"]);
-  const make = (where, name, role, drawn) =>
-    part.handle({ drawing: where.drawing, name, role, figure, at: where.at, value: where.value, shape: drawn });
-  const handles = [
-    ...keyNames.map((name, at) => make(left, name, "key", shape(part, WORDS[at], at, "key"))),
-    make(left, "query", "query"),
-    ...valueNames.map((name, at) => make(right, name, "value", shape(part, WORDS[at], at, "value"))),
+  const square = () => part.svg("rect", { x: -7, y: -7, width: 14, height: 14, fill: part.colour("key"), stroke: "var(--fig-paper)", "stroke-width": 2 });
+  const make = ({ drawing, at, value }, name, role, label, towards, shape) =>
+    part.handle({ drawing, name, role, figure, at, value, label, towards, shape, isTip: role === "query" });
+  const asked = [
+    ...keyNames.map((name, at) => make(left, name, "key", WORDS[at], ASIDE.keys[at], square())),
+    make(left, "query", "query", "query", [-0.4, -0.92]),
   ];
+  const given = valueNames.map((name, at) => make(right, name, "value", WORDS[at], ASIDE.values[at]));
+  const [query, gradient, answer] = [queryOf(part, left), gradientOf(part, left), answerOf(part, right)];
   const scores = part.bars({ names: WORDS, label: "Scores", max: 6, role: "key" });
   const weights = part.bars({ names: WORDS, label: "Weights" });
-  const update = (state, found) => {
-    for (const one of handles) one.show(state);
-    drawQuery(part, left, state, found);
-    drawAnswer(part, right, state, found);
-    scores.set(found.scores);
-    weights.set(found.weights);
-  };
+  const beside = (plane, bars) => part.html("div", { class: "live-beside" }, plane, bars);
   return {
-    nodes: [
-      part.columns(part.titled("query (arrow) and keys (squares): drag them", left.drawing), part.titled("values (dots), convex hull, answer (ring)", right.drawing)),
-      part.columns(part.titled("scores, query · key / √2", scores.node), part.titled("weights, softmax of the scores", weights.node)),
-    ],
-    update,
+    nodes: [part.columns(
+      beside(part.titled("query and keys: drag them", left.drawing), part.titled("scores: q · k / √2", scores.node)),
+      beside(part.titled("values and answer (ring)", right.drawing), part.titled("weights: softmax", weights.node)))],
+    update(state, found) {
+      part.spread(asked, state);
+      part.spread(given, state);
+      query(state);
+      gradient(state, found);
+      scores.set(found.scores, { step: 1 });
+      weights.set(found.weights, { step: 2 });
+      answer(state, found);
+    },
   };
 }
 
-function drawQuery(part, left, state, found) {
-  const [x, y] = left.at([0, 0]);
-  const [qx, qy] = left.at(state.query);
-  const scaled = (gradient) => [gradient[0] * 120, -gradient[1] * 120];
-  const pushes = state.gradient
-    ? [arrow(part, [qx, qy], scaled(found.query), "weight", 2.5, "4 3"),
-      ...keyNames.map((name, j) => arrow(part, left.at(state[name]), scaled(found.keys[j]), "weight", 2.5, "4 3"))]
-    : [];
-  left.back.replaceChildren(arrow(part, [x, y], [qx - x, qy - y], "query", 3), ...pushes);
+function queryOf(part, { at, back }) {
+  const [was, is] = [arrow(part, "query", 3), arrow(part, "query", 3)];
+  was.node.classList.add("live-ghost");
+  back.append(was.node, is.node);
+  const [x, y] = at([0, 0]);
+  const from = ([qx, qy]) => [[x, y], [qx - x, qy - y]];
+  return (state) => Live.tween(is.node, at(state.query), (now, before) => {
+    is.set(...from(now));
+    was.set(...from(before || [x, y]));
+  });
+}
+
+/* Gradients are small: they are drawn longer by a factor of 1, 2, 5, 10, ..., which is printed. */
+function gradientOf(part, { at, back, drawing, unit }) {
+  const arrows = [...keyNames, "query"].map(() => arrow(part, "weight", 2.5, "4 3"));
+  back.append(...arrows.map(({ node }) => node));
+  const note = drawing.appendChild(part.svg("text", { class: "live-tick live-halo", x: 5, y: SIZE - 7 }));
+  const factorFor = (most) => {
+    const power = 10 ** Math.floor(Math.log10(GRADIENT.longest / (most * unit)));
+    return [5, 2, 1].map((each) => each * power).find((each) => each * most * unit <= GRADIENT.longest);
+  };
+  return (state, found) => {
+    const all = [...found.keys, found.query];
+    const most = Math.max(...all.map((each) => Math.hypot(...each)));
+    const isZero = most < GRADIENT.shortest;
+    const factor = isZero ? 0 : factorFor(most);
+    part.write(note, !state.gradient ? "" : isZero ? "gradient: 0.00 everywhere, no arrow"
+      : `arrows: gradient × ${Number(factor.toPrecision(1))}, longest ${part.number(most, 3)}`);
+    const to = [...keyNames, "query"].map((name, j) => {
+      const scale = state.gradient ? factor * unit : 0;
+      return { from: at(state[name]), by: [all[j][0] * scale, -all[j][1] * scale] };
+    });
+    Live.tween(note, to, (now) => now.forEach(({ from, by }, j) => arrows[j].set(from, by)), { step: 3 });
+  };
 }
 
 /* The corners of the region between the points, in order (Andrew's monotone chain). */
@@ -148,17 +179,27 @@ function hull(points) {
   return [...chain(sorted), ...chain(sorted.reverse())];
 }
 
-function drawAnswer(part, right, state, found) {
-  const corners = hull(valueNames.map((name) => right.at(state[name])));
-  const [ax, ay] = right.at(found.answer);
-  const pulls = valueNames.map((name, j) => {
-    const [vx, vy] = right.at(state[name]);
-    return part.svg("path", { d: `M${vx} ${vy}L${ax} ${ay}`, stroke: part.colour("weight"), "stroke-width": 0.5 + 12 * found.weights[j], opacity: 0.45 });
-  });
-  right.back.replaceChildren(
-    part.svg("path", { d: `M${corners.join("L")}Z`, fill: part.soft("value"), stroke: part.soft("value"), "stroke-width": 6 }),
-    ...pulls,
-    part.svg("circle", { cx: ax, cy: ay, r: 11, fill: "var(--fig-paper)", stroke: part.colour("weight"), "stroke-width": 4 }));
+function answerOf(part, { at, back }) {
+  const region = part.svg("path", { fill: part.soft("value"), stroke: part.soft("value"), "stroke-width": 6 });
+  const pulls = valueNames.map(() => part.svg("path", { stroke: part.colour("weight"), opacity: 0.45 }));
+  const ring = () => part.svg("circle", { r: 11, fill: "var(--fig-paper)", stroke: part.colour("weight"), "stroke-width": 4 });
+  const [was, is] = [ring(), ring()];
+  was.classList.add("live-ghost");
+  back.append(region, ...pulls, was, is);
+  const put = (circle, [x, y]) => [circle.cx.baseVal.value, circle.cy.baseVal.value] = [x, y];
+  return (state, found) => {
+    const values = valueNames.map((name) => at(state[name]));
+    const to = { values, answer: at(found.answer), weights: found.weights };
+    Live.tween(is, to, (now, before) => {
+      region.setAttribute("d", `M${hull(now.values).join("L")}Z`);
+      now.values.forEach(([x, y], j) => {
+        pulls[j].setAttribute("d", `M${x} ${y}L${now.answer}`);
+        pulls[j].setAttribute("stroke-width", 0.5 + 12 * now.weights[j]);
+      });
+      put(is, now.answer);
+      put(was, (before || now).answer);
+    }, { step: 3 });
+  };
 }
 
 Live.define({
@@ -166,20 +207,20 @@ Live.define({
   title: "A query among keys",
   question: "What does one query get back, and what changes it?",
   page: "03_attention",
-  heights: [843, 1548],
+  heights: [780, 912],
   state: {
     query: point("query of fox", [0, 3], RANGE.keys),
     ...points(KEYS, "key", RANGE.keys),
     ...points(VALUES, "value", RANGE.values),
-    gradient: { kind: "toggle", label: "show the gradient of the answer’s length (dashed arrows)", start: false },
+    gradient: { kind: "toggle", label: "gradient of the answer’s length (dashed arrows)", start: false },
   },
   values,
   say,
   tries: [
     { do: "Ask for nothing", set: { query: [0, 0] }, see: "All scores are 0, all weights 0.20: the answer is the plain mean of the values." },
     { do: "Turn the query to the noun", set: { query: [3, 0] }, see: "fox, whose key is (1, 0), now gets 0.68, and its value is (0, 0): the answer shrinks." },
-    { do: "Make the key of brown longer", set: { key2: [0, 3] }, see: "brown takes 0.98 and the answer moves almost onto its value. It never leaves the region between the values." },
-    { do: "Let The win by far, gradient on", set: { query: [0, 4], key0: [0, 4], gradient: true }, see: "The takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but the softmax is saturated: almost no gradient is left to find it." },
+    { do: "Make brown’s key longer", set: { key2: [0, 3] }, see: "brown takes 0.98 and the answer moves almost onto its value. It never leaves the region between the values." },
+    { do: "Let The win, gradient on", set: { query: [0, 4], key0: [0, 4], gradient: true }, see: "The takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but the softmax is saturated: almost no gradient is left to find it." },
   ],
   build,
 });

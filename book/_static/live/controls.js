@@ -15,7 +15,7 @@ const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowD
 const MOST_RADIOS = 5; // a longer list is a menu
 let count = 0;
 
-function fill(node, attributes, children) {
+function build(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") node.textContent = value;
     else if (typeof value === "function") node.addEventListener(name.slice(2), value);
@@ -25,9 +25,9 @@ function fill(node, attributes, children) {
   return node;
 }
 
-const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+const html = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
 const svg = (tag, attributes = {}, ...children) =>
-  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+  build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
 const number = (value, digits = 2) => {
   const text = Math.abs(value).toFixed(digits);
@@ -39,7 +39,7 @@ const soft = (role) => SOFT[role];
 // Controls: one for each setting ----
 
 function slider(figure, name, spec) {
-  const index = spec.steps ? (value) => spec.steps.indexOf(value) : Number;
+  const index = spec.steps ? (value) => spec.steps.findLastIndex((step) => step <= value) : Number;
   const value = spec.steps ? (at) => spec.steps[at] : Number;
   const range = spec.steps ? [0, spec.steps.length - 1, 1] : [spec.min, spec.max, spec.step];
   const digits = spec.steps ? 0 : (String(spec.step).split(".")[1] || "").length;
@@ -62,7 +62,7 @@ function slider(figure, name, spec) {
 }
 
 const pick = (figure, name, value) => {
-  figure.set({ [name]: value });
+  figure.set({ [name]: value }, Live.QUICK);
   figure.released();
 };
 
@@ -96,8 +96,10 @@ function toggle(figure, name, spec) {
 
 function textBox(figure, name, spec) {
   const whole = (text) => (text.toWellFormed ? text.toWellFormed() : text); // no half of an emoji
-  const input = html("input", {
-    type: "text", spellcheck: "false", autocomplete: "off",
+  const isLong = spec.max > 40; // on a phone it takes two lines
+  const input = html(isLong ? "textarea" : "input", {
+    type: isLong ? null : "text", rows: isLong ? (isNarrow() ? 2 : 1) : null, spellcheck: "false", autocomplete: "off",
+    onkeydown: (event) => isLong && event.key === "Enter" && event.preventDefault(),
     oninput: () => {
       const text = [...whole(input.value)].slice(0, spec.max).join("");
       if (Live.fits.text(spec, text) !== undefined) figure.set({ [name]: text });
@@ -116,25 +118,36 @@ function control(figure, name, spec) {
   return make[spec.kind](figure, name, spec);
 }
 
-/* A point of a drawing that can be dragged, or moved with the arrow keys. */
-function handle({ drawing, name, role, figure, at, value, shape }) {
+/* Points that lie on each other are drawn apart, each in its own direction, so that every one can be
+   seen and taken. Points far enough from all others stay where they are. */
+const NEAR = 26; // px: two handles nearer than this begin to make room
+function spread(handles, state) {
+  const { px } = handles[0];
+  const places = handles.map(({ name, at }) => at(state[name]));
+  handles.forEach((one, i) => {
+    const crowd = places.map(([x, y], j) =>
+      i === j ? 0 : Math.max(0, 1 - Math.hypot(x - places[i][0], y - places[i][1]) / (NEAR * px())));
+    const away = (NEAR - 10) * Math.max(...crowd) * px();
+    one.show(state, places[i], one.towards.map((each) => each * away));
+  });
+}
+
+/* A point of a drawing that can be dragged, or moved with the arrow keys. `towards` is its direction
+   when others lie on it; `label` stands on that side, or at the tip of an arrow from the middle (`isTip`). The drawing listens for all its handles: the
+   nearest one is taken, and `touch-action: none` works there and not on a part of it. */
+function handle({ drawing, name, role, figure, at, value, shape, label, towards = [0, -1], isTip = false }) {
   const spec = figure.figure.state[name];
+  const px = () => drawing.px || 1;
   const move = (point) => figure.set({ [name]: point.map((each) => Live.nearest(spec, each)) });
+  const lead = svg("path", { class: "live-lead" });
+  const words = svg("text", { class: "live-halo", text: label });
+  const mark = svg(
+    "g", { class: "live-mark" }, svg("circle", { class: "live-ring", r: 15 }),
+    shape || svg("circle", { r: 8, fill: colour(role), stroke: "var(--fig-paper)", "stroke-width": 2 }));
   const node = svg(
     "g", {
       class: "live-handle", tabindex: "0", role: "slider", "aria-label": spec.label,
       "aria-valuemin": spec.min, "aria-valuemax": spec.max, "aria-roledescription": "point in the plane",
-      onpointerdown: (event) => {
-        node.setPointerCapture(event.pointerId);
-        event.preventDefault();
-        node.focus({ preventScroll: true });
-      },
-      onpointermove: (event) => {
-        if (!node.hasPointerCapture(event.pointerId)) return;
-        const inside = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing.getScreenCTM().inverse());
-        move(value(inside.x, inside.y));
-      },
-      onpointerup: () => figure.released(),
       onkeydown: (event) => {
         const arrow = ARROWS[event.key];
         if (!arrow) return;
@@ -143,145 +156,298 @@ function handle({ drawing, name, role, figure, at, value, shape }) {
         move(figure.state[name].map((each, axis) => each + step * arrow[axis]));
       },
       onkeyup: (event) => ARROWS[event.key] && figure.released(),
-    },
-    svg("circle", { r: 17, fill: "transparent" }),
-    shape || svg("circle", { r: 8, fill: colour(role), stroke: "var(--fig-paper)", "stroke-width": 2 }),
-  );
+    }, lead, svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), mark, words);
   drawing.append(node);
-  return {
-    node,
-    show(state) {
-      const [x, y] = at(state[name]);
-      node.setAttribute("transform", `translate(${x} ${y})`);
+  const drawn = { x: 0, y: 0 };
+  const { width, height } = drawing.viewBox.baseVal;
+  const within = (value, side) => Math.min(Math.max(value, 12 * px()), side - 12 * px());
+  const place = ([x, y, aside, up]) => {
+    const [dx, dy] = [within(x + aside, width) - x, within(y + up, height) - y];
+    Object.assign(drawn, { x: x + dx, y: y + dy });
+    node.setAttribute("transform", `translate(${drawn.x} ${drawn.y})`);
+    lead.setAttribute("d", dx || dy ? `M0 0L${-dx} ${-dy}m-2 0h4m-2 -2v4` : "");
+  };
+  const one = {
+    node, name, at, towards, px, drawn,
+    /* Where it is in the plane, and how far beside that it is drawn. */
+    show(state, [x, y], [dx, dy]) {
       node.setAttribute("aria-valuenow", state[name][0]);
       node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
+      const [outX, outY] = [x - width / 2, y - height / 2];
+      const far = Math.hypot(outX, outY);
+      const [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      words.setAttribute("text-anchor", tx < -0.3 ? "end" : tx > 0.3 ? "start" : "middle");
+      words.setAttribute("x", tx * 14 * px());
+      words.setAttribute("y", (ty * 15 + 5 + (y + dy < 30 * px() ? 6 : 0)) * px());
+      Live.tween(node, [x, y, dx, dy], place);
     },
+    dragTo: ([x, y]) => move(value(x, y)),
   };
+  (drawing.handles ??= listen(drawing, figure)).push(one);
+  return one;
+}
+
+function listen(drawing, figure) {
+  const handles = [];
+  const inside = (event) => {
+    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing.getScreenCTM().inverse());
+    return [x, y];
+  };
+  let held = null; // { pointer, handle, from: where the pointer was, start: where the point was }
+  const drop = (event) => {
+    if (held?.pointer !== event.pointerId) return;
+    held.handle.node.classList.remove("live-held");
+    held = null;
+    figure.released();
+  };
+  const listeners = {
+    pointerdown: (event) => {
+      if (held || event.button) return;
+      const [x, y] = inside(event);
+      const far = ({ drawn }) => Math.hypot(drawn.x - x, drawn.y - y);
+      const handle = handles.reduce((best, one) => (far(one) < far(best) ? one : best));
+      if (far(handle) > (event.pointerType === "mouse" ? 20 : 32) * handle.px()) return;
+      held = { pointer: event.pointerId, handle, from: [x, y], start: handle.at(figure.state[handle.name]) };
+      drawing.setPointerCapture(event.pointerId);
+      event.preventDefault();
+      handle.node.classList.add("live-held");
+      handle.node.focus({ preventScroll: true });
+    },
+    pointermove: (event) => {
+      if (held?.pointer !== event.pointerId) return;
+      const now = inside(event);
+      held.handle.dragTo([0, 1].map((axis) => held.start[axis] + now[axis] - held.from[axis]));
+    },
+    pointerup: drop,
+    pointercancel: drop, // the system took the finger: what was reached stays
+  };
+  for (const [name, listener] of Object.entries(listeners)) drawing.addEventListener(name, listener);
+  drawing.classList.add("live-draggable");
+  return handles;
+}
+
+/* Play and Step: `step(how)` goes one step on and says whether there is another; `again()` goes back
+   to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
+   where it ends. */
+function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"] }) {
+  let timer = 0;
+  const set = (isOn) => {
+    clearInterval(timer);
+    timer = isOn ? setInterval(() => advance() || set(false), every) : 0;
+    start.textContent = isOn ? "Pause" : play;
+  };
+  const advance = () => {
+    const isMore = Live.moving(Live.QUICK, () => step());
+    Live.acted();
+    return isMore;
+  };
+  const begin = () => {
+    if (timer) return set(false);
+    if (Live.prefersCalm()) {
+      for (let steps = 0; steps < 500 && advance(); steps++);
+      return figure.released();
+    }
+    if (!advance()) again();
+    return set(true);
+  };
+  const start = html("button", { type: "button", text: play, onclick: begin, class: "live-play" });
+  const next = html("button", { type: "button", text: one, onclick: () => {
+    set(false);
+    if (!advance()) again();
+    figure.released();
+  } });
+  const node = html("span", { class: "live-player" }, start, next);
+  const stop = (event) => timer && !node.contains(event.target) && set(false);
+  figure.place.addEventListener("pointerdown", stop);
+  figure.place.addEventListener("keydown", stop);
+  return { node, stop: () => set(false) };
 }
 
 // Layout and drawings ----
 
 const columns = (...nodes) => html("div", { class: "live-columns" }, ...nodes);
 const titled = (text, node) => html("div", { class: "live-titled" }, html("p", { class: "live-title", text }), node);
+const isNarrow = () => matchMedia("(max-width: 30rem)").matches;
 
-/* With controls inside, a drawing is a group: screen readers do not look into an image. */
-const drawing = ({ width, height, label, role = "img" }) =>
-  svg("svg", {
+/* A drawing may be shown smaller than it is: `--px` (and node.px) says how many of its units one pixel
+   of the screen takes, so that letters and handles keep their size.
+   With controls inside, a drawing is a group: screen readers do not look into an image. */
+const sizes = globalThis.ResizeObserver && new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) {
+    if (!contentRect.width) continue;
+    target.px = Math.max(1, target.viewBox.baseVal.width / contentRect.width);
+    target.style.setProperty("--px", target.px.toFixed(3));
+  }
+});
+
+function drawing({ width, height, label, role = "img" }) {
+  const node = svg("svg", {
     class: "live-drawing", viewBox: `0 0 ${width} ${height}`, role, "aria-label": label,
     style: `max-width: ${width}px; aspect-ratio: ${width} / ${height}`,
   });
+  sizes.observe(node);
+  return node;
+}
 
-function numbers({ label, names }) {
+/* Writes only what differs: a node that stays as it is costs nothing. */
+const write = (node, text) => node.textContent !== text && (node.textContent = text);
+const label = (node, text) => node.getAttribute("aria-label") !== text && node.setAttribute("aria-label", text);
+
+/* As many children as there are things to show; those that are there are kept. */
+function fit(node, count, make) {
+  while (node.childElementCount > count) node.lastElementChild.remove();
+  while (node.childElementCount < count) node.append(make(node.childElementCount));
+}
+
+function numbers({ label: words, names }) {
   const shown = names.map(() => html("dd"));
   const rows = names.map((name, at) => html("div", {}, html("dt", { text: name }), shown[at]));
   return {
-    node: html("dl", { class: "live-numbers", "aria-label": label }, ...rows),
+    node: html("dl", { class: "live-numbers", "aria-label": words }, ...rows),
     set: (texts) => texts.forEach((text, at) => {
       rows[at].hidden = text === null; // does not apply
-      shown[at].textContent = text;
+      write(shown[at], String(text));
     }),
   };
 }
 
-function bars({ names, label, max = 1, digits = 2, role = "weight" }) {
-  const node = html("div", { class: "live-bars", role: "img", "aria-label": label });
-  const row = (name, value, top) => {
-    const share = (100 * Math.abs(value)) / top;
-    return [
-      html("span", { text: name }),
-      html("span", { class: "live-bar" }, html("span", { style: `width: ${share}%; background: ${colour(role)}` })),
-      html("span", { class: "live-bar-number", text: number(value, digits) }),
-    ];
-  };
+/* A bar for each name; the outline is where it ended before. */
+function bars({ names, label: words, max = 1, digits = 2, role = "weight" }) {
+  const rows = names.map((name) => {
+    const [bar, was] = [html("span", { style: `background: ${colour(role)}` }), html("i", { class: "live-was" })];
+    const text = html("span", { class: "live-bar-number" });
+    return { bar, was, text, nodes: [html("span", { text: name }), html("span", { class: "live-bar" }, bar, was), text] };
+  });
+  const node = html("div", { class: "live-bars", role: "img" }, ...rows.flatMap(({ nodes }) => nodes));
   return {
     node,
-    set(values, named = names) {
+    set(values, { step = 0 } = {}) {
       const top = Math.max(max, ...values.map(Math.abs)); // a longer bar makes the others shorter
-      node.replaceChildren(...[...values].flatMap((value, at) => row(named[at], value, top)));
-      node.setAttribute("aria-label", `${label}: ${named.map((n, at) => `${n} ${number(values[at], digits)}`).join(", ")}`);
+      const texts = values.map((value) => number(value, digits));
+      texts.forEach((text, at) => write(rows[at].text, text));
+      label(node, `${words}: ${names.map((n, at) => `${n} ${texts[at]}`).join(", ")}`);
+      Live.tween(node, values.map((value) => (100 * Math.abs(value)) / top), (now, before) => rows.forEach((row, at) => {
+        row.bar.style.width = `${now[at]}%`;
+        row.was.style.width = before ? `${before[at]}%` : 0;
+      }), { step });
     },
   };
 }
 
-function tokens({ label, onpick }) {
-  const node = html("div", { class: "live-tokens", role: onpick ? "group" : "img", "aria-label": label });
-  const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎");
-  const one = (token, at) =>
-    html(onpick ? "button" : "span", {
-      class: token.mark ? "live-token live-marked" : "live-token", text: visible(token.text), title: token.title,
-      type: onpick ? "button" : null, "aria-pressed": onpick ? String(Boolean(token.mark)) : null,
-      style: `--shade: ${token.shade || 0}; --role: ${colour(token.role || "weight")}`,
-      onclick: onpick ? () => onpick(at) : null,
-    });
+const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎");
+
+function tokens({ label: words, onpick }) {
+  const node = html("div", { class: "live-tokens", role: onpick ? "group" : "img", "aria-label": words });
+  const make = (at) => html(onpick ? "button" : "span", {
+    class: "live-token", type: onpick ? "button" : null, onclick: onpick ? () => onpick(at) : null });
   return {
     node,
     set(list) {
-      const focused = [...node.children].indexOf(document.activeElement);
-      node.replaceChildren(...list.map(one));
-      if (focused >= 0 && node.children[focused]) node.children[focused].focus();
-      if (!onpick) node.setAttribute("aria-label", `${label}: ${list.map((each) => visible(each.text)).join(" | ")}`);
+      fit(node, list.length, make);
+      list.forEach((token, at) => {
+        const one = node.children[at];
+        write(one, visible(token.text));
+        one.title = token.title || "";
+        one.classList.toggle("live-marked", Boolean(token.mark));
+        if (onpick) one.setAttribute("aria-pressed", String(Boolean(token.mark)));
+        one.style.setProperty("--role", colour(token.role || "weight"));
+      });
+      if (!onpick) label(node, `${words}: ${list.map((each) => visible(each.text)).join(" | ")}`);
+      Live.tween(node, list.map(({ shade }) => shade || 0), (now) =>
+        now.forEach((shade, at) => node.children[at].style.setProperty("--shade", shade.toFixed(3))));
     },
   };
 }
 
-/* A map of cells. With `onpick` it is a grid with one tab stop, in which the arrow keys move. */
-function heat({ label, digits = 2, role = "weight", onpick }) {
-  const node = html("div", { class: "live-heat", role: onpick ? "grid" : "img", "aria-label": label });
-  let place = [0, 0];
-  const cellAt = (row, column) => node.querySelector(`[data-cell="${row},${column}"]`);
+/* A map of cells. With `onpick` it is a grid with one tab stop, in which the arrow keys move. Nodes are
+   made for a shape of the map, once; a change touches the cells that change. */
+function heat({ label: words, digits = 2, role = "weight", onpick, last = false }) {
+  const isResult = (column) => last && column === shape.width - 1; // no cell, but what a row comes to
+
+  const node = html("div", { class: "live-heat", role: onpick ? "grid" : "img", "aria-label": words,
+    style: `--role: ${colour(role)}` });
+  let [cells, names, shape, place] = [[], {}, {}, [0, 0]]; // cells: { node, key, shade } in rows
   const goTo = (row, column, focus) => {
-    const next = cellAt(row, column);
-    if (!next) return;
-    const before = cellAt(...place);
-    if (before) before.tabIndex = -1;
+    const next = cells[row]?.[column];
+    if (!next || isResult(column)) return;
+    const before = cells[place[0]]?.[place[1]];
+    if (before) before.node.tabIndex = -1;
     place = [row, column];
-    next.tabIndex = 0;
-    if (focus) next.focus();
+    next.node.tabIndex = 0;
+    if (focus) next.node.focus();
   };
-  const cell = (value, row, column, names, top, marked) => {
-    const text = value === null ? "" : number(value, digits).replace(/^0\./, "."); // cells are narrow
-    const words = value === null ? "forbidden" : number(value, digits);
-    return html("span", {
-      class: `live-cell${value === null ? " live-forbidden" : ""}${marked ? " live-marked" : ""}`,
-      role: onpick ? "gridcell" : null, "data-cell": `${row},${column}`, text,
-      tabindex: onpick ? (row === place[0] && column === place[1] ? 0 : -1) : null,
-      "aria-label": onpick ? `${names.rows[row]}, ${names.columns[column]}: ${words}` : null,
-      style: `--shade: ${value === null ? 0 : Math.min(1, Math.abs(value) / (top || 1))}`,
-      onclick: onpick ? () => { goTo(row, column, true); onpick(row, column); } : null,
-      onkeydown: onpick ? (event) => {
-        const arrow = ARROWS[event.key];
-        if (arrow) goTo(row - arrow[1], column + arrow[0], true);
-        else if (event.key === "Enter" || event.key === " ") onpick(row, column);
-        else return;
-        event.preventDefault();
-      } : null,
-    });
-  };
+  const cell = (row, column) => ({ key: "", shade: null, node: isResult(column) ? html("span", {
+    class: "live-result", role: onpick ? "gridcell" : null }) : html("span", {
+    class: "live-cell", role: onpick ? "gridcell" : null,
+    tabindex: onpick ? (row === place[0] && column === place[1] ? 0 : -1) : null,
+    onclick: onpick ? () => { goTo(row, column, true); onpick(row, column); } : null,
+    onkeydown: onpick ? (event) => {
+      const arrow = ARROWS[event.key];
+      if (arrow) goTo(row - arrow[1], column + arrow[0], true);
+      else if (event.key === "Enter" || event.key === " ") onpick(row, column);
+      else return;
+      event.preventDefault();
+    } : null,
+  }) });
+  function make(height, width) {
+    const head = html(
+      "div", { class: "live-heat-head", role: onpick ? "row" : null }, html("span", { role: onpick ? "columnheader" : null }),
+      ...Array.from({ length: width }, () => html("span", { role: onpick ? "columnheader" : null })));
+    place = [0, 0];
+    cells = Array.from({ length: height }, (_, r) => Array.from({ length: width }, (_, c) => cell(r, c)));
+    const lines = cells.map((line) => html(
+      "div", { role: onpick ? "row" : null }, html("span", { class: "live-row-name", role: onpick ? "rowheader" : null }),
+      ...line.map((each) => each.node)));
+    node.style.setProperty("--columns", width);
+    node.replaceChildren(head, ...lines);
+  }
+  function fill(one, value, name, isMarked) {
+    const key = `${value === null ? null : number(value, digits)}|${name}|${isMarked}`;
+    if (one.key === key) return;
+    one.key = key;
+    write(one.node, value === null ? "" : number(value, digits).replace(/^0\./, ".")); // cells are narrow
+    one.node.classList.toggle("live-forbidden", value === null);
+    one.node.classList.toggle("live-marked", isMarked);
+    if (onpick) label(one.node, `${name}: ${value === null ? "forbidden" : number(value, digits)}`);
+  }
   return {
     node,
-    set(matrix, { rows, columns: across, max, mark }) {
-      const names = { rows, columns: across };
-      const top = max || Math.max(...matrix.flat().map((value) => Math.abs(value || 0)));
-      const hadFocus = node.contains(document.activeElement);
-      const isMarked = (r, c) => mark && mark[0] === r && mark[1] === c;
-      const head = html(
-        "div", { class: "live-heat-head", role: onpick ? "row" : null },
-        html("span", { role: onpick ? "columnheader" : null }),
-        ...across.map((name) => html("span", { role: onpick ? "columnheader" : null, text: name, title: name })));
-      const lines = matrix.map((line, r) => html(
-        "div", { role: onpick ? "row" : null },
-        html("span", { class: "live-row-name", role: onpick ? "rowheader" : null, text: rows[r] }),
-        ...line.map((value, c) => cell(value, r, c, names, top, isMarked(r, c)))));
-      node.style.setProperty("--columns", across.length);
-      node.replaceChildren(head, ...lines);
-      if (hadFocus) cellAt(...place)?.focus();
+    /* `isMarked(row, column)`: outlined. A cell that changed keeps a frame of its former shade. */
+    set(matrix, { rows, columns: across, max, isMarked = () => false, step = 0 }) {
+      const [height, width] = [matrix.length, across.length];
+      if (height !== shape.height || width !== shape.width) {
+        shape = { height, width };
+        make(height, width);
+      }
+      names = { rows, columns: across.map(String) };
+      const [head, ...lines] = node.children;
+      names.columns.forEach((name, at) => {
+        write(head.children[at + 1], name);
+        head.children[at + 1].title = name;
+      });
+      names.rows.forEach((name, at) => write(lines[at].firstChild, name));
+      matrix.forEach((line, r) => line.forEach((value, c) =>
+        fill(cells[r][c], value, `${names.rows[r]}, ${names.columns[c]}`, Boolean(isMarked(r, c)))));
+      const top = max || Math.max(...matrix.flat().map((value) => Math.abs(value || 0))) || 1;
+      const shades = matrix.map((line) => line.map((value, c) => (isResult(c) ? 0 : Math.min(1, Math.abs(value || 0) / top))));
+      Live.tween(node, shades, (shown, before) => shown.forEach((line, r) => line.forEach((shade, c) => {
+        const one = cells[r][c];
+        const was = before?.[r]?.[c] ?? null;
+        const look = `${shade.toFixed(3)}|${was !== null && Math.abs(was - shades[r][c]) > 0.05 ? was.toFixed(3) : ""}`;
+        if (one.shade === look) return;
+        one.shade = look;
+        const [own, former] = look.split("|");
+        one.node.style.setProperty("--shade", own);
+        one.node.classList.toggle("live-changed", former !== "");
+        if (former) one.node.style.setProperty("--was", former);
+      })), { step });
     },
   };
 }
 
 // A chart of lines ----
 
-const PLOT = { width: 400, height: 250, left: 52, right: 12, top: 12, bottom: 44 };
+const ROOM = { left: 54, right: 14, top: 12, bottom: 44 };
 
 function ticksOf([low, high], isLog) {
   if (isLog) {
@@ -305,49 +471,78 @@ const tickText = (tick, isLog) =>
     ? `10${[...String(Math.round(Math.log10(tick)))].map((letter) => RAISED[letter]).join("")}`
     : String(tick).replace("-", "−");
 
-function lines({ label, xLabel, yLabel, x, y, logX = false, logY = false }) {
-  const { width, height, left, right, top, bottom } = PLOT;
+/* Lines and single points in a chart. The faint ones are where they were before. */
+function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false, height = 250, width = 400 }) {
+  const { left, right, top, bottom } = ROOM;
   const scale = ([low, high], from, to, isLog) => {
-    const place = isLog ? (value) => Math.log(Math.max(value, low)) : (value) => value;
+    const place = isLog ? (value) => Math.log(Math.max(value, 1e-300)) : (value) => value;
     return (value) => from + ((to - from) * (place(value) - place(low))) / (place(high) - place(low));
   };
   const across = scale(x, left, width - right, logX);
-  const up = scale(y, height - bottom, top, logY);
-  const node = drawing({ width, height, label });
-  const label_ = (at, attributes) => svg("text", { class: "live-tick", ...attributes, text: at });
-  for (const tick of ticksOf(y, logY))
-    node.append(
-      svg("path", { d: `M${left} ${up(tick)}H${width - right}`, class: "live-gridline" }),
-      label_(tickText(tick, logY), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" }));
+  const node = drawing({ width, height, label: words });
+  const tick_ = (text, attributes) => svg("text", { class: "live-tick", ...attributes, text });
   for (const tick of ticksOf(x, logX))
-    node.append(label_(tickText(tick, logX), { x: across(tick), y: height - bottom + 17, "text-anchor": "middle" }));
+    node.append(tick_(tickText(tick, logX), { x: across(tick), y: height - bottom + 18, "text-anchor": "middle" }));
+  const middle = (top + height - bottom) / 2;
   node.append(
-    label_(xLabel, { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }),
-    label_(yLabel, { x: 14, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 14 ${(top + height - bottom) / 2})` }));
-  const curves = node.appendChild(svg("g"));
-  const legend = html("p", { class: "live-legend" });
-  const draw = (line, at) => {
-    const path = line.points.map(([px, py]) => `${across(px).toFixed(1)} ${up(Math.min(Math.max(py, y[0]), y[1])).toFixed(1)}`);
-    const look = { stroke: colour(line.role), "stroke-dasharray": line.dashed ? DASHES[1] : DASHES[at % DASHES.length], fill: "none", "stroke-width": 2.2 };
-    const one = line.points.length === 1; // a point that marks a setting
-    curves.append(one
-      ? svg("circle", { cx: path[0].split(" ")[0], cy: path[0].split(" ")[1], r: 5.5, fill: colour(line.role), stroke: "var(--fig-paper)", "stroke-width": 2 })
-      : svg("path", { d: `M${path.join("L")}`, ...look }));
-    if (line.name)
-      legend.append(html("span", {}, svg("svg", { viewBox: "0 0 30 8", width: 30, height: 8, "aria-hidden": "true" }, svg("path", { d: "M0 4H30", ...look })), line.name));
+    tick_(xLabel, { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }),
+    tick_(yLabel, { x: 13, y: middle, "text-anchor": "middle", transform: `rotate(-90 13 ${middle})` }));
+  const ruled = node.appendChild(svg("g"));
+  let up; // from a share to its height, by the axis
+  const axis = (range, isLog) => {
+    up = scale(range, height - bottom, top, isLog);
+    ruled.replaceChildren(...ticksOf(range, isLog).flatMap((tick) => [
+      svg("path", { d: `M${left} ${up(tick)}H${width - right}`, class: "live-gridline" }),
+      tick_(tickText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
   };
+  axis(y, logY);
+  const clip = `live-clip-${(count += 1)}`; // lines leave the chart, and do not run along its edge
+  node.append(svg("clipPath", { id: clip }, svg("rect", {
+    x: left, y: top - 2, width: width - left - right + 8, height: height - top - bottom + 4 })));
+  const layer = (more) => node.appendChild(svg("g", { "clip-path": `url(#${clip})`, ...more }));
+  const [ghosts, curves] = [layer({ class: "live-ghost" }), layer()];
+  const legend = html("p", { class: "live-legend" });
+  const look = (line, at) => ({
+    stroke: colour(line.role), "stroke-dasharray": DASHES[line.dash ?? at % DASHES.length], fill: "none", "stroke-width": 2.4 });
+  const make = (line, at) => (line.points.length === 1 // a point that marks a setting
+    ? svg("circle", { r: 6, fill: colour(line.role), stroke: "var(--fig-paper)", "stroke-width": 2 })
+    : svg("path", look(line, at)));
+  const put = (one, points) => {
+    if (one.tagName === "path") one.setAttribute("d", points ? `M${points.map((p) => `${p[0].toFixed(1)} ${p[1].toFixed(1)}`).join("L")}` : "");
+    else {
+      one.setAttribute("visibility", points ? "visible" : "hidden");
+      if (points) [one.cx.baseVal.value, one.cy.baseVal.value] = points[0];
+    }
+  };
+  const named = (line, at) => html(
+    "span", {}, svg("svg", { viewBox: "0 0 30 8", width: 30, height: 8, "aria-hidden": "true" }, svg("path", { d: "M0 4H30", ...look(line, at) })), html("i"));
+  let made = "";
   return {
     node: html("div", { class: "live-chart" }, node, legend),
-    across, up, drawing: node,
-    set(list) {
-      curves.replaceChildren();
-      legend.replaceChildren();
-      list.forEach(draw);
+    across, axis, drawing: node, frame: { left, right: width - right, top, bottom: height - bottom },
+    /* The height of a value, at most a little outside of the frame. */
+    up: (value) => Math.min(Math.max(up(value), -height), 2 * height),
+    /* Always as many lines, each with its role; a line with a `name` stands in the legend. */
+    set(list, { step = 0 } = {}) {
+      const shape = list.map(({ role, points }) => `${role}${points.length > 1}`).join();
+      if (shape !== made) {
+        ghosts.replaceChildren(...list.map(make));
+        curves.replaceChildren(...list.map(make));
+        legend.replaceChildren(...list.map((line, at) => (line.name ? named(line, at) : null)).filter(Boolean));
+        made = shape;
+      }
+      list.filter(({ name }) => name).forEach(({ name }, at) => write(legend.children[at].lastChild, name));
+      const to = list.map(({ points }) => points.map(([px, py]) => [across(px), this.up(py)]));
+      Live.tween(curves, to, (now, before) => {
+        now.forEach((points, at) => put(curves.children[at], points));
+        to.forEach((_, at) => put(ghosts.children[at], before?.[at]));
+      }, { step });
     },
   };
 }
 
 Live.part = {
-  html, svg, number, colour, soft, control, handle, columns, titled, drawing, numbers, bars, tokens, heat, lines,
+  html, svg, number, colour, soft, control, player, handle, spread, columns, titled, isNarrow, drawing, numbers, bars, tokens,
+  heat, lines, fit, write, visible,
 };
 })();

@@ -5,6 +5,7 @@
 const Live = (globalThis.Live = globalThis.Live || {});
 const MODELS = { shakespeare: ["Shakespeare model", "4.4 MB"], numbers: ["number translator", "2.0 MB"] };
 const SLOW_MS = 150; // a figure that runs a model waits until the reader has stopped typing
+const HINT = "Guess what will change, then press one. What is faint afterwards is how it was before.";
 const SAID_MS = 6000; // how long the words stay for screen readers
 
 Live.figures = {};
@@ -16,9 +17,12 @@ Live.define = (figure) => (Live.figures[figure.name] = figure);
 Live.nearest = ({ min, max, step }, value) =>
   Number(Math.min(max, Math.max(min, min + Math.round((value - min) / step) * step)).toFixed(6));
 
+/* `steps`: where a slider stops. With `between`, the figure itself may set any whole number there. */
 const onGrid = (spec, value) => {
   if (!Number.isFinite(value)) return undefined;
-  if (spec.steps) return spec.steps.includes(value) ? value : undefined;
+  if (spec.steps?.includes(value)) return value;
+  if (spec.steps && !spec.between) return undefined;
+  if (spec.steps) return Number.isInteger(value) && value >= spec.steps[0] && value <= spec.steps.at(-1) ? value : undefined;
   return value < spec.min || value > spec.max ? undefined : Live.nearest(spec, value);
 };
 
@@ -97,9 +101,12 @@ class Mounted {
     this.state = { ...this.first };
     this.build();
     place.classList.add("live-on", "live-untouched");
+    place.setAttribute("data-settled", ""); // absent while something moves: see motion.js
     this.show();
   }
 
+  /* The picture first, what can be done to it below, and then what is looked up (`rest`). The words come
+     last: they may grow without moving anything. */
   build() {
     const { html, control } = Live.part;
     const drawn = this.figure.build(Live.part, this);
@@ -107,22 +114,37 @@ class Mounted {
     this.controls = Object.entries(this.figure.state)
       .filter(([, spec]) => !spec.hidden && spec.kind !== "point")
       .map(([name, spec]) => control(this, name, spec));
-    this.words = html("p", { class: "live-words" });
+    this.words = drawn.words || html("p", { class: "live-words" }); // a figure may place them itself
     this.status = html("p", { class: "live-status", role: "status" });
-    this.ask = html("p", { class: "live-ask" });
+    this.ask = html("div", { class: "live-ask" });
     this.stage = html("div", { class: "live-stage" }, ...drawn.nodes);
+    this.rest = drawn.rest ? html("div", { class: "live-rest" }, ...drawn.rest) : null;
     this.body = html(
       "div",
       { class: "live-body" },
       html("p", { class: "live-question", text: this.figure.question }),
-      this.tries(),
+      this.ask, this.stage, this.tries(),
       this.controls.length ? html("div", { class: "live-controls" }, ...this.controls.map((c) => c.node)) : null,
-      this.ask, this.stage, this.words, this.status,
+      this.rest, drawn.words ? null : this.words, this.status,
     );
     if (this.figure.more) this.fold(...this.figure.more);
     this.place.setAttribute("role", "group");
     this.place.setAttribute("aria-label", `Live figure: ${this.figure.title}`);
+    this.place.tabIndex = -1; // where the focus goes when the button that had it has done its work
+    if (this.figure.needs) this.keepHeight();
     this.place.prepend(this.body); // the question first, also while the picture waits for a model
+  }
+
+  /* What a model gives is longer or shorter from text to text: the figure grows, but does not shrink. */
+  keepHeight() {
+    let seen = { width: 0, height: 0 };
+    new ResizeObserver(() => {
+      const { offsetWidth: width, offsetHeight: height } = this.place;
+      const isOther = width !== seen.width;
+      if (!isOther && height <= seen.height) return;
+      seen = { width, height: isOther ? 0 : height };
+      this.place.style.minHeight = isOther ? "" : `${height}px`;
+    }).observe(this.place);
   }
 
   /* So many tries and controls stand before it. */
@@ -130,48 +152,60 @@ class Mounted {
     const { html } = Live.part;
     const rest = [...this.buttons.slice(tries), ...this.controls.slice(controls)].map((one) => one.node);
     this.more = html("details", {}, html("summary", { text }), html("div", { class: "live-controls" }, ...rest));
-    this.ask.before(this.more);
+    this.body.querySelector(".live-controls").after(this.more);
   }
 
-  /* What to see stands below the buttons. */
+  /* What makes two states the same try: all settings, or those that the figure names (`same`). */
+  addressOf(state) {
+    const { same = Object.keys(state) } = this.figure;
+    return Live.write(this.figure, { ...this.first, ...Object.fromEntries(same.map((name) => [name, state[name]])) });
+  }
+
+  /* What to see stands below the buttons. The longest of these texts keeps the room for all. */
   tries() {
     const { html } = Live.part;
     const button = (text, onclick, more) => html("button", { type: "button", text, onclick, ...more });
-    this.see = html("p", { class: "live-see" });
+    this.see = html("span");
+    this.hint = html("span", { class: "live-hint", text: HINT });
     this.buttons = this.figure.tries.map(({ do: text, set, see }) => {
       const state = { ...this.first, ...set };
-      return { node: button(text, () => this.replace(state)), see, address: Live.write(this.figure, state) };
+      const node = button(text, () => this.replace(state, Live.STEPS));
+      return { node, see, address: this.addressOf(state) };
     });
     const nodes = this.buttons.map(({ node }) => node);
+    const room = this.buttons.map(({ see }) => html("span", { class: "live-room", "aria-hidden": "true", "data-text": see }));
     const reset = button("Reset", () => this.reset(), { class: "live-reset" });
     return html(
-      "div", { class: "live-tries" }, html("p", {}, html("strong", { text: "Try" }), ...nodes, reset), this.see);
+      "div", { class: "live-tries" }, html("p", {}, html("strong", { text: "Try" }), ...nodes, reset),
+      html("p", { class: "live-see" }, this.see, this.hint, ...room));
   }
 
   mark() {
-    const now = Live.write(this.figure, this.state);
+    const now = this.addressOf(this.state);
     const one = this.buttons.find(({ address }) => address === now);
     for (const each of this.buttons) each.node.setAttribute("aria-pressed", each === one);
-    this.see.textContent = one ? one.see : "";
+    const text = one ? one.see : "";
+    if (this.see.textContent !== text) this.see.textContent = text;
+    this.hint.hidden = Boolean(one);
   }
 
-  set(changes) {
+  set(changes, how = Live.STILL) {
     Object.assign(this.state, changes);
     const isTyped = Object.keys(changes).some((name) => this.figure.state[name].kind === "text");
-    if (!this.figure.slow || !isTyped) return this.show();
+    if (!this.figure.slow || !isTyped) return Live.moving(how, () => this.show());
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.show(), SLOW_MS);
   }
 
   /* From a button or an address: all at once, and said. */
-  replace(state) {
+  replace(state, how) {
     this.state = { ...this.first, ...state };
-    this.show();
+    Live.moving(how, () => this.show());
     this.released();
   }
 
   reset() {
-    this.replace(this.first);
+    this.replace(this.first, Live.BACK);
     if (!Live.embedded) history.replaceState(null, "", location.pathname + location.search);
   }
 
@@ -182,7 +216,9 @@ class Mounted {
     this.mark();
     const needed = this.figure.needs ? this.figure.needs(this.state) : null;
     const model = needed && Live.model.read(needed);
+    const isFirst = Live.write(this.figure, this.state) === Live.write(this.figure, this.first);
     this.place.classList.toggle("live-waiting", Boolean(needed && !model));
+    if (!isFirst) this.place.classList.remove("live-untouched"); // the static picture shows the start
     if (needed && !model) return this.offer(needed);
     this.ask.replaceChildren();
     this.place.classList.remove("live-untouched");
@@ -191,29 +227,46 @@ class Mounted {
     this.words.textContent = this.figure.say(this.state, values);
   }
 
-  /* Nothing is loaded before the reader asks. */
+  /* Nothing is loaded before the reader asks. What was drawn keeps its room, so that nothing collapses.
+     A figure may ask in its own way (`wait`), have scripts that come with the model (`later`), and do
+     something when all is there (`arrived`). */
   offer(needed) {
     const { html } = Live.part;
     const [title, size] = MODELS[needed];
+    const say = (role, text) => news.replaceChildren(html("span", { role, text }));
+    const news = html("p");
     const load = async () => {
-      this.ask.replaceChildren(html("span", { role: "status", text: `Loading the ${title} …` }));
+      if (this.loading) return;
+      this.loading = true;
+      const come = html("progress", { max: 1, value: 0, "aria-label": `Loading the ${title}` });
+      say("status", `Loading the ${title} …`);
+      news.append(come);
       try {
         if (Live.embedded) throw new Error("In a notebook, ask for it with live.figure(..., weights=True).");
-        await Live.model.load(needed);
+        await Promise.all([
+          Live.model.load(needed, (share) => (come.value = share)), ...(this.figure.later || []).map((file) => Live.model.include(file)),
+        ]);
+        const hadFocus = this.ask.contains(document.activeElement);
         this.show();
+        if (hadFocus) this.place.focus({ preventScroll: true });
         this.released();
+        if (this.drawn.arrived) this.drawn.arrived();
       } catch (error) {
-        this.ask.replaceChildren(html("span", { role: "alert", text: error.message }));
+        say("alert", error.message);
       }
+      this.loading = false;
     };
-    this.ask.replaceChildren(
-      html("button", { type: "button", text: `Run the ${title} here (loads ${size})`, onclick: load }));
+    const text = `Run the ${title} here (loads ${size})`;
+    const button = this.drawn.wait ? null : html("p", {}, html("button", { type: "button", text, onclick: load }));
+    if (!this.loading) this.ask.replaceChildren(...(button ? [button] : []), news);
     this.words.textContent = "";
+    if (this.drawn.wait) this.drawn.wait(load, size);
   }
 
   /* A control was let go: say the result, and keep it in the address. */
   released() {
     if (this.timer) this.show();
+    Live.acted();
     clearTimeout(this.silence);
     const settings = Live.write(this.figure, this.state);
     this.status.textContent = `${this.see.textContent} ${this.words.textContent}`;
@@ -222,11 +275,11 @@ class Mounted {
   }
 }
 
-function followAddress(mounted) {
+function followAddress(mounted, how) {
   const asked = Live.fromAddress(location.hash);
   const one = asked && mounted.find((each) => each.figure.name === asked.name);
   if (!one) return;
-  one.replace({ ...one.first, ...asked.settings });
+  one.replace({ ...one.first, ...asked.settings }, how);
   if (one.more) one.more.open = true;
   one.place.scrollIntoView({ block: "center" });
 }
@@ -234,8 +287,8 @@ function followAddress(mounted) {
 Live.mountAll = () => {
   const places = [...document.querySelectorAll("[data-live]")].filter((p) => Live.figures[p.dataset.live]);
   const mounted = places.map((place) => new Mounted(place, Live.figures[place.dataset.live]));
-  followAddress(mounted);
-  addEventListener("hashchange", () => followAddress(mounted));
+  followAddress(mounted, Live.STILL);
+  addEventListener("hashchange", () => followAddress(mounted, Live.STEPS));
 };
 
 if (globalThis.document) {

@@ -102,33 +102,50 @@ function say({ model }, { part, queries, keys, layer, head, at, measure, links, 
 // The page ----
 
 const [WIDE, EDGE] = [360, 18]; // px of the map, and of the letters beside it
+const letterOf = (token) => ({ " ": "␣", "<bos>": "▷" }[token] || (token.length > 1 ? "▫" : token)); // ▫ is a byte
 
-/* The letters beside 40 by 40 cells must stay readable on a phone: cells may be higher than wide. */
-function mapOf({ svg, drawing, colour }, found, onpick) {
-  const wide = Math.min(22, (WIDE - EDGE) / found.keys.length);
-  const tall = Math.max(13, wide);
+/* The map of one head. Nodes are made for a pair of texts; another head or row changes what is drawn on them.
+   The letters beside 40 by 40 cells must stay readable on a phone: cells may be higher than wide. */
+function mapOf({ svg, drawing, colour }, { queries, keys, part }, onpick) {
+  const wide = Math.min(22, (WIDE - EDGE) / keys.length);
+  const tall = Math.max(part === "cross" || queries.length < 24 ? 15 : 13, Math.min(wide, 16));
   const box = (i, j, n, more) =>
     svg("rect", { x: EDGE + j * wide, y: EDGE + i * tall, width: n * wide, height: tall - 1, ...more });
   const letter = (x, y, token) => svg("text", {
-    x, y: token === " " ? y - 3 : y, "text-anchor": "middle", style: "font: 12px var(--book-mono)",
-    text: { " ": "␣", "<bos>": "▷" }[token] || (token.length > 1 ? "▫" : token), // ▫ is a byte
+    x, y: token === " " ? y - 3 : y, "text-anchor": "middle", class: "live-letter", text: letterOf(token) });
+  const rows = queries.map((token, i) => {
+    const cells = keys.map((_, j) => (j < seen({ part, keys }, i) ? box(i, j, 1, { opacity: 0 }) : null));
+    const row = svg(
+      "g", { fill: colour("weight"), class: "live-row", onclick: () => onpick(i) },
+      letter(EDGE / 2, EDGE + (i + 0.5) * tall + 4, token),
+      box(i, 0, seen({ part, keys }, i), { fill: "var(--fig-panel)" }), ...cells);
+    return { row, cells: cells.filter(Boolean), shown: [] };
   });
-  const frame = { fill: "none", stroke: "var(--fig-ink)", "stroke-width": 2 };
-  const rows = found.weights.map((row, i) => svg(
-    "g", { fill: colour("weight"), onclick: () => onpick(i) },
-    letter(EDGE / 2, EDGE + (i + 0.5) * tall + 3, found.queries[i]),
-    box(i, 0, seen(found, i), { fill: "var(--fig-panel)" }),
-    ...Array.from(row, (w, j) => (isShown(w) ? box(i, j, 1, { opacity: w }) : null)),
-    i === found.at ? box(i, 0, seen(found, i), frame) : null));
-  const height = EDGE + tall * rows.length;
-  const node = drawing({ width: WIDE, height, label: "Attention weights, queries by keys" });
-  node.append(...found.keys.map((token, j) => letter(EDGE + (j + 0.5) * wide, 12, token)), ...rows);
-  return node;
+  const frame = svg("rect", {
+    x: EDGE, height: tall - 1, fill: "none", stroke: "var(--fig-ink)", "stroke-width": 2, "pointer-events": "none" });
+  const node = drawing({ width: WIDE, height: EDGE + tall * queries.length, label: "Attention weights, queries by keys" });
+  node.append(...keys.map((token, j) => letter(EDGE + (j + 0.5) * wide, 12, token)), ...rows.map(({ row }) => row), frame);
+  return {
+    node,
+    set({ weights, at }) {
+      Live.tween(node, weights.map((row) => Array.from(row)), (now) => now.forEach((row, i) => {
+        const { cells, shown } = rows[i];
+        cells.forEach((cell, j) => {
+          const opacity = row[j] >= 0.005 ? row[j].toFixed(2) : "0";
+          if (shown[j] !== opacity) cell.setAttribute("opacity", (shown[j] = opacity));
+        });
+      }), { step: 1 });
+      Live.tween(frame, [EDGE + at * tall, seen({ part, keys }, at) * wide], ([y, width]) => {
+        frame.setAttribute("y", y);
+        frame.setAttribute("width", width);
+      });
+    },
+  };
 }
 
 function build(part, figure) {
   const pick = (changes) => {
-    figure.set(changes);
+    figure.set(changes, Live.QUICK);
     figure.released();
   };
   const onpick = (at) => pick({ at });
@@ -136,8 +153,9 @@ function build(part, figure) {
   const source = part.tokens({ label: "What it looks at" });
   const grid = part.heat({ label: "All heads", onpick: (layer, head) => pick({ layer, head }) });
   const numbers = part.numbers({ label: "Means over the line", names: Object.values(WHAT) });
-  const [left, right] = [part.titled("", ""), part.titled("", grid.node)];
-  right.append(part.html("br"), part.titled("this head, means (in brackets: even weights)", numbers.node));
+  const [left, right] = [part.titled("", part.html("div")), part.titled("", grid.node)];
+  const means = part.titled("this head, means (in brackets: even weights)", numbers.node);
+  let [map, drawn] = [null, ""];
 
   function update(state, found) {
     const { queries, keys, weights, at, layer, head, heads } = found;
@@ -148,17 +166,28 @@ function build(part, figure) {
     const across = found.part === "cross";
     text.set(queries.map((token, i) => ({ text: token, mark: i === at, ...(across ? {} : shade(i)) })));
     source.set(across ? keys.map((token, j) => ({ text: token, ...shade(j) })) : []);
-    left.hidden = right.hidden = !queries.length;
-    left.firstChild.textContent = `layer ${layer}, head ${head}: rows look at columns`;
-    left.lastChild.replaceWith(mapOf(part, found, onpick));
-    right.firstChild.textContent = `pick a head: ${WHAT[found.measure]} (darker: more)`;
-    const columns = (heads[0] || []).map((_, n) => n);
-    grid.set(heads, { rows: heads.map((_, n) => `layer ${n}`), columns, mark: [layer, head] });
+    left.hidden = right.hidden = means.hidden = !queries.length;
+    if (!queries.length) return;
+    const shape = [found.part, ...queries, "|", ...keys].join(" ");
+    if (shape !== drawn) {
+      map = mapOf(part, found, onpick);
+      left.lastChild.replaceWith(map.node);
+      drawn = shape;
+    }
+    map.set(found);
+    part.write(left.firstChild, `layer ${layer}, head ${head}: rows look at columns`);
+    part.write(right.firstChild, `pick a head: ${WHAT[found.measure]} (darker: more)`);
+    const columns = heads[0].map((_, n) => n);
+    const isMarked = (r, c) => r === layer && c === head;
+    grid.set(heads, { rows: heads.map((_, n) => `layer ${n}`), columns, isMarked });
     numbers.set(found.means.map((w, n) => (w === null ? null : `${short(w)} (${short(found.even[n])})`)));
   }
 
   const hint = "click the letter that looks (outlined); the darker a letter, the more weight it gets";
-  return { nodes: [part.titled(hint, text.node), source.node, part.columns(left, right)], update };
+  const strips = [part.titled(hint, text.node), source.node];
+  return part.isNarrow() // the map is longer than the screen: it comes after what is pressed
+    ? { nodes: [...strips, right], rest: [left, means], update }
+    : { nodes: [...strips, part.columns(left, part.html("div", {}, right, means))], update };
 }
 
 const text = (label, start, letters) => ({ kind: "text", label, max: MAX, start, letters });

@@ -113,9 +113,9 @@ function say({ T }, { model, length, names, shapes, copies, parameters, flops, t
     `Work: ${own(1, flops[at], FLOPS)} of one pass.`;
 }
 
-// The picture: y = 0 is the foot, towers grow upwards ----
+// The picture: y = 0 is the foot, towers grow upwards. It always has the same size ----
 
-const LANE = 26; // beside the boxes: there the stream flows past each sublayer
+const [WIDTH, HEIGHT, LANE, FOOT] = [362, 490, 18, 22]; // LANE, beside the boxes: there the stream flows past
 const attends = (box) => box.name.endsWith("attention");
 const isAdd = (box) => box.label === "add";
 const isNorm = (box) => box.label.endsWith("Norm");
@@ -127,84 +127,90 @@ const arrow = (d, x, y, turn, role) => [
 
 /* Gives each box its place, and returns where the tower ends. */
 function stack(tower, middle, width, side) {
-  let y = -24;
+  let y = -14;
   tower.forEach((box, at) => {
     const enters = at && tower[at - 1].stage !== box.stage; // or leaves the blocks
-    const h = isAdd(box) ? 18 : isNorm(box) ? 24 : 32;
+    const h = isAdd(box) ? 16 : isNorm(box) ? 21 : 26;
     const aside = box.name === "bias" ? width / 4 + 4 : 0; // it is not on the stream
-    y -= 14 + 12 * attends(box) + 18 * enters + h;
-    Object.assign(box, { h, w: width - 2 * aside, x: middle - side * aside, y: y + h / 2, foot: y + h });
+    y -= 10 + 11 * attends(box) + 16 * enters + h;
+    Object.assign(box, { h, w: width - 2 * aside, x: middle - side * aside, y: y + h / 2, foot: y + h, side });
   });
-  return y - 22;
+  return y - 18;
 }
 
 /* The frame of what is repeated, the stream, the way past each sublayer, what attention is given. */
 function lines(tower, top, side, layers) {
   const { x, w } = tower[0];
-  const [lane, near, inner] = [x + side * (w / 2 + LANE - 10), x + side * 9, x - (side * w) / 2];
+  const [lane, near, inner] = [x + side * (w / 2 + LANE - 9), x + side * 8, x - (side * w) / 2];
   const inside = tower.filter((box) => box.stage === "block");
-  const y = inside.at(-1).y - inside.at(-1).h / 2 - 8;
+  const y = inside.at(-1).y - inside.at(-1).h / 2 - 7;
   const look = { fill: "none", stroke: colour("muted"), "stroke-dasharray": "2 3" };
-  const [edge, foot] = [inner - side * 12, inside[0].foot + 12 + 14 * attends(inside[0])];
+  const [edge, foot] = [inner - side * 8, inside[0].foot + 8 + 13 * attends(inside[0])];
   const found = [
-    svg("path", { d: `M${edge} ${y}H${lane + side * 7}V${foot}H${edge}Z`, ...look }),
-    text(x + side * (w / 2 + 6), y - 5, `× ${layers}`, { "font-weight": 600 }),
-    ...arrow(`M${x} -18V${top}`, x, top, 0, "muted"),
+    svg("path", { d: `M${edge} ${y}H${lane + side * 5}V${foot}H${edge}Z`, ...look }),
+    text(x + side * (w / 2 - 8), y - 4, `× ${layers}`, { class: "live-tick", "font-weight": 600 }),
+    ...arrow(`M${x} -10V${top}`, x, top, 0, "muted"),
   ];
   for (const box of tower) {
     const given = { attention: ["key", "query", "value"], cross_attention: ["query"] }[box.name] || [];
     given.forEach((role, i) => {
       const to = x + (i - (given.length - 1) / 2) * 28;
-      found.push(...arrow(`M${x} ${box.foot + 12}H${to}V${box.foot}`, to, box.foot, 0, role));
+      found.push(...arrow(`M${x} ${box.foot + 11}H${to}V${box.foot}`, to, box.foot, 0, role));
     });
     if (box.name === "bias") {
       const { y: to } = tower.find((one) => one.name === "attention");
       found.push(
-        ...arrow(`M${inner} ${box.y}h${-side * 9}V${to}H${inner}`, inner, to, 90 * side, "weight"));
+        ...arrow(`M${inner} ${box.y}h${-side * 7}V${to}H${inner}`, inner, to, 90 * side, "weight"));
     }
     if (isAdd(box)) {
       const first = tower.find((one) => one.name.startsWith(box.name.slice(0, -4)));
-      const start = first.foot + (attends(first) ? 18 : 7);
+      const start = first.foot + (attends(first) ? 15 : 5);
       found.push(...arrow(`M${x} ${start}H${lane}V${box.y}H${near}`, near, box.y, -90 * side, "plain"));
     }
   }
   return found;
 }
 
-function button(box, label, isChosen, onclick, onkeydown) {
+/* A box looks like what it is: a button with an edge below it, which it loses when it is chosen. */
+function button(box, label, onclick, onkeydown) {
   const role = ROLES[box.name] || "plain";
-  const look = { fill: soft(role), stroke: colour(role), "stroke-width": isChosen ? 4 : 1.4 };
+  const shape = (more) => (isAdd(box) ? svg("circle", { r: 8, ...more })
+    : svg("rect", { x: -box.w / 2, y: -box.h / 2, width: box.w, height: box.h, rx: 7, ...more }));
   return svg("g", {
-    role: "button", tabindex: isChosen ? 0 : -1, "aria-pressed": String(isChosen), "aria-label": label,
-    transform: `translate(${box.x} ${box.y})`, style: "cursor: pointer", onclick, onkeydown,
+    class: "live-box", role: "button", "aria-label": label, transform: `translate(${box.x} ${box.y})`, onclick, onkeydown,
   },
-  isAdd(box) ? svg("circle", { r: 9, ...look })
-    : svg("rect", { x: -box.w / 2, y: -box.h / 2, width: box.w, height: box.h, rx: 7, ...look }),
-  text(0, 4.5, isAdd(box) ? "+" : box.label.replace("distance ", ""), {
-    style: `font-size: 12.5px; fill: ${colour(role)}`,
-  }));
+  shape({ class: "live-edge", fill: colour(role) }),
+  svg("g", { class: "live-face" },
+    shape({ fill: soft(role), stroke: colour(role) }),
+    text(0, 4.5, isAdd(box) ? "+" : box.label.replace("distance ", ""), { class: "live-tick", style: `fill: ${colour(role)}` })));
 }
+
+const SENTENCES = { B_S: "“the cat sleeps”", B_T: "“die Katze schläft”", alone: "“the cat sleeps …”" };
 
 function draw(figure, { preset }, found) {
   const parts = partsOf(preset);
   const two = parts[0].tower !== parts.at(-1).tower;
   const towers = (two ? ["encoder", "decoder"] : [parts[0].tower])
     .map((name) => parts.filter((one) => one.tower === name));
-  const [w, gap] = two ? [142, 36] : [170, 14];
-  const tops = towers.map((tower, at) => stack(tower, LANE + w / 2 + at * (w + gap), w, at ? 1 : -1));
-  const height = 24 - Math.min(...tops);
+  const [w, gap] = two ? [150, WIDTH - 2 * (150 + LANE)] : [190, 0];
+  const left = two ? LANE : (WIDTH - w) / 2;
+  const tops = towers.map((tower, at) => stack(tower, left + w / 2 + at * (w + gap), w, at ? 1 : -1));
+  const needed = FOOT + 20 - Math.min(...tops);
+  const scale = Math.min(1, HEIGHT / needed);
   const drawing = Live.part.drawing({
-    width: LANE + w + gap + two * (w + LANE), height, role: "group",
+    width: WIDTH, height: HEIGHT, role: "group",
     label: `${found.model}, box by box; arrow keys move, Enter chooses`,
   });
-  const all = drawing.appendChild(svg("g", { transform: `translate(0 ${height})` }));
+  const place = `translate(${(WIDTH * (1 - scale)) / 2} ${(HEIGHT + needed * scale) / 2 - FOOT * scale}) scale(${scale})`;
+  const all = drawing.appendChild(svg("g", { transform: place, style: `--fit: ${1 / scale}` }));
   towers.forEach((tower, at) => {
     const { x, from } = tower[0];
-    const start = at ? "target ids" : { "B S": "source ids", "B T": "token ids" }[from] || "image";
+    const given = from.includes("C") || from.includes("I") ? "an image"
+      : two ? SENTENCES[from.replace(" ", "_")] || from : SENTENCES.alone;
     all.append(
       ...lines(tower, tops[at], at ? 1 : -1, Math.max(...found.copies)),
-      text(x, -5, `${start}: ${from}`, { class: "live-tick" }),
-      text(x, tops[at] - 10, `${two && !at ? "memory: " : ""}${tower.at(-1).to}`, { class: "live-tick" }));
+      text(x, 4, given, { class: "live-tick" }),
+      text(x, tops[at] - 7, `${two && !at ? "memory: " : ""}${tower.at(-1).to}`, { class: "live-tick" }));
   });
   if (two) { // keys and values for cross-attention
     const to = parts.find((one) => one.name === "cross_attention");
@@ -215,10 +221,10 @@ function draw(figure, { preset }, found) {
     }
   }
   const nodes = parts.map((box, at) => {
-    const pick = () => { figure.set({ box: box.id }); figure.released(); };
+    const pick = () => { figure.set({ box: box.id }, Live.QUICK); figure.released(); };
     const across = parts.findIndex((one) => one.name === box.name && one.tower !== box.tower);
     const label = `${title(box.label)}, ${box.tower}: ${found.shapes[at]}`;
-    return button(box, label, at === found.at, pick, (event) => {
+    return button(box, label, pick, (event) => {
       const to = { ArrowUp: at + 1, ArrowDown: at - 1, ArrowLeft: across, ArrowRight: across }[event.key];
       if (event.key === "Enter" || event.key === " ") pick();
       else if (nodes[to]) nodes[to].focus();
@@ -227,7 +233,58 @@ function draw(figure, { preset }, found) {
     });
   });
   all.append(...nodes);
-  return [drawing, nodes[found.at]];
+  return { drawing, nodes, parts, card: cards(all, parts) };
+}
+
+/* The sentence on its way: a card with a column for each of four tokens (and dots for the others). A column is
+   as high as a token is long: an id is a square, a vector of D numbers a bar, V scores a longer one. */
+function cards(all, parts) {
+  const make = (role) => {
+    const bars = [0, 1, 2, 3].map((at) => svg("rect", { x: -10 + 5.2 * at, width: 3.8, fill: colour(role) }));
+    const back = svg("rect", { rx: 4, x: -14, width: 28, fill: "var(--fig-paper)", stroke: colour(role), "stroke-width": 1.6 });
+    const node = svg("g", { class: "live-card", "pointer-events": "none" }, back, ...bars);
+    all.append(node);
+    return (x, y, high) => {
+      node.setAttribute("transform", `translate(${x} ${y})`);
+      back.setAttribute("y", -high / 2 - 4);
+      back.setAttribute("height", high + 8);
+      for (const bar of bars) {
+        bar.setAttribute("y", -high / 2);
+        bar.setAttribute("height", high);
+      }
+    };
+  };
+  const [memory, was, own] = [make("key"), make("muted"), make("weight")];
+  const [memoryNode, wasNode, node] = [...all.children].slice(-3);
+  wasNode.classList.add("live-ghost");
+  const tall = (shape) => (shape.endsWith("V") ? 24 : / D$/.test(shape) ? 15 : 4);
+  const beside = (box) => [box.x - (box.side * box.w) / 2 - box.side * 1, box.y];
+  const encoded = parts.filter((box) => box.tower === "encoder").at(-1);
+  return (at) => {
+    const box = parts[at];
+    Live.tween(node, [...beside(box), tall(box.to)], (now, before) => {
+      own(...now);
+      wasNode.setAttribute("visibility", before ? "visible" : "hidden");
+      if (before) was(...before);
+    });
+    // The memory comes to cross-attention.
+    const isCross = box.name === "cross_attention";
+    memoryNode.setAttribute("visibility", isCross ? "visible" : "hidden");
+    if (!isCross) return Live.forget(memoryNode);
+    const [x, y] = beside(box);
+    Live.tween(memoryNode, [x - 14, y - 22, 15], (now) => memory(...now), {
+      from: [encoded.x, encoded.y - encoded.h / 2 - 14, 15], step: 1 });
+  };
+}
+
+/* A shape in words. */
+function inWords(shape, sizes) {
+  if (shape.includes(" and ")) return shape.split(" and ").map((each) => inWords(each, sizes)).join(", with ");
+  const length = { S: sizes.S, T: sizes.T }[shape.split(" ")[1]];
+  if (/^B [ST]$/.test(shape)) return `${whole(length)} token ids`;
+  if (/^B [ST] D$/.test(shape)) return `${whole(length)} vectors of ${whole(sizes.D)} numbers`;
+  if (/^B [ST] V$/.test(shape)) return `${whole(length)} × ${whole(sizes.V)} scores`;
+  return inNumbers(shape, sizes);
 }
 
 function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, flops, steps }) {
@@ -259,24 +316,57 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
 }
 
 function build(part, figure) {
-  const [picture, info, inside, costs] = [0, 1, 2, 3].map(() => html("div"));
+  const [info, inside, costs] = [0, 1, 2].map(() => html("div"));
+  const picture = html("div", { class: "live-picture" });
+  const caption = html("p", { class: "live-caption" });
   const names = ["parameters", "FLOPs"];
   const bars = part.bars({ names, label: "share of the whole, percent", max: 100, digits: 1 });
   const total = part.numbers({ label: "the whole model", names: names.map((name) => `${name} in all`) });
   const fold = (text, ...nodes) => html("details", {}, html("summary", { text }), ...nodes);
-  const right = html("div", {}, info, fold("Inside, step by step", inside),
+  const player = part.player(figure, {
+    names: ["Send a sentence through", "One box"], every: 900,
+    step() {
+      const { preset, box } = figure.state;
+      const parts = partsOf(preset);
+      const next = parts[chosen(parts, box) + 1];
+      if (next) figure.set({ box: next.id }, Live.QUICK);
+      return Boolean(next);
+    },
+    again: () => figure.set({ box: partsOf(figure.state.preset)[0].id }, Live.QUICK),
+  });
+  let [drawn, shown] = [null, {}];
+  const about = html("div", { class: "live-about" }, info, fold("Inside, step by step", inside),
     fold("What it costs", costs, part.titled("share of the whole model, %", bars.node), total.node));
+  const journey = html("div", {}, picture, player.node);
   return {
-    nodes: [part.columns(picture, right)],
+    nodes: [caption, part.isNarrow() ? journey : html("div", { class: "live-split" }, journey, about)],
+    rest: part.isNarrow() ? [about] : null,
     update(state, found) {
       const hadFocus = picture.contains(document.activeElement);
-      const [drawing, chosenBox] = draw(figure, state, found);
-      picture.replaceChildren(drawing);
-      if (hadFocus) chosenBox.focus();
-      const [steps, counts, ...words] = details(state, found);
-      info.replaceChildren(...words);
-      inside.replaceChildren(steps);
-      costs.replaceChildren(counts);
+      const isSame = shown.preset === state.preset;
+      if (!isSame) {
+        drawn = draw(figure, state, found);
+        picture.replaceChildren(drawn.drawing);
+      }
+      drawn.nodes.forEach((node, at) => {
+        const isChosen = String(at === found.at);
+        if (node.getAttribute("aria-pressed") === isChosen) return;
+        node.setAttribute("aria-pressed", isChosen);
+        node.tabIndex = at === found.at ? 0 : -1;
+      });
+      if (hadFocus) drawn.nodes[found.at].focus({ preventScroll: true });
+      drawn.card(found.at);
+      const { label, tower, from, to } = drawn.parts[found.at];
+      const sizes = sizesOf(state);
+      const [gets, gives] = [from, to].map((shape) => inWords(shape, sizes));
+      caption.replaceChildren(html("strong", { text: title(label) }), ` (${tower}): ${gets === gives ? `${gives}, changed` : `${gets} → ${gives}`}`);
+      if (!isSame || shown.T !== state.T || shown.at !== found.at) {
+        const [steps, counts, ...words] = details(state, found);
+        info.replaceChildren(...words);
+        inside.replaceChildren(steps);
+        costs.replaceChildren(counts);
+      }
+      shown = { preset: state.preset, T: state.T, at: found.at };
       bars.set(found.shares.map((share) => 100 * share));
       total.set(found.totals.map(whole));
     },
@@ -288,7 +378,7 @@ Live.define({
   title: "The whole model, box by box",
   question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [843, 1428],
+  heights: [820, 1233],
   scripts: ["journey_data.js"],
   state: {
     preset: {
@@ -309,11 +399,11 @@ Live.define({
   say,
   tries: [
     {
-      do: "GPT-2’s token embedding", set: { preset: "gpt2", box: "decoder.tokens" },
+      do: "GPT-2’s tokens", set: { preset: "gpt2", box: "decoder.tokens" },
       see: "31.0% of all parameters and no matrix product: a lookup. The output layer shares the table.",
     },
     {
-      do: "LLaMA with 32,768 tokens",
+      do: "LLaMA, 32,768 tokens",
       set: { preset: "llama-3.1-8b", T: 32768, box: "decoder.attention" },
       see: "Attention now does 61.7% of the work (masked scores counted, too); with 64 tokens it does 18.1%.",
     },

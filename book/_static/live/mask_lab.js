@@ -100,44 +100,41 @@ function say(state, found) {
 
 // Drawing ----
 
-const LEGEND = "Rows look at columns. Hatched: no. " +
-  "Outlined: against the rules. n: heard of, itself included.";
+const LEGEND = "Rows look at columns. Hatched: no. Outlined: against the rules. " +
+  "Framed: changed. n: how many, itself included.";
 
-/* A map, with a column of results if that has a name. */
+/* A map, with a column of results: both maps have one, so that their rows stand at one height. */
 function map(part, label, options, results) {
-  const { node, set } = part.heat({ label, ...options });
-  const columns = results ? [...PLACES, results] : PLACES;
-  const cell = (i, j) => node.querySelector(`[data-cell="${i},${j}"]`);
+  const { node, set } = part.heat({ label, last: true, ...options });
+  const columns = [...PLACES, results];
   return {
     node: part.titled(label, node),
-    set({ tokens }, shown, { numbers = shown, outlined, ends = [] }) {
-      const fill = (row, i) => row.map((each, j) => (shown[i][j] ? each : null)).concat(ends[i] ?? []);
-      set(numbers.map(fill), { rows: tokens.map((token, at) => `${token} ${at}`), columns, max: 1 });
-      for (const i of PLACES) {
-        for (const j of PLACES) if (outlined?.[i][j]) cell(i, j).classList.add("live-marked");
-        if (results) cell(i, N).style.cssText = "--shade: 0; border-color: transparent";
-      }
+    set({ tokens }, shown, { numbers = shown, outlined, ends, step }) {
+      const fill = (row, i) => row.map((each, j) => (shown[i][j] ? each : null)).concat(ends[i]);
+      const rows = tokens.map((token, at) => `${token} ${at}`);
+      set(numbers.map(fill), { rows, columns, max: 1, step, isMarked: (i, j) => j < N && outlined?.[i][j] });
     },
   };
 }
 
 function build(part, figure) {
   const onpick = (i, j) => {
-    figure.set({ cells: flip(figure.state.cells, N * i + j) });
+    if (j === N) return;
+    figure.set({ cells: flip(figure.state.cells, N * i + j) }, Live.QUICK);
     figure.released();
   };
-  const mask = map(part, "mask: click a cell, or use arrows and Space", { digits: 0, onpick });
+  const mask = map(part, "mask: click a cell, or use arrows and Space", { digits: 0, onpick }, "n");
   const weights = map(part, "weights of random scores", {}, "sum");
   const heard = map(part, "who hears of whom after all layers", { digits: 0 }, "n");
   return {
-    nodes: [
-      part.columns(mask.node, heard.node), part.html("p", { class: "live-title", text: LEGEND }),
-      part.html("div", { class: "live-extra" }, weights.node),
+    nodes: [part.columns(mask.node, heard.node)],
+    rest: [
+      part.html("p", { class: "live-title", text: LEGEND }), part.html("div", { class: "live-extra" }, weights.node),
     ],
     update(state, found) {
-      mask.set(found, found.mask, { outlined: found.wrong });
-      weights.set(found, found.mask, { numbers: found.weights, ends: found.sums });
-      heard.set(found, found.heard, { outlined: found.stray, ends: found.counts });
+      mask.set(found, found.mask, { outlined: found.wrong, ends: found.mask.map(total), step: 0 });
+      weights.set(found, found.mask, { numbers: found.weights, ends: found.sums, step: 1 });
+      heard.set(found, found.heard, { outlined: found.stray, ends: found.counts, step: 2 });
     },
   };
 }
@@ -147,7 +144,7 @@ Live.define({
   title: "A laboratory for masks",
   question: "Who may look at whom, and what comes through after several layers?",
   page: "05_masks",
-  heights: [656, 1070],
+  heights: [573, 914],
   state: {
     causal: { kind: "toggle", label: "causal: hide the future", start: true },
     layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },

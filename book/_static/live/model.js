@@ -291,41 +291,51 @@ function place(tree, [name, ...rest], tensor) {
 
 // ---- where models come from
 
-const registered = {}; // name: [header, base64], as a weights script gave them
+const PARTS = 8; // scripts with the weights of a model
+const registered = {}; // name: parts, [base64, header of the first]
 const models = {}; // name: model
 const loading = {}; // name: promise that its weights are registered
 
-Live.register = (name, header, base64) => { registered[name] = [header, base64]; };
+Live.register = (name, part, ...content) => { (registered[name] ??= {})[part] = content; };
+
+const arrived = (name) => Object.values(registered[name] ?? {}); // in their order
 
 // The model, or null if its weights have not been loaded.
 function read(name) {
-  if (registered[name]) {
-    const [header, base64] = registered[name];
-    models[name] = new { CausalLM, Seq2SeqLM }[header.class](header, decode(header, base64));
+  const parts = arrived(name);
+  if (parts.length === PARTS) {
+    const [, header] = parts[0];
+    const tensors = decode(header, parts.map((part) => part[0]).join(""));
+    models[name] = new { CausalLM, Seq2SeqLM }[header.class](header, tensors);
     delete registered[name]; // megabytes of text
   }
   return models[name] ?? null;
 }
 
-// A script, since a page that was opened as a file may load nothing else.
-function insert(name, resolve, reject) {
+// A script: a page opened as a file may load nothing else.
+const include = (file, isThere = () => true) => new Promise((resolve, reject) => {
   const script = document.createElement("script");
-  script.src = `${Live.here}weights/${name}.js`;
-  const message = `The model "${name}" could not be loaded from ${script.src}; \`make book\` writes it.`;
-  const fail = () => {
-    delete loading[name]; // so that one can try again
+  script.src = Live.here + file;
+  const end = (fine) => {
     script.remove();
-    reject(new Error(message));
+    if (fine) resolve();
+    else reject(new Error(`${script.src} could not be loaded; \`make book\` writes it.`));
   };
-  script.onerror = fail;
-  script.onload = () => (registered[name] ? resolve() : fail());
+  script.onload = () => end(isThere());
+  script.onerror = () => end(false);
   document.head.append(script);
-}
+});
 
-async function load(name) {
-  if (!read(name)) await (loading[name] ??= new Promise((...settle) => insert(name, ...settle)));
+// `progress` is told which share of the weights is there.
+async function load(name, progress = () => {}) {
+  if (read(name)) return models[name];
+  const tell = () => progress(arrived(name).length / PARTS);
+  const isThere = (part) => registered[name]?.[part];
+  const bring = (part) => isThere(part) || include(`weights/${name}-${part}.js`, () => isThere(part)).then(tell);
+  loading[name] ??= Promise.all([...Array(PARTS).keys()].map(bring));
+  await loading[name].finally(() => delete loading[name]); // one can try again
   return read(name);
 }
 
-Live.model = { load, read };
+Live.model = { load, read, include };
 })();

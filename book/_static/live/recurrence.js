@@ -5,7 +5,7 @@ const LONGEST = 200;
 const SMALLEST = 1e-300; // float64 has not much below; what is smaller counts as nothing
 const NAMES = ["RNN", "LSTM", "attention"];
 const ROLES = ["key", "query", "value"];
-const [LOW, HIGH] = [1e-12, 1e4]; // of the chart
+const AXES = { share: [[0, 1], false], tens: [[1e-12, 1e4], true] }; // what the chart shows
 
 /* A state is handed on from step to step, and the gradient is multiplied by the slope of each step. */
 function carried(next, slope) {
@@ -68,13 +68,33 @@ function say({ distance }, { input, gradient }) {
 
 // Drawing ----
 
-const isShown = (x) => x >= LOW && x <= HIGH;
+const points = (powers) => [0, ...powers].map((each, n) => [n, each === null ? 0 : 10 ** each]);
 
-/* The points of a curve up to where it leaves the chart. */
-function inside(powers) {
-  const points = [0, ...powers].map((each, n) => [n, each === null ? 0 : 10 ** each]);
-  const outside = points.findIndex(([, left]) => !isShown(left));
-  return outside < 0 ? points : points.slice(0, outside + 1); // the chart cuts the last one off
+/* What is left at the distance, written beside the dots; texts that would touch move apart. */
+function labels(part, chart) {
+  const names = [...NAMES, "RNN’s gradient"];
+  const texts = names.map((_, at) =>
+    part.svg("text", { class: "live-halo", style: `fill: ${part.colour(ROLES[at] || "key")}; font-weight: 600` }));
+  const all = chart.drawing.appendChild(part.svg("g"));
+  all.append(...texts);
+  return (distance, left) => {
+    const { top, bottom } = chart.frame;
+    const line = 16 * (chart.drawing.px || 1);
+    const places = left.map((x, at) => [Math.min(Math.max(chart.up(x), top + 6), bottom - 8), at]).sort((a, b) => a[0] - b[0]);
+    for (let i = 1; i < places.length; i++) places[i][0] = Math.max(places[i][0], places[i - 1][0] + line);
+    for (let i = places.length - 1, floor = bottom - 9; i >= 0; i--, floor -= line) places[i][0] = Math.min(places[i][0], floor);
+    const isRight = distance < LONGEST / 2;
+    texts.forEach((text, at) => {
+      text.setAttribute("text-anchor", isRight ? "start" : "end");
+      part.write(text, `${names[at]} ${short(left[at])}`);
+    });
+    const x = chart.across(distance) + (isRight ? 11 : -11);
+    const to = places.sort((a, b) => a[1] - b[1]).map(([y]) => [x, y + 5]);
+    Live.tween(all, to, (now) => now.forEach(([tx, ty], at) => {
+      texts[at].setAttribute("x", tx);
+      texts[at].setAttribute("y", ty);
+    }));
+  };
 }
 
 function table(part) {
@@ -90,31 +110,36 @@ function table(part) {
   return {
     node: part.html("table", { style: fixed }, part.html("tr", {}, ...head), ...rows),
     set: (columns) => columns.forEach((texts, column) =>
-      texts.forEach((text, row) => (rows[row].children[column + 1].textContent = text))),
+      texts.forEach((text, row) => part.write(rows[row].children[column + 1], text))),
   };
 }
 
 function build(part) {
   const chart = part.lines({
     label: "What is left of the first input, against the distance", xLabel: "distance n", yLabel: "share left",
-    x: [0, LONGEST], y: [LOW, HIGH], logY: true,
-  });
+    x: [0, LONGEST], y: AXES.share[0], ...(part.isNarrow() ? { width: 330, height: 250 } : { width: 600, height: 290 }) });
   const mark = chart.drawing.appendChild(
     part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" }));
-  const numbers = table(part);
+  const [write, numbers] = [labels(part, chart), table(part)];
   const [charted, counted] = [part.titled("", chart.node), part.titled("", numbers.node)];
+  let axis = "share";
   return {
-    nodes: [part.columns(charted, counted)],
+    nodes: [charted],
+    rest: [counted],
     update(state, found) {
-      const curves = NAMES.map((name, at) => ({ name, role: ROLES[at], points: inside(found.inputs[at]) }));
-      const learnt = { name: "RNN’s gradient", role: "key", points: inside(found.gradients) };
-      const dots = found.input.map((x, at) => ({ role: ROLES[at], points: [[state.distance, x]] }));
-      chart.set([...curves, learnt, ...dots.filter(({ points }) => isShown(points[0][1]))]);
-      mark.setAttribute("d", `M${chart.across(state.distance)} ${chart.up(HIGH)}V${chart.up(LOW)}`);
+      if (state.axis !== axis) chart.axis(...AXES[(axis = state.axis)]);
+      const curves = NAMES.map((_, at) => ({ role: ROLES[at], dash: at, points: points(found.inputs[at]) }));
+      const learnt = { role: "key", dash: 3, points: points(found.gradients) };
+      const left = [...found.input, found.gradient[0]];
+      const dots = left.map((x, at) => ({ role: ROLES[at] || "key", points: [[state.distance, x]] }));
+      chart.set([...curves, learnt, ...dots]);
+      write(state.distance, left);
+      const { top, bottom } = chart.frame;
+      Live.tween(mark, chart.across(state.distance), (x) => mark.setAttribute("d", `M${x} ${top}V${bottom}`));
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";
-      charted.firstChild.textContent = `first a 1, then zeros: ${step}, c ← f c, weight eˢ/(eˢ + n)`;
-      counted.firstChild.textContent = `left at distance ${state.distance}`;
-      numbers.set([found.input.map(short), found.gradient.map(short), found.steps]);
+      part.write(charted.firstChild, `first a 1, then zeros: ${step}, c ← f c, weight eˢ/(eˢ + n)`);
+      part.write(counted.firstChild, `left at distance ${state.distance}`);
+      numbers.set([found.input.map(short), found.gradient.map(short), found.steps.map(String)]);
     },
   };
 }
@@ -124,7 +149,7 @@ Live.define({
   title: "What is left of the first input",
   question: "How much of the first token reaches a reader n steps later, and how much of its gradient?",
   page: "01_recurrence",
-  heights: [755, 1125],
+  heights: [844, 986],
   state: {
     distance: { kind: "number", label: "distance\u00a0n", min: 1, max: LONGEST, step: 1, start: 50 },
     weight: { kind: "number", label: "RNN:\u00a0weight\u00a0w", min: 0, max: 1.5, step: 0.01, start: 0.9 },
@@ -134,6 +159,7 @@ Live.define({
       min: 0.5, max: 1, step: 0.01, start: 0.95,
     },
     score: { kind: "number", label: "attention:\u00a0score\u00a0s", min: 0, max: 10, step: 0.1, start: 4 },
+    axis: { kind: "choice", label: "axis", start: "share", of: { share: "share", tens: "powers of ten" } },
   },
   values,
   say,

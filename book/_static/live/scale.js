@@ -68,58 +68,73 @@ function say({ width, keys }, { none, root }) {
 
 // The page ----
 
-const [LEFT, RIGHT, TOP, FLOOR] = [30, 342, 14, 164]; // of the two drawings, which are 360 by 190
-const up = (share) => FLOOR - share * (FLOOR - TOP);
+/* The weights of one query, largest first, and a line where even weights would be. */
+function bars(part, title, label, role) {
+  const [width, height] = part.isNarrow() ? [152, 132] : [320, 160];
+  const [left, right, top, floor] = [28, width - 6, 12, height - 26];
+  const up = (share) => floor - share * (floor - top);
+  const words = (x, y, anchor, text) => part.svg("text", { class: "live-tick", x, y, "text-anchor": anchor, text });
+  const node = part.drawing({ width, height, label });
+  const path = (more) => node.appendChild(part.svg("path", more));
+  for (const tick of [0, 0.5, 1]) {
+    path({ class: "live-gridline", d: `M${left} ${up(tick)}H${right}` });
+    node.append(words(left - 6, up(tick) + 4, "end", tick));
+  }
+  node.append(words((left + right) / 2, height - 7, "middle", part.isNarrow() ? "keys, sorted" : "keys, largest weight first"));
+  const is = path({ fill: part.colour(role) });
+  const was = path({ class: "live-ghost", fill: "none", stroke: part.colour("plain"), "stroke-width": 1.5 });
+  const even = path({ stroke: part.colour("plain"), "stroke-width": 1.6, "stroke-dasharray": "4 3" });
+  const note = node.appendChild(words(right, 0, "end", ""));
+  note.classList.add("live-halo");
+  const outline = ({ weights, n }) => weights.slice(0, Math.ceil(n)).map((p, at) => {
+    const wide = (right - left) / n;
+    return `M${left + (at + 0.1) * wide} ${floor}V${up(p)}h${0.8 * wide}V${floor}`;
+  }).join("");
+  return {
+    node: part.titled(title, node),
+    set(found, step) {
+      const n = found.length;
+      part.write(note, `even: 1/${n}`);
+      const weights = Array.from({ length: KEYS }, (_, at) => found[at] || 0);
+      Live.tween(node, { weights, n }, (now, before) => {
+        is.setAttribute("d", outline(now));
+        was.setAttribute("d", before ? outline(before) : "");
+        even.setAttribute("d", `M${left} ${up(1 / now.n)}H${right}`);
+        note.setAttribute("y", up(1 / now.n) - 6);
+      }, { step });
+    },
+  };
+}
 
 function build(part) {
-  const { colour, number } = part;
-  const words = (x, y, anchor, text) =>
-    part.svg("text", { class: "live-tick", x, y, "text-anchor": anchor, text });
-
-  /* Bars from 0 to 1 that are drawn anew after every change, and a line where even weights would be. */
-  function bars(label, role) {
-    const node = part.drawing({ width: 360, height: 190, label });
-    node.append(...[0, 0.5, 1].flatMap((tick) => [
-      part.svg("path", { class: "live-gridline", d: `M${LEFT} ${up(tick)}H${RIGHT}` }),
-      words(LEFT - 6, up(tick) + 5, "end", tick),
-    ]), words(186, 184, "middle", "keys, largest weight first"));
-    const layer = node.appendChild(part.svg("g"));
-    const set = (weights) => {
-      const wide = (RIGHT - LEFT) / weights.length;
-      const even = up(1 / weights.length);
-      const bar = (p, at) => `M${LEFT + (at + 0.1) * wide} ${FLOOR}V${up(p)}h${0.8 * wide}V${FLOOR}Z`;
-      layer.replaceChildren(
-        part.svg("path", { d: [...weights].map(bar).join(""), fill: colour(role) }),
-        part.svg("path", { d: `M${LEFT} ${even}H${RIGHT}`, stroke: colour("plain"), "stroke-width": 1.6, "stroke-dasharray": "4 3" }),
-        words(RIGHT, even - 6, "end", `even: 1/${weights.length}`));
-    };
-    return { node: part.titled(label, node), set };
-  }
-
-  const raw = bars("Weights, scores as they are", "plain");
-  const scaled = bars("Weights, scores divided by √d", "weight");
-  const numbers = part.numbers({ label: "This query, without the root and with it", names: [
-    "standard deviation of the scores", "largest weight", "keys that hold 90% of the weight"] });
+  const { number } = part;
+  const raw = bars(part, "scores as they are", "Weights, scores as they are", "plain");
+  const scaled = bars(part, "divided by √d", "Weights, scores divided by √d", "weight");
+  const numbers = part.numbers({ label: "Without the root and with it", names: [
+    "standard deviation of the scores", "largest weight", "keys that hold 90% of the weight",
+    `median of the largest weights of ${ROWS} queries`] });
   const chart = part.lines({
     label: "Largest weight at each width", xLabel: "width d", yLabel: "largest weight",
-    x: [1, 1024], y: [0, 1], logX: true });
+    x: [1, 1024], y: [0, 1], logX: true, ...(part.isNarrow() ? { width: 330, height: 200 } : { width: 600, height: 230 }) });
 
   return {
     nodes: [
-      part.columns(raw.node, scaled.node),
-      part.columns(part.titled("this query: as it is → divided by √d", numbers.node),
-        part.titled(`lines: the median of ${ROWS} queries; dots: this one`, chart.node)),
+      part.titled(`lines: the median of ${ROWS} queries; dots and bars: one of them`, chart.node),
+      part.html("div", { class: "live-pair" }, raw.node, scaled.node),
     ],
+    rest: [part.titled("as it is → divided by √d", numbers.node)],
     update({ width }, { none, root, typical }) {
-      raw.set(none.weights);
-      scaled.set(root.weights);
+      const line = (name, role, ys, dash) => ({ name, role, dash, points: ys.map((y, at) => [WIDTHS[at], y]) });
+      chart.set([
+        line("as they are", "plain", typical[0], 1), line("divided by √d", "weight", typical[1], 0),
+        { role: "plain", points: [[width, none.largest]] }, { role: "weight", points: [[width, root.largest]] }]);
+      raw.set(none.weights, 1);
+      scaled.set(root.weights, 2);
+      const here = typical.map((ys) => number(ys[WIDTHS.indexOf(width)]));
       const both = (write) => `${write(none)}\u00a0→\u00a0${write(root)}`;
       numbers.set([
-        both(({ spread }) => number(spread)), both(({ largest }) => number(largest)), both(({ holders }) => holders)]);
-      const line = (name, role, ys) => ({ name, role, points: ys.map((y, at) => [WIDTHS[at], y]) });
-      chart.set([
-        line("divided by √d", "weight", typical[1]), line("as they are", "plain", typical[0]),
-        { role: "weight", points: [[width, root.largest]] }, { role: "plain", points: [[width, none.largest]] }]);
+        both(({ spread }) => number(spread)), both(({ largest }) => number(largest)), both(({ holders }) => holders),
+        here.join("\u00a0→\u00a0")]);
     },
   };
 }
@@ -129,7 +144,7 @@ Live.define({
   title: "Scores and their scale",
   question: "Why divide the scores by √d?",
   page: "04_scaling",
-  heights: [840, 1399],
+  heights: [925, 1043],
   state: {
     width: { kind: "number", label: "width\u00a0d", steps: WIDTHS, start: 64 },
     keys: { kind: "number", label: "keys", steps: [2, 4, 8, 16, 32, 64], start: 32 },

@@ -58,6 +58,7 @@ function tokenizer(special, learned, encode) {
   return {
     special,
     size: bytes.length,
+    lengths: bytes.map((each) => each.length),
     tokens: bytes.map(named), // as text; a byte that is no character looks like \xe2
     pad: special.indexOf("<pad>"),
     bos: special.indexOf("<bos>"),
@@ -113,7 +114,14 @@ function bytePairs(merges, special = SPECIAL) {
   function encode(text, n = merges.length) {
     return (text.match(WORD) || []).flatMap((word) => encodeWord(word, Math.min(n, merges.length)));
   }
-  return tokenizer(special, bytes.slice(256), encode);
+  // How many merges it takes until the text is cut otherwise than with n; null if it never is.
+  function next(text, n) {
+    const ids = (text.match(WORD) || []).map((word) => encodeWord(word, n).map((id) => id - special.length));
+    const ranks = ids.flatMap((word) => word.slice(1).map((id, at) => rank.get(`${word[at]} ${id}`) ?? Infinity));
+    const first = Math.min(...ranks);
+    return Number.isFinite(first) ? first + 1 : null;
+  }
+  return { ...tokenizer(special, bytes.slice(256), encode), next };
 }
 
 Live.text = { characters, bytePairs };

@@ -37,80 +37,102 @@ function say(state, { letters, length, each, scores, letterScores }) {
 
 // Drawing ----
 
-const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎");
+const MOST_IDS = 24; // with more tokens the ids stand only in the labels
 
-/* A box for each token, its id below it. */
-function boxes(part, ids) {
-  const { tokens } = tokenizer();
-  return ids.map((id, at) => {
-    const style = `--shade: 0.4; --role: ${part.colour(ROLES[at % 4])}; text-align: center`;
-    const below = part.html("small", { text: id, style: "display: block; font-size: 0.75rem" });
-    return part.html("span", { class: "live-token", style }, visible(tokens[id]), below);
-  });
-}
-
-/* The strip has the height that the same text takes without merges, so that nothing below it moves. */
+/* A box for each token, its id below it. A box comes from where its letters were: merges slide together. */
 function strip(part) {
-  const layer = (more) => {
-    const style = `align-content: flex-start; grid-area: 1 / 1; ${more}`;
-    return part.html("div", { class: "live-tokens", role: "img", style });
-  };
-  const [room, shown] = [layer("visibility: hidden"), layer("")];
-  let before;
+  const shown = part.html("div", { class: "live-tokens live-strip", role: "img" });
+  const make = () => part.html("span", { class: "live-token" }, part.html("span"), part.html("small"));
+  let before = { text: null, starts: [], places: [] };
+  const places = () => Array.from(shown.children, ({ offsetLeft, offsetTop }) => [offsetLeft, offsetTop]);
   return {
-    node: part.html("div", { style: "display: grid" }, room, shown),
-    set({ text }, { ids, tokens }) {
-      if (text !== before) room.replaceChildren(...boxes(part, tokenizer().encode(text, 0)));
-      before = text;
-      shown.replaceChildren(...boxes(part, ids));
-      shown.setAttribute("aria-label", `Tokens: ${tokens.map(visible).join(" | ") || "none"}`);
+    node: shown,
+    set({ text, merges }, { ids, tokens }) {
+      const { lengths, special } = tokenizer();
+      const isMoving = !Live.isStill() && before.text === text;
+      const from = isMoving ? places() : [];
+      const starts = ids.map(((at) => (id) => (at += lengths[id]) - lengths[id])(0)); // in bytes
+      part.fit(shown, ids.length, make);
+      ids.forEach((id, at) => {
+        const box = shown.children[at];
+        part.write(box.firstChild, part.visible(tokens[at]));
+        part.write(box.lastChild, ids.length <= MOST_IDS ? String(id) : "");
+        box.title = `id ${id}`;
+        box.classList.toggle("live-marked", merges > 0 && id === special.length + 255 + merges); // the last merge
+        box.style.setProperty("--role", part.colour(ROLES[at % 4]));
+      });
+      const to = isMoving ? places() : [];
+      const came = to.map(([x, y], at) => {
+        const old = before.starts.findLastIndex((start) => start <= starts[at]);
+        return old < 0 ? [0, 0] : [from[old][0] - x, from[old][1] - y];
+      });
+      Live.tween(shown, ids.map(() => [0, 0]), (now) => now.forEach(([x, y], at) => {
+        shown.children[at].style.transform = x || y ? `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)` : "";
+      }), { from: isMoving ? came : undefined });
+      before = { text, starts };
+      const words = `Tokens: ${tokens.map(part.visible).join(" | ") || "none"}`;
+      if (shown.getAttribute("aria-label") !== words) shown.setAttribute("aria-label", words);
     },
   };
 }
 
 function squares(part) {
   const drawing = part.drawing({ width: SIDE + 2, height: SIDE + 2, label: "Two squares" });
-  const tokens = part.svg("rect", { x: 1, fill: part.soft("weight"), stroke: part.colour("weight") });
   const dashed = { "stroke-dasharray": "4 3", stroke: part.colour("muted") };
-  const letters = part.svg("rect", { x: 1, fill: "none", ...dashed });
+  const square = (look) => drawing.appendChild(part.svg("rect", { x: 1, ...look }));
+  const tokens = square({ fill: part.soft("weight"), stroke: part.colour("weight") });
+  const was = square({ class: "live-ghost", fill: "none", stroke: part.colour("weight"), "stroke-width": 2 });
+  const letters = square({ fill: "none", ...dashed });
   const size = (square, side) => {
     for (const name of ["width", "height"]) square.setAttribute(name, side);
     square.setAttribute("y", SIDE + 1 - side);
   };
-  drawing.append(tokens, letters);
   return {
     node: drawing,
     set(found) {
       const unit = SIDE / Math.max(found.length, found.letters, 1);
-      size(tokens, unit * found.length);
-      size(letters, unit * found.letters);
+      Live.tween(drawing, [unit * found.length, unit * found.letters], (now, old) => {
+        size(tokens, now[0]);
+        size(letters, now[1]);
+        size(was, old ? old[0] : 0);
+      }, { step: 1 });
       drawing.setAttribute("aria-label", `${found.scores} scores against ${found.letterScores}`);
     },
   };
 }
 
-function build(part) {
+function build(part, figure) {
   const [cut, areas] = [strip(part), squares(part)];
   const numbers = part.numbers({
     label: "Counts",
-    names: [
-      "characters", "tokens T", "characters a token",
-      "attention’s scores T²", "the same with characters", "vocabulary V", "last merge",
-    ],
+    names: ["characters", "tokens T", "scores T²", "the same with characters", "characters a token", "vocabulary V"],
   });
+  const merge = part.html("p", { class: "live-title" });
+  const player = part.player(figure, {
+    names: ["Play the merges", "One merge"], every: 700,
+    step() {
+      const { text, merges } = figure.state;
+      const next = tokenizer().next(text, merges);
+      if (next !== null) figure.set({ merges: next }, Live.QUICK);
+      return next !== null;
+    },
+    again: () => figure.set({ merges: 0 }, Live.QUICK),
+  });
+  const squared = part.titled("scores: T² (filled), characters² (dashed)", areas.node);
   return {
     nodes: [
-      part.titled("tokens and their ids", cut.node),
-      part.columns(part.titled("scores: T² (filled), characters² (dashed)", areas.node), numbers.node),
+      part.titled("tokens and their ids", cut.node), player.node, merge,
+      part.html("div", { class: "live-aside" }, squared, numbers.node),
     ],
     update(state, found) {
       cut.set(state, found);
       areas.set(found);
+      const [first, second] = found.last.map(part.visible);
+      part.write(merge, found.last.length
+        ? `the ${grouped(state.merges)} merges end with ${first} + ${second} → ${first}${second}` : "no merges: bytes");
       const { letters, length, scores, letterScores, vocabulary } = found;
       numbers.set([
-        letters, length, length ? part.number(found.each) : "–",
-        ...[scores, letterScores, vocabulary].map(grouped), found.last.map(visible).join(" + ") || "none",
-      ]);
+        letters, length, grouped(scores), grouped(letterScores), length ? part.number(found.each) : "–", grouped(vocabulary)]);
     },
   };
 }
@@ -120,8 +142,8 @@ Live.define({
   title: "One text, more or fewer merges",
   question: "What do merges buy, and for whom?",
   page: "02_tokens",
-  heights: [725, 1235],
-  scripts: ["merges.js"],
+  heights: [718, 858],
+  scripts: ["text.js", "merges.js"],
   state: {
     text: {
       kind: "text", label: "text", max: 80, start: "The cats are sleeping while the dogs are running.",
@@ -129,7 +151,7 @@ Live.define({
       letters: "aaeeiinnorsttthh    ETW.,'’1984½éßд☃€😀_\u00a0", // for the tests
     },
     merges: {
-      kind: "number", label: "merges", start: ALL,
+      kind: "number", label: "merges", start: ALL, between: true,
       steps: [
         0, 1, 2, 3, 4, 5, 7, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100, 125, 150, 200, 250, 300, 400, 500,
         600, 700, 800, 900, 1000, 1100, 1200, ALL,

@@ -1,0 +1,135 @@
+"""How long a live figure takes from an input to the next paint: `python -m bench.live [SITE ...]`.
+
+Several built sites (such as one of today and one of before a change) take turns in one browser, so
+that a busy machine is unfair to none. There are two screens: 1280 px, and 360 px with a CPU four
+times slower. Tests count nodes instead, because a time is a property of a machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tools.browser import find_browser, has_sandbox
+
+ROOT = Path(__file__).resolve().parents[1]
+SCREENS = {"1280 px": (1280, 900, 1, 50), "360 px, CPU / 4": (360, 740, 4, 200)}  # ..., limit in ms
+MODELS = ("heads",)  # figures whose model has to be loaded first
+ROUNDS = 5
+
+# All controls of a figure, each with two inputs that change it there and back.
+PREPARE = """(figure) => {
+  const say = (node, kind) => node.dispatchEvent(new Event(kind, { bubbles: true }));
+  const key = (node, name) =>
+    node.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
+  const slide = (input, value) => { input.value = value; say(input, "input"); };
+  const seen = (node) => node.checkVisibility();
+  figure.querySelectorAll("details").forEach((fold) => (fold.open = true));
+  const all = (selector) => [...figure.querySelectorAll(selector)].filter(seen);
+  const name = (node) => (node.labels?.[0] ?? node).innerText.trim().split("\\n")[0];
+  const found = [
+    ...all("input[type=range]").map((node) =>
+      [name(node), () => slide(node, node.max), () => slide(node, node.min)]),
+    ...all("input[type=checkbox]").map((node) =>
+      [name(node), () => node.click(), () => node.click()]),
+    ...all("select").map((node) => {
+      const pick = (at) => () => { node.selectedIndex = at; say(node, "change"); };
+      return [name(node), pick(node.options.length - 1), pick(0)];
+    }),
+    ...all(".live-handle").slice(0, 6).map((node) =>
+      [node.getAttribute("aria-label"), () => key(node, "ArrowUp"), () => key(node, "ArrowDown")]),
+    ...all(".live-heat[role=grid]").slice(0, 1).map((node) => {
+      const cells = node.querySelectorAll(".live-cell[tabindex]");
+      return ["a cell", () => cells[3].click(), () => cells[4].click()];
+    }),
+    ...all(".live-tries button:not(.live-reset)").map((node) =>
+      [name(node), () => node.click(), () => figure.querySelector(".live-reset").click()]),
+  ];
+  figure.bench = found;
+  return found.map(([what]) => what);
+}"""
+
+# From the event to the first frame after it. The motion that follows does not count.
+MEASURE = """async (figure, at) => {
+  const [, there, back] = figure.bench[at];
+  const frame = () => new Promise(requestAnimationFrame);
+  const painted = () => new Promise((done) => requestAnimationFrame(() => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => done(performance.now());
+    port2.postMessage(0); // comes when the frame has been painted
+  }));
+  const times = [];
+  for (const act of [there, back]) {
+    await frame();
+    const start = performance.now();
+    act();
+    times.push((await painted()) - start);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  return Math.max(...times);
+}"""
+
+
+def opened(browser: Browser, site: Path, screen: str) -> Page:
+    """Open the page that gathers all figures, and load the models."""
+    width, height, slower, _ = SCREENS[screen]
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(f"{(site / 'book' / 'play.html').resolve().as_uri()}")
+    page.wait_for_load_state("load")
+    for name in MODELS:
+        figure = page.locator(f'.live[data-live="{name}"]')
+        figure.get_by_role("button", name="Run the").click()
+        figure.locator(".live-stage").wait_for(state="visible")
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setCPUThrottlingRate", {"rate": slower})
+    return page
+
+
+def race(browser: Browser, sites: Sequence[Path], screen: str) -> dict[str, list[dict[str, float]]]:
+    """For each figure and site: the median time of each control, in ms."""
+    pages = [opened(browser, site, screen) for site in sites]
+    names = pages[0].locator(".live").evaluate_all("all => all.map(f => f.dataset.live)")
+    found: dict[str, list[dict[str, float]]] = {}
+    for name in names:
+        figures = [page.locator(f'.live[data-live="{name}"]') for page in pages]
+        controls = [figure.evaluate(PREPARE) if figure.count() else [] for figure in figures]
+        times: list[dict[str, list[float]]] = [{} for _ in sites]
+        for _ in range(ROUNDS):
+            for page, figure, own, kept in zip(pages, figures, controls, times, strict=True):
+                page.bring_to_front()
+                for at, control in enumerate(own):
+                    kept.setdefault(control, []).append(figure.evaluate(MEASURE, at))
+        found[name] = [{what: median(each) for what, each in kept.items()} for kept in times]
+    for page in pages:
+        page.close()
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the slowest control of each figure; return 1 if the last site is over a limit."""
+    parser = argparse.ArgumentParser(prog="python -m bench.live", description=__doc__)
+    default = [ROOT / "_build" / "html"]
+    parser.add_argument("sites", nargs="*", type=Path, default=default, help="built sites")
+    sites = parser.parse_args(arguments).sites
+    over = False
+    with sync_playwright() as playwright:
+        bundled = Path(playwright.chromium.executable_path)
+        browser = playwright.chromium.launch(
+            executable_path=find_browser(bundled=bundled), chromium_sandbox=has_sandbox()
+        )
+        for screen, (*_, limit) in SCREENS.items():
+            for name, each in race(browser, sites, screen).items():
+                slowest = [max(times.items(), key=lambda item: item[1]) for times in each if times]
+                shown = "; ".join(f"{ms:.0f} ms ({what})" for what, ms in slowest)
+                print(f"{screen}, {name}: {shown}", flush=True)
+                over |= slowest[-1][1] > limit
+        browser.close()
+    return int(over)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

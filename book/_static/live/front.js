@@ -1,0 +1,412 @@
+"use strict";
+/* The front page: a line goes through the Shakespeare model and comes back one letter longer. T: letters
+   read, D: width of a lane, L: layers, H: heads, V: tokens that can be written.
+   Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the letter. */
+(() => {
+const softmax = (scores) => Live.tensor.softmax(scores);
+const TYPED = 40, MOST = 60; // letters of the reader's line, and of the model's answer
+const ROWS = 18; // lanes in the picture: the last letters
+const LAYERS = 4, ANSWER = 2 * LAYERS + 2, WRITE = ANSWER + 1;
+const BEST = 6, FIRST = 12; // candidates, and numbers of a vector, that are shown
+const FIRST_SEED = 1000; // of the letters that are drawn
+
+// Numbers ----
+
+let kept = null; // the last run: model, cache, and a list for each letter
+
+const blank = (model) => ({ model, ids: [], cache: model.cache(), letters: [] });
+
+/* Forget all after the first n letters: keys and values of the others stay as they are. */
+function cut(run, n) {
+  run.ids.length = run.letters.length = run.cache.length = n;
+  for (const { self } of run.cache.memories) self.keys.length = self.values.length = n;
+}
+
+/* What the model makes of each letter. Letters that were read before are not read again. */
+function read(model, ids) {
+  if (kept?.model !== model) kept = blank(model);
+  const same = ids.findIndex((id, t) => id !== kept.ids[t]);
+  cut(kept, same < 0 ? ids.length : same);
+  const fresh = ids.slice(kept.ids.length);
+  if (!fresh.length) return kept.letters;
+  const found = model.run(fresh, kept.cache, { all: true, keep: true });
+  const row = (x, t) => x.slice((t * x.length) / fresh.length, ((t + 1) * x.length) / fresh.length);
+  fresh.forEach((id, t) => {
+    kept.ids.push(id);
+    kept.letters.push({
+      stream: found.stream.map(({ x }) => row(x, t)), // after the embedding and each sublayer, (D,) each
+      writes: found.stream.slice(1).map(({ update }) => row(update, t)), // what each sublayer adds, (D,) each
+      weights: found.attention.map((heads) => heads.map((rows) => rows[t])), // [layer][head], each (S,)
+      logits: row(found.logits, t), // (V,)
+    });
+  });
+  return kept.letters;
+}
+
+function choose(logits, pick, n) {
+  const chances = softmax(logits);
+  if (pick === "likeliest") return chances.indexOf(Math.max(...chances));
+  let left = Live.tensor.uniform(FIRST_SEED + n)();
+  for (let id = 0; id < chances.length; id++) if ((left -= chances[id]) < 0) return id;
+  return chances.length - 1;
+}
+
+const length = (x) => Math.sqrt(x.reduce((sum, one) => sum + one * one, 0));
+
+/* The stream read as an answer: the likeliest tokens, each with its logit, its probability, and the
+   probability that it had one stage before. */
+function guesses(model, at, stage) {
+  const after = (n) => (n === LAYERS * 2 ? at.logits : model.logits(at.stream[n]));
+  const place = Math.min(stage, ANSWER - 1) - 1; // in the stream
+  if (place < 0) return [];
+  const logits = after(place), chances = softmax(logits);
+  const before = softmax(after(Math.max(0, place - 1)));
+  const order = Array.from(chances.keys()).sort((a, b) => chances[b] - chances[a]);
+  return order.slice(0, BEST).map((id) => [model.tokenizer.tokens[id], logits[id], chances[id], before[id]]);
+}
+
+/* Everything that the picture and its words say. `at`: the chosen letter; `first`: the first one with a lane. */
+function values({ text, pick, written, stage, back }, model) {
+  const { tokenizer } = model;
+  const ids = tokenizer.encode(text).slice(0, TYPED);
+  const typed = ids.length;
+  if (!typed) return { tokens: [] };
+  for (let n = 0; n < written; n++) ids.push(choose(read(model, ids)[ids.length - 1].logits, pick, n));
+  const letters = read(model, ids);
+  const T = ids.length, first = Math.max(0, T - ROWS), at = Math.max(first, T - 1 - back);
+  const shown = letters.slice(first), own = letters[at];
+  const line = (weights) => Array.from({ length: T }, (_, s) => weights[s] ?? 0); // (T,): none of what comes later
+  const mean = (heads) => line(heads[0]).map((_, s) => heads.reduce((sum, w) => sum + (w[s] ?? 0), 0) / heads.length);
+  const isLayer = stage > 1 && stage < ANSWER, layer = isLayer ? Math.floor(stage / 2) - 1 : -1;
+  const numbers = (x) => Array.from(x.slice(0, FIRST));
+  const next = choose(letters[T - 1].logits, pick, written);
+  return {
+    tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, stage, layer, first, at,
+    width: own.stream[0].length,
+    embedded: shown.map(({ stream }) => numbers(stream[0])),
+    lengths: shown.map(({ stream }) => stream.map(length)), // (shown, 2L + 1)
+    added: shown.map(({ writes }) => writes.map(length)), // (shown, 2L)
+    attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
+    heads: isLayer && stage % 2 === 0 ? own.weights[layer].map(line) : [], // (H, T)
+    stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
+    write: isLayer ? numbers(own.writes[stage - 2]) : [],
+    best: own.stream.map((_, n) => guesses(model, own, n + 1)[0]),
+    guesses: guesses(model, own, stage),
+    next: [tokenizer.tokens[next], softmax(letters[T - 1].logits)[next]],
+  };
+}
+
+// Words ----
+
+const sign = (token) => ({ " ": "␣", "\n": "⏎" })[token] || ([...token].length > 1 ? "▫" : token); // ▫ is a byte
+const named = (token) => ({ " ": "the space", "\n": "the line break" })[token]
+  || ([...token].length > 1 ? "a byte" : `“${token}”`);
+const percent = (share) => `${Live.part.number(100 * share, 0)}%`;
+const upper = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
+const short = (value) => Live.part.number(value, 1);
+
+/* The two letters that get most weight; those that look alike when rounded, in the order of the line. */
+const strongest = (weights) =>
+  weights.map((w, s) => [s, Math.round(100 * w)]).sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 2)
+    .filter(([, share]) => share);
+
+const looks = ({ tokens, attention, layer, first, at }) => strongest(attention[layer][at - first])
+  .map(([s, share]) => `${s === at ? "itself" : named(tokens[s])} (${share}%)`).join(" and ");
+
+const say = ({ pick, back }, found) => {
+  const { tokens, ids, stage, layer, first, at, lengths, guesses: list, next, width } = found;
+  const T = tokens.length;
+  if (!T) return "There is no letter yet: type a line.";
+  const who = named(tokens[at]);
+  if (stage === 0) return `Tokens: the line has ${T} letters. To this model each letter is a token, and each token a number: ${who} is ${ids[at]}.`;
+  if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of length ${short(lengths[at - first][0])}. Its lane begins.`;
+  if (stage === ANSWER) {
+    const lane = back ? `The lane of ${who} is` : "The last lane is";
+    const least = back ? " In training every lane has to guess the letter after it; here only the last lane is used." : "";
+    return `Answer: ${lane} compared with all tokens. Each gets a score, and softmax turns scores into probabilities: ` +
+      `${named(list[0][0])} ${percent(list[0][2])}, ${named(list[1][0])} ${percent(list[1][2])}.${least}`;
+  }
+  if (stage === WRITE) {
+    const why = pick === "likeliest" ? `has the highest probability (${percent(next[1])})` : `was drawn (its probability: ${percent(next[1])})`;
+    return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} letters.`;
+  }
+  const now = `If it answered now: ${named(list[0][0])} (${percent(list[0][2])}).`;
+  if (stage % 2) return `Layer ${layer + 1}, feed-forward: every letter by itself. ${upper(who)} works on what its lane holds, and adds the result to it. ${now}`;
+  return `Layer ${layer + 1}, attention: ${who} looks mostly at ${looks(found)}, and adds what it copies there to its lane. ${now}`;
+};
+
+// On the page ----
+
+const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
+const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
+const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, upTo }; // front_picture.js adds to it
+
+const SLOW = { ms: 1100, hold: 2600 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
+
+function build(part, figure) {
+  const { html, svg } = part;
+  const set = figure.set.bind(figure);
+  figure.set = (changes, how) => set("text" in changes || "pick" in changes ? { ...changes, written: 0 } : changes, how);
+
+  const input = html("input", {
+    type: "text", spellcheck: "false", autocomplete: "off", "aria-label": "your line", maxlength: TYPED,
+    oninput: () => figure.set({ text: [...input.value].slice(0, TYPED).join("") }), onchange: () => figure.released(),
+  });
+  const written = html("mark");
+  const line = html("div", { class: "front-line" }, input, written, html("span", { class: "front-caret" }));
+  const showLine = ({ text }, tokens) => {
+    if (input.value !== text) input.value = text;
+    input.style.width = `${Math.max(2, [...text].length + 0.3)}ch`;
+    written.textContent = tokens.map(sign).join("").replace(/␣/g, " ");
+    line.scrollLeft = line.scrollWidth;
+  };
+  const picture = svg("svg", { class: "live-drawing front-picture", role: "group", "aria-label": "The line on its way through the model" });
+  const start = html("button", { type: "button", class: "front-start", onclick: () => load() });
+  const still = html("div", { class: "front-still" }, ...figure.place.childNodes, start);
+  const button = (text, label, onclick) => html("button", { type: "button", text, "aria-label": label, title: label, onclick });
+  const back = button("◀ Back", "One step back", () => by(-1));
+  const play = button("▶ Play", "Play", () => (playing ? pause() : run(SLOW, Infinity)));
+  const step = button("Step ▶", "One step forward", () => by(1));
+  const letter = button("Next letter ▶▶", "Run until the next letter is written", () => run(QUICK, 1));
+  const track = html("input", {
+    type: "range", min: 0, max: WRITE, step: 1, "aria-label": "Place in the model",
+    oninput: () => figure.set({ stage: Number(track.value) }), onchange: () => figure.released(),
+  });
+  const transport = html("div", { class: "front-transport" }, back, play, step, letter, track);
+  const name = html("summary");
+  const open = html("div");
+  const words = html("p", { class: "live-words front-words" });
+  const details = html("details", { class: "front-inside", ontoggle: show }, name, open);
+
+  let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
+  let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
+  const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+  // Playing ----
+
+  function after(by) {
+    const { stage, written } = figure.state;
+    if (by > 0) return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
+    return stage ? { stage: stage - 1 } : written ? { written: written - 1, stage: WRITE } : null;
+  }
+
+  function move(by, ms) {
+    const changes = after(by);
+    pace = ms;
+    isOurs = true;
+    if (changes) figure.set(changes, Live.QUICK);
+    isOurs = false;
+    return changes;
+  }
+
+  function by(step) {
+    if (!found) return load();
+    stop();
+    if (move(step, 600)) figure.released();
+  }
+
+  function stop() {
+    clearTimeout(timer);
+    playing = null;
+    label();
+  }
+
+  function pause() {
+    stop();
+    figure.released();
+  }
+
+  /* Play: the first letter slowly, the others quickly; with `letters` all of them, up to the next answer. */
+  function run(speed, letters, wait = 0) {
+    if (!found) return load();
+    stop();
+    playing = { speed, left: letters };
+    label();
+    timer = setTimeout(tick, wait);
+  }
+
+  function tick() {
+    const { speed } = playing;
+    const seen = !document.hidden && picture.getBoundingClientRect().bottom > 0;
+    const changes = seen ? move(1, speed.ms) : {};
+    if (!changes) return pause();
+    if (changes.stage === 0) {
+      Object.assign(playing, { left: playing.left - 1, speed: QUICK });
+      figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
+    }
+    if (changes.stage === ANSWER && playing.left <= 0) return pause();
+    if (speed === QUICK) words.textContent = `Again, now with ${found.tokens.length} letters. Pause, or step, to see what happens where.`;
+    timer = setTimeout(tick, speed.ms + speed.hold);
+  }
+
+  /* From the beginning of the line. */
+  function begin() {
+    if (reduced()) return figure.set({ stage: ANSWER });
+    figure.set({ stage: 0 });
+    run(SLOW, Infinity, SLOW.hold);
+  }
+
+  function label() {
+    play.textContent = playing ? "❚❚ Pause" : "▶ Play";
+    play.setAttribute("aria-label", playing ? "Pause" : "Play");
+    play.title = playing ? "Pause" : "Play";
+  }
+
+  // Drawing ----
+
+  const onpick = (row) => {
+    figure.set({ back: found.lengths.length - 1 - row });
+    figure.released();
+    drawn.letters[row].focus({ preventScroll: true });
+  };
+  const onstage = (stage) => {
+    pace = 600;
+    if (stage === figure.state.stage) details.open = !details.open;
+    else figure.set({ stage }, Live.QUICK);
+    figure.released();
+  };
+  picture.addEventListener("keydown", (event) => {
+    const rows = found.lengths.length;
+    const row = Number(event.target.closest("[data-row]")?.dataset.row ?? NaN);
+    const next = { ArrowUp: row - 1, ArrowLeft: row - 1, ArrowDown: row + 1, ArrowRight: row + 1 }[event.key];
+    if (next === undefined || Number.isNaN(row)) return;
+    event.preventDefault();
+    onpick((next + rows) % rows);
+  });
+
+  function layOut() {
+    const width = Math.round(figure.place.clientWidth - 2 * parseFloat(getComputedStyle(figure.place).paddingLeft)) || 640;
+    where = Live.front.plan(upTo(260, width, 760));
+    picture.setAttribute("viewBox", `0 0 ${where.width} ${where.height}`);
+    picture.style.cssText = `max-width: ${where.width}px; aspect-ratio: ${where.width} / ${where.height}`;
+    key = "";
+  }
+
+  function draw() {
+    const text = JSON.stringify([where.width, found.ids, found.at, state.pick]);
+    if (text !== key) {
+      const same = key && JSON.parse(key)[3] === state.pick && found.ids.join().startsWith(JSON.parse(key)[1].slice(0, found.typed).join());
+      if (!same) Live.forget(picture);
+      key = text;
+      where.gap = ROWS - found.lengths.length;
+      drawn = Live.front.scene(part, where, found, onpick, onstage);
+      list = Live.front.board(part, found, where);
+      const [low, high] = [where.top + 62, where.bottom - list.height];
+      const at = upTo(low, where.y(found.at - found.first) - list.height / 2, high);
+      list.node.setAttribute("transform", `translate(${where.width - where.panel} ${at})`);
+      list.at = at;
+      picture.replaceChildren(drawn.node, list.node);
+    }
+    const { stage } = found;
+    const title = stage >= ANSWER ? ["the answer:", state.back ? "its next letter" : "the next letter"]
+      : [where.narrow ? "answer if" : "if the answer", where.narrow ? "read now:" : "were read now:"];
+    list.node.style.display = stage ? "" : "none";
+    list.show(found.guesses, title);
+    const widths = Array.from({ length: BEST }, (_, n) => (found.guesses[n] ? found.guesses[n].slice(2) : [0, 0]));
+    Live.tween(list.node, widths, (now) => list.draw(now), { ms: Math.min(pace, 500) });
+    const spot = { px: where.width - where.panel - 4, py: list.at + 70, letter: [where.width - where.panel + 8, list.at + 53] };
+    const base = state.written * (WRITE + 1);
+    Live.tween(picture, base + stage, (now) => drawn.pose(now - base, spot), { ms: pace });
+  }
+
+  function show() {
+    const some = found?.tokens.length;
+    name.textContent = some ? `Open this part: ${titleOf(found.stage)}` : "Open this part";
+    if (details.open && !found) return load();
+    if (details.open) open.replaceChildren(...(some ? Live.front.inside(part, state, found, where.width) : []));
+  }
+
+  /* A try begins to play. Anything else that the reader sets stops what plays. */
+  function listen() {
+    if (heard) return;
+    heard = true;
+    for (const { node } of figure.buttons) node.addEventListener("click", () => found && begin());
+  }
+
+  function update(now, values) {
+    listen();
+    if (!isOurs) stop();
+    [state, found] = [{ ...now }, values];
+    if (!where) layOut();
+    still.hidden = true;
+    if (!picture.isConnected) still.after(picture);
+    track.value = state.stage;
+    track.setAttribute("aria-valuetext", titleOf(state.stage));
+    const none = !found.tokens.length;
+    picture.style.visibility = none ? "hidden" : "";
+    showLine(state, none ? [] : found.tokens.slice(found.typed));
+    if (!none) draw();
+    show();
+  }
+
+  // Before the model is there ----
+
+  /* Nothing is loaded before the reader touches the figure: the still picture waits. */
+  function wait(now, size) {
+    listen();
+    load = now;
+    start.textContent = `▶ Watch it run (${size})`;
+    words.textContent = "A Transformer that was trained on Shakespeare reads this line, letter by letter, and finds the next one. Watch it, or write a line of your own.";
+    showLine(figure.state, []);
+    show();
+    if (touched) load();
+  }
+  for (const event of ["pointerdown", "keydown", "input"]) figure.place.addEventListener(event, () => { touched = true; }, true);
+
+  function arrived() {
+    if (document.activeElement === start || document.activeElement === document.body) play.focus({ preventScroll: true });
+    if ([0, ANSWER].includes(figure.state.stage)) begin(); // no other place was asked for
+  }
+
+  addEventListener("resize", () => {
+    if (!found) return;
+    const before = where.width;
+    layOut();
+    if (where.width !== before) draw();
+  });
+
+  return { nodes: [line, still, transport, words], rest: [details], words, update, wait, arrived };
+}
+
+const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, hidden: true });
+
+Live.define({
+  name: "front",
+  title: "One line, all the way through a Transformer",
+  question: "How does a Transformer find the next letter?",
+  page: "index",
+  pictures: ["front.svg", "front-narrow.svg"],
+  heights: [820, 927],
+  later: ["front_picture.js"], // comes with the model
+  models: ["shakespeare"],
+  slow: true,
+  needs: () => "shakespeare",
+  state: {
+    text: { kind: "text", label: "your line", max: TYPED, start: "To be, or not to b", letters: "aeorst nIT,-’", hidden: true },
+    pick: {
+      kind: "choice", label: "next letter", start: "likeliest",
+      of: { likeliest: "the likeliest", drawn: "drawn by chance" },
+    },
+    written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
+  },
+  same: ["text", "pick"], // a try stays the same try while the line goes its way
+  values,
+  say,
+  tries: [
+    {
+      do: "To be, or not to b", set: { stage: 0 },
+      see: "Right after the embedding the best guess is b again. Layer 1 makes it e, and the attention of layer 4 takes e from 43% to 80%.",
+    },
+    {
+      do: "Speak, spe", set: { text: "Speak, spe", stage: 0 },
+      see: "After layers 1 and 2 the best guess is r. The feed-forward of layer 3 finds a, and layer 4 makes it almost certain.",
+    },
+    {
+      do: "My lord, the ki", set: { text: "My lord, the ki", stage: 0 },
+      see: "From the feed-forward of layer 1 on, n leads. Press Next letter three times: with ng and a space the word is whole.",
+    },
+  ],
+  build,
+});
+})();

@@ -1,0 +1,197 @@
+"""The live figure of the front page: its numbers are the library's, and its claims are true."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import live_v8
+import pytest
+from live_v8 import SCRIPTS, Engine, _plain, agree, damaged, difference, engine
+from py_mini_racer import JSEvalException
+
+import transformer_lib
+from tools.live_front import pictures
+from transformer_book.live import FIGURES, complete, front
+
+NAME, FILE = "front", "front.js"
+LIBRARY = Path(transformer_lib.__file__).parent
+LINE = "Speak, spe"
+# One line after the other, so that what was read before is used again, cut off, or forgotten.
+STATES: list[dict[str, Any]] = [
+    {"text": LINE, "stage": 0},
+    {"text": LINE, "stage": 1},
+    {"text": LINE, "stage": 2, "back": 3},
+    {"text": LINE, "stage": 7},
+    {"text": LINE, "stage": 10, "back": 4},
+    {"text": LINE, "stage": 11},
+    {"text": LINE, "stage": 8, "written": 2},
+    {"text": LINE, "stage": 3, "written": 12, "back": 17},
+    {"text": LINE, "stage": 11, "written": 1},
+    {"text": "Speak, do", "stage": 9},
+    {"text": "Speak", "stage": 4},
+    {"text": LINE, "stage": 6, "written": 3, "pick": "drawn"},
+    {"text": LINE, "stage": 11, "written": 4, "pick": "drawn"},
+    {"text": "né", "stage": 5, "back": 1},
+    {"text": "", "stage": 5},
+    {"text": "x" * 41, "stage": 10, "back": 17},
+]
+DAMAGES = {
+    "one letter too many kept": ("cut(kept, same < 0 ? ids.length : same)", "cut(kept, same + 1)"),
+    "keys not forgotten": ("self.keys.length = self.values.length = n", "self.values.length = n"),
+    "an old line": ("id !== kept.ids[t]", "t >= kept.ids.length"),
+    "the write of the stage before": (
+        "own.writes[stage - 2]",
+        "own.writes[Math.max(0, stage - 3)]",
+    ),
+    "the lane after the stage": ("Math.min(stage, ANSWER) - 2]", "Math.min(stage, ANSWER) - 1]"),
+    "one head for the mean": (
+        "heads.reduce((sum, w) => sum + (w[s] ?? 0), 0) / heads.length",
+        "heads[0][s]",
+    ),
+    "the sum of the heads": ("(w[s] ?? 0), 0) / heads.length", "(w[s] ?? 0), 0)"),
+    "the layer before": (
+        "Math.floor(stage / 2) - 1 : -1",
+        "Math.max(0, Math.floor(stage / 2) - 2) : -1",
+    ),
+    "heads of a feed-forward": ("isLayer && stage % 2 === 0 ?", "isLayer ?"),
+    "the answer always": (
+        "const place = Math.min(stage, ANSWER - 1) - 1",
+        "const place = stage && ANSWER - 2",
+    ),
+    "no final norm": ("model.logits(at.stream[n])", "at.stream[n]"),
+    "the probability after": ("after(Math.max(0, place - 1))", "after(place)"),
+    "the least likely": ("chances[b] - chances[a]", "chances[a] - chances[b]"),
+    "length without its root": ("Math.sqrt(x.reduce", "(x.reduce"),
+    "guesses of the last letter": (
+        "guesses: guesses(model, own, stage)",
+        "guesses: guesses(model, letters[T - 1], stage)",
+    ),
+    "the next letter of the one that is watched": (
+        "choose(letters[T - 1].logits, pick, written)",
+        "choose(own.logits, pick, written)",
+    ),
+    "one draw for all": ("uniform(FIRST_SEED + n)()", "uniform(FIRST_SEED)()"),
+    "always the likeliest": ('if (pick === "likeliest") return', "return"),
+    "too long a line": (".slice(0, TYPED);", ";"),
+    "lanes for all": ("Math.max(0, T - ROWS)", "0"),
+    "a letter further back": ("T - 1 - back", "T - 2 - back"),
+    "the two weakest": ("b[1] - a[1] || a[0] - b[0]", "a[1] - b[1] || a[0] - b[0]"),
+    "layers from 0": ("`Layer ${layer + 1}, attention", "`Layer ${layer}, attention"),
+}
+
+
+@pytest.fixture(autouse=True)
+def tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library turns queries and keys by angles in float32, JavaScript by angles in float64."""
+    monkeypatch.setattr(live_v8, "RELATIVE", 1e-4)
+    monkeypatch.setattr(live_v8, "ABSOLUTE", 1e-4)
+
+
+@pytest.fixture(scope="module")
+def v8() -> Engine:
+    found = engine(NAME)
+    found.register("shakespeare")
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[tuple[dict[str, Any], dict[str, Any], str]]:
+    """Each state with its values and words, by the library."""
+    states = [complete(FIGURES[NAME], {**state, "text": state["text"][:40]}) for state in STATES]
+    states[-1]["text"] = STATES[-1]["text"]  # longer than the box allows
+    found = [(state, front.values(**state)) for state in states]
+    return [(state, _plain(values), front.say(state, values)) for state, values in found]
+
+
+def disagreement(v8: Engine, expected: list[tuple[dict[str, Any], dict[str, Any], str]]) -> str:
+    for state, values, words in expected:
+        found = difference(v8.values(NAME, state), values)
+        if found or v8.say(NAME, state) != words:
+            return found or "say"
+    return ""
+
+
+def test_numbers_and_words_are_the_librarys(v8: Engine, expected: Any) -> None:
+    found = disagreement(v8, expected)
+    assert not found, found
+    agree(NAME, 3, v8)  # the start, the tries, texts of random letters
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_caught(damage: str, v8: Engine, expected: Any) -> None:
+    v8.run(damaged(FILE, *DAMAGES[damage])[FILE])  # the model stays: only the figure is read anew
+    try:
+        found = disagreement(v8, expected)
+    except JSEvalException as error:
+        found = str(error)
+    assert found
+
+
+def test_a_letter_is_read_once(v8: Engine) -> None:
+    run = "const found = model.run(fresh,"
+    text = damaged(FILE, run, f"Live.count(fresh); {run}")
+    v8.run("var reads = []; Live.count = (fresh) => reads.push(fresh.length);" + text[FILE])
+    v8.values(NAME, {"text": LINE})
+    v8.values(NAME, {"text": LINE, "stage": 4, "back": 2})  # a step, another letter: nothing
+    v8.values(NAME, {"text": LINE, "written": 1})  # one letter more
+    v8.values(NAME, {"text": LINE, "stage": 11})  # and back
+    v8.values(NAME, {"text": LINE + "ll"})  # two typed
+    assert v8.eval("reads") == [len(LINE), 1, 2]
+
+
+def at(**changes: Any) -> dict[str, Any]:
+    return front.values(**complete(FIGURES[NAME], changes))
+
+
+def test_what_readers_are_told_to_see() -> None:
+    tries = [at(**one["set"]) for one in FIGURES[NAME]["tries"]]
+    be, speak, king = ([guess[0] for guess in found["best"]] for found in tries)
+    assert be == ["b", "b", *"eeeeeee"]
+    chances = [each[2] for each in at()["best"]]
+    assert [round(chances[n], 2) for n in (6, 7)] == [0.43, 0.80]  # the attention of layer 4
+    assert speak[2:] == ["r", "r", "r", "r", "a", "a", "a"]  # [6]: the feed-forward of layer 3
+    assert at(text=LINE)["best"][8][2] > 0.97
+    assert king[2:] == ["n"] * 7
+    written = at(text="My lord, the ki", written=3)
+    assert "".join(written["tokens"][written["typed"] :]) == "ng "
+
+
+def test_the_stored_pictures_are_those_of_the_model() -> None:
+    for path, drawn in pictures().items():
+        stored = path.read_text(encoding="utf-8")
+        (now, values), (then, kept) = split(drawn), split(stored)
+        assert now == then, "run: python -m tools.live_front"
+        worst = max(abs(a - b) for a, b in zip(values, kept, strict=True))
+        assert worst <= 0.11, f"{path.name} differs by {worst}: run python -m tools.live_front"
+        assert front.say(complete(FIGURES[NAME], {}), at()) in stored
+
+
+def split(svg: str) -> tuple[str, list[float]]:
+    """A drawing without its numbers, and the numbers: their last digits differ between CPUs."""
+    number = re.compile(r"-?\d+(?:\.\d+)?")
+    return number.sub("#", svg), [float(each) for each in number.findall(svg)]
+
+
+def test_a_stored_picture_that_is_old_is_noticed() -> None:
+    path, drawn = next(iter(pictures().items()))
+    words, values = split(path.read_text(encoding="utf-8"))
+    moved = split(drawn.replace('width="', 'width="1', 1))
+    assert words == moved[0]
+    assert max(abs(a - b) for a, b in zip(moved[1], values, strict=True)) > 0.11
+
+
+def library_lines() -> list[tuple[str, str, str, str]]:
+    """File, line, page of the API and name, as readers are shown them."""
+    text = (SCRIPTS / "front_picture.js").read_text(encoding="utf-8")
+    return re.findall(r'\["(\w+)", "([^"]+)",\s+"(\w+)", "([\w.]+)"\]', text)
+
+
+def test_the_lines_of_the_library_are_its_own() -> None:
+    found = library_lines()
+    assert len(found) == 10
+    for file, line, _page, name in found:
+        (path,) = LIBRARY.glob(f"*/{file}.py")
+        assert line in path.read_text(encoding="utf-8"), f"{path.name} has no line {line!r}"
+        module, _, last = f"transformer_lib.{name}".rpartition(".")
+        assert hasattr(import_module(module), last), name

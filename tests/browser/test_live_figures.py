@@ -1,0 +1,278 @@
+"""Each live figure in a real browser: what a visitor found wrong with it once, and what it does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from math import dist
+
+import pytest
+from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
+from built_site import CHAPTER_03, SITE
+from live_page import PLANE, PLAY, SETTLED, centre, live_figure, run_model, watched, words
+from playwright.sync_api import BrowserContext, Page, expect
+
+WORDS = ("The", "quick", "brown", "fox", "jumps")
+RECURRENCE, TOKENIZER, SCALE = map(live_figure, ("recurrence", "tokenizer", "scale"))
+LAB, HEADS, JOURNEY = map(live_figure, ("mask-lab", "heads", "journey"))
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    yield from watched(context)
+
+
+def opened(page: Page, address: str) -> None:
+    page.goto(address)
+    settle(page)
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    return [text.strip() for text in page.locator(selector).all_text_contents()]
+
+
+# A query among keys -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_points_that_lie_on_each_other_are_drawn_apart(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    opened(page, f"{origin}/{CHAPTER_03}")
+    for handles in (["query of fox", *(f"key of {word}" for word in WORDS)],
+                    [f"value of {word}" for word in WORDS]):  # fmt: skip
+        places = {name: centre(page, name) for name in handles}
+        scroll = page.evaluate("scrollY")
+        for one, other in combinations(handles, 2):
+            assert dist(places[one], places[other]) >= 12, f"{one} lies on {other}"
+        assert scroll == page.evaluate("scrollY")
+
+
+@pytest.mark.parametrize(
+    "point", [f"{kind} of {word}" for kind in ("key", "value") for word in WORDS]
+)
+def test_every_point_can_be_taken(point: str, page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{CHAPTER_03}")
+    sliders = page.locator(f"{PLANE} [role=slider]")
+    at = """all => Object.fromEntries(
+      all.map(s => [s.getAttribute("aria-label"), s.getAttribute("aria-valuetext")]))"""
+    before = sliders.evaluate_all(at)
+    x, y = centre(page, point)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y - 30, steps=3)
+    page.mouse.up()
+    after = sliders.evaluate_all(at)
+    assert {name for name in after if after[name] != before[name]} == {point}
+
+
+def test_the_query_has_its_name(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{CHAPTER_03}")
+    query = page.get_by_role("slider", name="query of fox")
+    expect(query.locator("text")).to_have_text("query")
+
+
+LONGEST = """(figure) => Math.max(0, ...[...figure.querySelectorAll("path[stroke-dasharray='4 3']")]
+  .map((path) => (path.getAttribute("d") ? path.getTotalLength() : 0)))"""
+
+
+def test_the_gradient_is_seen_or_printed_as_zero(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{CHAPTER_03}")
+    figure = page.locator(PLANE)
+    page.get_by_label("gradient of the answer’s length").check()
+    assert figure.evaluate(LONGEST) > 30  # units of a drawing of 300
+    note = figure.locator("text", has_text="gradient")
+    expect(note).to_have_text(re.compile(r"^arrows: gradient × [125]0*, longest 0\.\d{3}$"))
+    figure.locator(".live-tries button", has_text="gradient on").click()
+    assert figure.evaluate(LONGEST) == 0
+    expect(note).to_have_text("gradient: 0.00 everywhere, no arrow")
+
+
+# Heads --------------------------------------------------------------------------------------------
+
+
+def test_the_translator_does_not_collapse_the_figure(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    run_model(page)
+    figure = page.locator(HEADS)
+    height = "figure => figure.getBoundingClientRect().height"
+    before = figure.evaluate(height)
+    figure.locator(".live-tries button", has_text="translator").click()
+    for button in ("Let a space look", "Reset", "Run the number translator here"):
+        expect(figure.get_by_role("button", name=button)).to_be_visible()
+    expect(figure.locator("svg[role=img]").last).to_be_hidden()  # a picture of the other model
+    assert figure.evaluate(height) >= before - 1
+    run_model(page, "number translator")
+    page.locator(HEADS + SETTLED).wait_for()
+    assert words(page, HEADS).startswith("It writes zweiundvierzig")
+    assert figure.evaluate(height) >= before - 1
+
+
+def test_a_link_to_the_translator_shows_no_other_model(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:heads:model=numbers;layer=1")
+    figure = page.locator(HEADS)
+    expect(figure.get_by_role("button", name="Run the number translator here")).to_be_visible()
+    expect(figure.locator(":scope > :not(.live-body)").first).to_be_hidden()
+    expect(figure.get_by_role("button", name="Reset")).to_be_visible()
+
+
+def test_the_keyboard_keeps_its_place_when_a_model_runs(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    page.get_by_role("button", name="Run the Shakespeare model here").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(f"{HEADS} .live-stage")).to_be_visible(timeout=20_000)
+    assert page.locator(HEADS).evaluate("figure => figure.contains(document.activeElement)")
+    page.keyboard.press("Tab")
+    assert page.locator(f"{HEADS} .live-token").first.evaluate(
+        "one => one === document.activeElement"
+    )
+
+
+# Journey ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_journeys_height_stays(screen: dict[str, int], page: Page, origin: str) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure = page.locator(JOURNEY)
+    height = "figure => Math.round(figure.getBoundingClientRect().height)"
+    heights = []
+    for button in figure.locator(".live-tries button").all():
+        button.click()
+        heights.append(figure.evaluate(height))
+    assert len(set(heights)) == 1, heights
+
+
+def test_boxes_look_like_something_to_press(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    box = page.locator(f"{JOURNEY} [role=button]", has_text="cross-attention")
+    assert box.evaluate("box => getComputedStyle(box).cursor") == "pointer"
+    drawn = "b => [...b.querySelectorAll('rect')].map(one => one.getBoundingClientRect().bottom)"
+    edge, face = box.evaluate(drawn)
+    assert edge > face + 1  # an edge below the face, as a key has
+    box.hover()
+    edge_below, hovered = box.evaluate(drawn)
+    assert edge_below - hovered > edge - face  # it rises to the pointer
+    box.click()
+    page.mouse.move(0, 0)
+    edge_below, pressed = box.evaluate(drawn)
+    assert edge_below - pressed < edge - face  # and goes down
+
+
+WIDTHS = "all => all.map(each => each.getBoundingClientRect().width)"
+PLACE = "card => { const box = card.getBoundingClientRect(); return [box.x, box.y]; }"
+CARD = f"{JOURNEY} .live-card:last-of-type"
+
+
+def test_a_sentence_travels_through_the_boxes(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    caption = page.locator(f"{JOURNEY} .live-caption")
+    first = "Token embedding (encoder): 64 token ids → 64 vectors of 512 numbers"
+    expect(caption).to_have_text(first)
+    one = page.get_by_role("button", name="One box")
+    seen, places = [], []
+    for _ in range(20):
+        page.locator(JOURNEY + SETTLED).wait_for()
+        chosen = page.locator(f"{JOURNEY} .live-box[aria-pressed=true]")
+        seen.append(str(chosen.get_attribute("aria-label")).split(":")[0])
+        where = page.locator(CARD).evaluate(PLACE)
+        box = chosen.bounding_box()
+        assert box
+        assert abs(where[1] - box["y"]) < 30  # beside the box
+        places.append(tuple(where))
+        one.click()
+    assert seen[0] == "Token embedding, encoder"
+    assert seen[8] == "Token embedding, decoder"
+    assert "Cross-attention, decoder" in seen
+    assert seen[-1] == "Output layer, decoder"
+    assert len(set(places)) == 20
+    expect(caption).to_have_text(first)  # and again from the beginning
+
+
+def test_play_sends_it_and_any_other_act_stops_it(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    play = page.locator(f"{JOURNEY} .live-play")
+    play.click()
+    expect(play).to_have_text("Pause")
+    expect(page.locator(f"{JOURNEY} .live-box[aria-pressed=true]")).to_have_text("self-attention")
+    page.locator(f"{JOURNEY} .live-reset").click()
+    expect(play).to_have_text("Send a sentence through")
+
+
+# The others ---------------------------------------------------------------------------------------
+
+
+def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
+    """0.52 for attention and 0.08 for the LSTM: a third of the chart, not a hair's breadth."""
+    opened(page, f"{origin}/book/01_recurrence.html")
+    dots = page.locator(f"{RECURRENCE} .live-chart circle")
+    heights = [float(str(dot.get_attribute("cy"))) for dot in dots.all() if dot.is_visible()]
+    _, lstm, attention, _ = heights
+    frame = page.locator(f"{RECURRENCE} .live-drawing").evaluate("d => d.viewBox.baseVal.height")
+    assert lstm - attention > frame / 3
+    assert {"LSTM 0.0769", "attention 0.522"} <= set(texts(page, f"{RECURRENCE} text"))
+    page.get_by_label("powers of ten").check()
+    page.locator(RECURRENCE + SETTLED).wait_for()
+    assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
+
+
+def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/04_scaling.html")
+    chart = page.locator(f"{SCALE} .live-chart").first
+    # The chart comes before the bars of the one query, and is the widest drawing.
+    widths = page.locator(f"{SCALE} .live-drawing").evaluate_all(WIDTHS)
+    assert widths[0] == max(widths)
+    lines = chart.locator("g:not(.live-ghost) > path[stroke-width='2.4']")
+    assert [len(str(line.get_attribute("d")).split("L")) for line in lines.all()] == [11, 11]
+    dots = [dot for dot in chart.locator("circle").all() if dot.is_visible()]
+    assert len(dots) == 2
+    assert "median of the largest weights of 31 queries" in texts(page, f"{SCALE} dt")
+
+
+def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/05_masks.html")
+    top = "all => all.map(name => Math.round(name.getBoundingClientRect().top))"
+    left, right, _ = page.locator(f"{LAB} .live-heat").all()
+    rows = [each.locator(".live-row-name").evaluate_all(top) for each in (left, right)]
+    assert rows[0] == rows[1]
+
+
+def test_merges_are_played_one_by_one(page: Page) -> None:
+    opened(page, f"{SITE.as_uri()}/book/02_tokens.html")
+    page.get_by_role("button", name="Take all merges away").click()
+    page.locator(TOKENIZER + SETTLED).wait_for()
+    tokens = f"{TOKENIZER} .live-strip .live-token > span"
+    many = len(texts(page, tokens))
+    assert many == 49
+    moved = page.evaluate(
+        """() => {
+          document.querySelector(".live-play + button").click();
+          const boxes = [...document.querySelectorAll(".live-strip .live-token")];
+          return boxes.filter((box) => box.style.transform).length;
+        }"""
+    )
+    assert moved > 10  # the boxes begin where their letters were, and slide together
+    page.locator(TOKENIZER + SETTLED).wait_for()
+    assert len(texts(page, tokens)) < many
+    new = texts(page, f"{TOKENIZER} .live-token.live-marked > span")
+    assert set(new) == {"th"}
+    assert "t + h → th" in page.locator(TOKENIZER).inner_text()
+    assert "merges=" in page.url
+    page.emulate_media(reduced_motion="reduce")
+    page.get_by_role("button", name="Play the merges").click()
+    assert len(texts(page, tokens)) == 16
+
+
+def test_the_text_box_shows_the_whole_sentence_on_a_phone(page: Page, origin: str) -> None:
+    page.set_viewport_size(PHONE)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/book/02_tokens.html")
+    box = page.get_by_label("text", exact=True)
+    hidden = "b => [b.scrollWidth - b.clientWidth, b.scrollHeight - b.clientHeight]"
+    assert max(box.evaluate(hidden)) <= 1

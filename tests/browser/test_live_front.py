@@ -1,0 +1,286 @@
+"""The figure of the front page in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlparse
+
+import pytest
+from browser_checks import (
+    DESKTOP,
+    PHONE,
+    accessible_colours,
+    accessible_layout,
+    settle,
+    wait_for_fonts,
+)
+from built_site import SITE
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+
+FRONT = "book/index.html"
+FIGURE = '.live[data-live="front"]'
+WEIGHTS = "/live/weights/"
+LATER = "front_picture.js"  # comes with the model
+PARTS = 8
+STAGES = 12
+SCREEN = 740  # px: the height of a phone
+A_MOMENT = 6  # frames: a tenth of a second, on a machine that draws at once
+
+# How many frames are drawn between the weights' arrival and the first picture of their model.
+COUNT_FRAMES = """() => {
+  const { load } = Live.model;
+  window.frames = -1;
+  const count = () => {
+    window.frames += 1;
+    if (document.querySelector(".front-still:not([hidden])")) requestAnimationFrame(count);
+  };
+  Live.model.load = async (...all) => {
+    const model = await load(...all);
+    requestAnimationFrame(count);
+    return model;
+  };
+}"""
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A page that complains about nothing, for a reader who prefers reduced motion."""
+    page = context.new_page()
+    page.set_viewport_size(DESKTOP)
+    page.emulate_media(reduced_motion="reduce")
+    said: list[str] = []
+    page.on("console", lambda one: said.append(one.text) if one.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    yield page
+    assert not said
+
+
+def open_front(page: Page, origin: str, address: str = "") -> None:
+    page.goto(f"{origin}/{FRONT}{address}")
+    settle(page)
+
+
+def run(page: Page) -> None:
+    """Press the button, and wait until the model is there."""
+    page.locator(f"{FIGURE} .front-start").click()
+    expect(page.locator(f"{FIGURE} .front-picture")).to_be_visible(timeout=30_000)
+
+
+def words(page: Page) -> str:
+    return page.locator(f"{FIGURE} .live-words").inner_text()
+
+
+def button(page: Page, name: str) -> None:
+    page.locator(FIGURE).get_by_role("button", name=name, exact=True).click()
+
+
+def go(page: Page, stage: int) -> None:
+    track = page.locator(f"{FIGURE} input[type=range]")
+    track.fill(str(stage))
+    expect(page.locator(f"{FIGURE}[data-settled]")).to_be_attached()
+
+
+def drawing(page: Page) -> str:
+    """The picture, without styles that were set and taken back."""
+    return page.locator(f"{FIGURE} .front-picture").inner_html().replace(' style=""', "")
+
+
+@pytest.mark.parametrize("where", ["server", "folder"])
+def test_nothing_is_loaded_before_the_first_touch(where: str, page: Page, origin: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    open_front(page, origin if where == "server" else SITE.as_uri())
+    page.mouse.wheel(0, 400)
+    page.keyboard.press("Tab")
+    assert asked
+    assert not [url for url in asked if WEIGHTS in url or LATER in url]
+    run(page)
+    assert len([url for url in asked if WEIGHTS in url]) == PARTS
+    assert len([url for url in asked if LATER in url]) == 1
+    assert words(page).startswith("Answer: The last lane")
+
+
+def test_a_bar_says_how_much_of_the_weights_is_there(page: Page, origin: str) -> None:
+    """The parts come one by one, each when the bar has been seen to show those before it."""
+    open_front(page, origin)
+    waiting: list[Route] = []
+    page.route(f"**{WEIGHTS}**", lambda route: waiting.append(route))
+    page.evaluate(COUNT_FRAMES)
+    page.locator(f"{FIGURE} .front-start").click()
+    bar = page.locator(f"{FIGURE} progress")
+    expect(bar).to_be_visible()
+    for part in range(PARTS):
+        page.wait_for_function(
+            "([bar, share]) => bar.value === share", arg=[bar.element_handle(), part / PARTS]
+        )
+        if part < PARTS - 1:
+            while not waiting:
+                page.wait_for_timeout(10)
+            waiting.pop(0).continue_()
+    waiting.pop(0).continue_()
+    expect(page.locator(f"{FIGURE} .front-picture")).to_be_visible(timeout=30_000)
+    assert page.evaluate("window.frames") <= A_MOMENT
+
+
+def test_one_step_there_and_back_gives_the_same_state(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    go(page, 0)
+    seen = []
+    for _ in range(STAGES + 3):  # over the end of the line into the next round
+        seen.append((words(page), drawing(page)))
+        button(page, "One step forward")
+    assert len({said for said, _ in seen}) == STAGES + 3
+    assert "the line has 19 letters" in seen[STAGES][0]
+    for said, drawn in reversed(seen):
+        button(page, "One step back")
+        assert words(page) == said
+        assert drawing(page) == drawn
+    assert page.url.endswith("#live:front:stage=0")
+
+
+def test_the_address_brings_back_a_state(page: Page, origin: str) -> None:
+    address = "#live:front:text=Speak%2C%20spe;written=2;stage=5;back=1"
+    open_front(page, origin, address)
+    assert page.locator(f"{FIGURE} .front-picture").is_hidden()  # nothing is loaded unasked
+    run(page)
+    assert words(page).startswith("Layer 2, feed-forward: every letter by itself. “a” works on")
+    expect(page.locator(f"{FIGURE} .front-line input")).to_have_value("Speak, spe")
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("ak")
+    page.locator(f"{FIGURE} .live-reset").click()
+    assert words(page).startswith("Answer: The last lane is compared")
+    assert "#" not in page.url
+
+
+def test_a_line_is_typed_and_the_next_letter_falls(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    page.locator(f"{FIGURE} .front-line input").fill("My lord, the ki")  # the first touch
+    expect(page.locator(f"{FIGURE} .front-picture")).to_be_visible(timeout=30_000)
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("“n” 89%")
+    for typed in ("n", "ng", "ng "):
+        button(page, "Run until the next letter is written")
+        expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(re.compile(f"^{typed}$"))
+        expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible(timeout=20_000)
+    assert page.url.endswith("#live:front:text=My%20lord,%20the%20ki;written=3")
+    expect(page.locator(f"{FIGURE} [role=status]")).not_to_be_empty()
+    page.locator(f"{FIGURE} .front-line input").fill("")
+    expect(page.locator(f"{FIGURE} .live-words")).to_have_text(re.compile("no letter yet"))
+
+
+def test_everything_works_with_the_keyboard_alone(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    page.locator(f"{FIGURE} .front-start").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(f"{FIGURE} .front-picture")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_focused()
+    lane = page.locator(f"{FIGURE} [role=radio][tabindex='0']")
+    expect(lane).to_have_count(1)
+    lane.focus()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator(f"{FIGURE} [role=radio]:focus")).to_have_attribute("data-row", "16")
+    expect(page.locator(f"{FIGURE} [role=radio]:focus")).to_have_attribute("aria-checked", "true")
+    assert "The lane of the space is compared" in words(page)
+    track = page.get_by_role("slider", name="Place in the model")
+    track.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(track).to_have_attribute("aria-valuetext", "layer 4, feed-forward")
+    assert words(page).startswith("Layer 4, feed-forward")
+    page.locator(f"{FIGURE} summary").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(f"{FIGURE} .front-inside dl")).to_contain_text("length")
+
+
+def test_every_part_opens_and_its_links_lead_somewhere(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    page.locator(f"{FIGURE} summary").click()
+    links: set[str] = set()
+    for stage in range(STAGES):
+        go(page, stage)
+        inside = page.locator(f"{FIGURE} .front-inside")
+        expect(inside.locator("dd").first).not_to_be_empty()
+        links |= set(inside.locator("a").evaluate_all("all => all.map((one) => one.href)"))
+    page.get_by_role("radio", name="drawn by chance").check()
+    go(page, STAGES - 1)
+    assert "waiting" in page.locator(f"{FIGURE} .front-code").inner_text()
+    assert len(links) > 10
+    for link in links:
+        target = urlparse(link)
+        html = (SITE / target.path.lstrip("/")).read_text(encoding="utf-8")
+        assert not target.fragment or f'id="{target.fragment}"' in html, link
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_figure_is_accessible_and_keeps_its_height(
+    screen: dict[str, int], scheme: str, page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    page.emulate_media(reduced_motion="reduce", color_scheme=scheme)  # type: ignore[arg-type]
+    wait_for_fonts(page)
+    open_front(page, origin)
+    figure = page.locator(FIGURE)
+    heights = {round(figure.bounding_box()["height"])}  # type: ignore[index]
+    run(page)
+    for stage in range(STAGES):
+        go(page, stage)
+        heights.add(round(figure.bounding_box()["height"]))  # type: ignore[index]
+    assert max(heights) - min(heights) <= 1, heights
+    assert figure.evaluate("figure => figure.scrollWidth - figure.clientWidth") <= 1
+    top = page.locator(f"{FIGURE} .front-line").bounding_box()
+    end = page.locator(f"{FIGURE} .live-words").bounding_box()
+    assert top
+    assert end
+    assert end["y"] + end["height"] - top["y"] <= SCREEN  # the control and what it does
+    small = figure.evaluate("""figure => [...figure.querySelectorAll("text, p, button, label")]
+      .filter((one) => one.textContent.trim() && one.getClientRects().length)
+      .map((one) => [parseFloat(getComputedStyle(one).fontSize), one.textContent])
+      .filter(([size]) => size < 12)""")
+    assert not small
+    assert not accessible_layout(page)
+    assert not accessible_colours(page)
+
+
+def test_it_plays_pauses_and_moves_only_for_those_who_like_it(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="no-preference")
+    open_front(page, origin)
+    run(page)
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_focused()
+    assert words(page).startswith("Tokens: the line has 18 letters")
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("Embedding", timeout=10_000)
+    expect(page.locator(f"{FIGURE}:not([data-settled])")).to_be_attached()
+    button(page, "Pause")
+    assert page.url.endswith("#live:front:stage=1")
+    page.get_by_role("button", name="Speak, spe").click()  # a try plays
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+    assert words(page).startswith("Tokens: the line has 10 letters")
+    page.emulate_media(reduced_motion="reduce")
+    page.get_by_role("button", name="My lord, the ki").click()
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    assert words(page).startswith("Answer: The last lane")
+    expect(page.locator(f"{FIGURE}[data-settled]")).to_be_attached()
+
+
+def test_without_scripts_and_in_print_the_picture_stays(
+    browser: Browser, page: Page, origin: str
+) -> None:
+    plain = browser.new_context(java_script_enabled=False)
+    still = plain.new_page()
+    for screen, shown in ((DESKTOP, 0), (PHONE, 1)):
+        still.set_viewport_size(screen)  # type: ignore[arg-type]
+        still.goto(f"{origin}/{FRONT}")
+        pictures = still.locator(f"{FIGURE} svg[role=img]")
+        expect(pictures).to_have_count(2)
+        expect(pictures.nth(shown)).to_be_visible()
+        expect(pictures.nth(1 - shown)).to_be_hidden()
+        assert "softmax turns scores into" in (
+            pictures.nth(shown).locator("desc").text_content() or ""
+        )
+    plain.close()
+    open_front(page, origin)
+    run(page)
+    page.emulate_media(media="print")
+    expect(page.locator(f"{FIGURE} svg[role=img]").first).to_be_visible()
+    for part in (".front-picture", ".live-tries", ".front-transport", ".front-start", "details"):
+        expect(page.locator(f"{FIGURE} {part}").first).to_be_hidden()

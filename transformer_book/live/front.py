@@ -1,0 +1,472 @@
+"""The live figure of the front page: a line goes through a trained model, and a letter comes out.
+
+Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the
+next letter.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from html import escape
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
+from transformer_book.live.numbers import uniforms
+from transformer_book.live.trained import browser_model
+from transformer_book.live.wording import number, round_half_up
+from transformer_lib import Block, CausalLM, attention_maps
+
+TYPED, ROWS = 40, 18  # letters of the reader's line; lanes in the picture
+LAYERS = 4
+ANSWER = 2 * LAYERS + 2
+WRITE = ANSWER + 1
+BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
+FIRST_SEED = 1000
+
+
+class _Run(NamedTuple):
+    """What the model makes of a line."""
+
+    stream: Tensor  # after the embedding and after each sublayer, (2L + 1, T, D)
+    writes: Tensor  # what each sublayer adds, (2L, T, D)
+    weights: Tensor  # (L, H, T, T)
+    logits: Tensor  # the stream read as an answer, (2L + 1, T, V)
+
+
+@lru_cache(maxsize=64)
+@torch.no_grad()
+def _run(ids: tuple[int, ...]) -> _Run:
+    model, _ = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    outputs: list[Tensor] = []
+
+    def keep(_module: object, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        outputs.append((output[0] if isinstance(output, tuple) else output)[0])
+
+    stack = model.decoder.stack
+    parts: list[nn.Module] = [model.decoder.embedding]
+    for block in stack.blocks:
+        assert isinstance(block, Block)
+        parts += [block.attention, block.feed_forward]
+    hooks = [part.register_forward_hook(keep) for part in parts]
+    batch = torch.tensor([ids])
+    answer = model(batch)[0]
+    for hook in hooks:
+        hook.remove()
+    stream = torch.stack(outputs).cumsum(dim=0)
+    assert stack.final_norm is not None
+    logits = model.output(stack.final_norm(stream))
+    torch.testing.assert_close(logits[-1], answer)  # the parts add up to what the library does
+    weights = torch.stack([each[0] for each in attention_maps(model, batch).values()])
+    return _Run(stream, torch.stack(outputs[1:]), weights, logits)
+
+
+def _choose(logits: Tensor, pick: str, n: int) -> int:
+    chances = logits.softmax(dim=-1)
+    if pick == "likeliest":
+        return int(chances.argmax())
+    passed = (chances.cumsum(dim=-1) > uniforms(FIRST_SEED + n, 1)[0]).nonzero()
+    return int(passed[0]) if len(passed) else len(chances) - 1
+
+
+def _guesses(run: _Run, at: int, stage: int) -> list[list[Any]]:
+    """The likeliest tokens: name, logit, probability, and the probability one stage before."""
+    place = min(stage, ANSWER - 1) - 1
+    if place < 0:
+        return []
+    _, tokenizer = browser_model("shakespeare")
+    logits = run.logits[place, at]
+    chances, before = logits.softmax(-1), run.logits[max(0, place - 1), at].softmax(-1)
+    order = chances.argsort(descending=True, stable=True)[:BEST].tolist()
+    return [
+        [tokenizer.tokens[id], logits[id].item(), chances[id].item(), before[id].item()]
+        for id in order
+    ]
+
+
+def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[str, Any]:
+    """Compute everything that the figure shows.
+
+    Args:
+        text: the reader's line; what comes after ``TYPED`` tokens is cut off.
+        pick: how the next letter is chosen, ``"likeliest"`` or ``"drawn"``.
+        written: how many letters the model has written behind the line.
+        stage: how far the line has come.
+        back: which letter is watched: so many before the last one.
+
+    Returns:
+        Letters, lengths of vectors, attention weights, guesses; under the names of ``front.js``.
+
+    Example:
+        >>> found = values("To be, or not to b", "likeliest", 0, 10, 0)
+        >>> found["next"][0], round(found["next"][1], 2)
+        ('e', 0.76)
+    """
+    _, tokenizer = browser_model("shakespeare")
+    ids = tokenizer.encode(text)[:TYPED]
+    typed = len(ids)
+    if not typed:
+        return {"tokens": []}
+    for n in range(written):
+        ids.append(_choose(_run(tuple(ids)).logits[-1, -1], pick, n))
+    run = _run(tuple(ids))
+    first = max(0, len(ids) - ROWS)
+    at = max(first, len(ids) - 1 - back)
+    is_layer = 1 < stage < ANSWER
+    layer = stage // 2 - 1 if is_layer else -1
+    chosen = _choose(run.logits[-1, -1], pick, written)
+    found = 0 if stage < 2 else min(stage, ANSWER) - 2  # the place in the stream
+    return {
+        "tokens": [tokenizer.tokens[id] for id in ids],
+        "ids": ids,
+        "typed": typed,
+        "stage": stage,
+        "layer": layer,
+        "first": first,
+        "at": at,
+        "width": run.stream.shape[-1],
+        "embedded": run.stream[0, first:, :FIRST].tolist(),
+        "lengths": run.stream[:, first:].norm(dim=-1).T.tolist(),
+        "added": run.writes[:, first:].norm(dim=-1).T.tolist(),
+        "attention": run.weights.mean(dim=1)[:, first:].tolist(),
+        "heads": run.weights[layer, :, at].tolist() if is_layer and stage % 2 == 0 else [],
+        "stream": run.stream[found, at, :FIRST].tolist(),
+        "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],
+        "best": [_guesses(run, at, n + 1)[0] for n in range(2 * LAYERS + 1)],
+        "guesses": _guesses(run, at, stage),
+        "next": [
+            tokenizer.tokens[chosen],
+            run.logits[-1, -1].softmax(dim=-1)[chosen].item(),
+        ],
+    }
+
+
+# Words --------------------------------------------------------------------------------------------
+
+
+def _sign(token: str) -> str:
+    return {" ": "␣", "\n": "⏎"}.get(token, token if len(token) == 1 else "▫")  # ▫ is a byte
+
+
+def _named(token: str) -> str:
+    byte = "a byte" if len(token) > 1 else f"“{token}”"
+    return {" ": "the space", "\n": "the line break"}.get(token, byte)
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 0)}%"
+
+
+def _looks(values: dict[str, Any]) -> str:
+    """The two letters that get most weight."""
+    weights = values["attention"][values["layer"]][values["at"] - values["first"]]
+    shares = [(-round_half_up(100 * weight, 0), at) for at, weight in enumerate(weights)]
+    return " and ".join(
+        f"{'itself' if at == values['at'] else _named(values['tokens'][at])} ({-share:.0f}%)"
+        for share, at in sorted(shares)[:2]
+        if share
+    )
+
+
+def say(state: dict[str, Any], values: dict[str, Any]) -> str:
+    """Say in words what happens at this stage.
+
+    Args:
+        state: the settings of the figure.
+        values: what :func:`values` gave for them.
+
+    Returns:
+        The words of the live figure.
+
+    Example:
+        >>> from transformer_book.live import FIGURES, complete
+        >>> start = complete(FIGURES["front"], {"stage": 1})
+        >>> say(start, values(**start))[:52]
+        'Embedding: each number picks its row of a learned ta'
+    """
+    tokens = values["tokens"]
+    if not tokens:
+        return "There is no letter yet: type a line."
+    stage, best, who = values["stage"], values["guesses"], _named(tokens[values["at"]])
+    upper = who[0].upper() + who[1:]
+    if stage == 0:
+        return (
+            f"Tokens: the line has {len(tokens)} letters. To this model each letter is a token, "
+            f"and each token a number: {who} is {values['ids'][values['at']]}."
+        )
+    if stage == 1:
+        long = number(values["lengths"][values["at"] - values["first"]][0], 1)
+        return (
+            "Embedding: each number picks its row of a learned table. "
+            f"{upper} becomes a vector of {values['width']} numbers, of length {long}. "
+            "Its lane begins."
+        )
+    if stage == ANSWER:
+        lane = f"The lane of {who} is" if state["back"] else "The last lane is"
+        least = (
+            " In training every lane has to guess the letter after it; "
+            "here only the last lane is used."
+        )
+        return (
+            f"Answer: {lane} compared with all tokens. Each gets a score, and softmax turns "
+            f"scores into probabilities: {_named(best[0][0])} {_percent(best[0][2])}, "
+            f"{_named(best[1][0])} {_percent(best[1][2])}.{least if state['back'] else ''}"
+        )
+    if stage == WRITE:
+        letter, chance = values["next"]
+        drawn = f"was drawn (its probability: {_percent(chance)})"
+        why = f"has the highest probability ({_percent(chance)})"
+        return (
+            f"Next letter: {_named(letter)} {why if state['pick'] == 'likeliest' else drawn}. "
+            f"It joins the line, and everything begins again, with {len(tokens) + 1} letters."
+        )
+    now = f"If it answered now: {_named(best[0][0])} ({_percent(best[0][2])})."
+    layer = f"Layer {values['layer'] + 1}"
+    if stage % 2:
+        return (
+            f"{layer}, feed-forward: every letter by itself. {upper} works on what its lane "
+            f"holds, and adds the result to it. {now}"
+        )
+    return (
+        f"{layer}, attention: {who} looks mostly at {_looks(values)}, and adds what it copies "
+        f"there to its lane. {now}"
+    )
+
+
+# The picture --------------------------------------------------------------------------------------
+
+SIZES = (684, 316)  # px: widths of the still picture, on a wide page and on a phone
+LEAST = 0.03  # weights that are drawn
+MONO = "ui-monospace, monospace"
+
+
+class _Plan(NamedTuple):
+    """Where everything stands in a picture of this width, as in ``front.js``."""
+
+    width: float
+    narrow: bool
+    pitch: float
+    top: float
+    left: float
+    cell: float
+    panel: float
+    end: float
+    x: list[float]  # where each stage has done its work
+    gap: int  # rows above a short line
+
+    @property
+    def bottom(self) -> float:
+        return self.top + (ROWS + 1) * self.pitch
+
+    def y(self, row: int) -> float:
+        return self.top + (self.gap + row + 0.5) * self.pitch
+
+
+def _plan(width: float, rows: int) -> _Plan:
+    narrow = width < 480
+    pitch, top, left, cell, panel = (16, 48, 22, 2.5, 94) if narrow else (19, 52, 32, 3.5, 160)
+    end = width - panel - (12 if narrow else 26)
+    start = left + 6 + (8 if narrow else FIRST) * cell
+    step = (end - 6 - start) / (2 * LAYERS)
+    x = [left, start, *(start + (n + 1) * step for n in range(2 * LAYERS)), end]
+    return _Plan(width, narrow, pitch, top, left, cell, panel, end, x, ROWS - rows)
+
+
+def _thick(vector: float) -> float:
+    return min(14.0, 1.2 + vector / 17)
+
+
+def still(state: dict[str, Any], values: dict[str, Any], width: float) -> tuple[str, float, float]:
+    """Draw the line when its answer stands, as the live figure does at its start.
+
+    Args:
+        state: the settings of the figure.
+        values: what :func:`values` gave for them.
+        width: of the picture, in px.
+
+    Returns:
+        SVG elements, their width and their height.
+
+    Example:
+        >>> from transformer_book.live import FIGURES, complete
+        >>> start = complete(FIGURES["front"], {})
+        >>> still(start, values(**start), 316)[1:]
+        (316, 378)
+    """
+    plan = _plan(width, len(values.get("lengths", ())))
+    height = plan.bottom + 26
+    if not values["tokens"]:
+        return _text(10, 30, say(state, values)), width, height
+    parts = (_headings, _letters, _lanes, _writes, _hints, _answer)
+    return "\n".join(mark for part in parts for mark in part(plan, values)), width, height
+
+
+def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, float]:
+    """Draw the static picture for a wide page.
+
+    Args:
+        state: the settings of the figure.
+        values: what :func:`values` gave for them.
+
+    Returns:
+        SVG elements, their width and their height.
+
+    Example:
+        >>> from transformer_book.live import FIGURES, complete
+        >>> start = complete(FIGURES["front"], {})
+        >>> drawing(start, values(**start))[1:]
+        (684, 439)
+    """
+    return still(state, values, SIZES[0])
+
+
+def _text(x: float, y: float, words: str, look: str = f'fill="{MUTED}" font-size="13"') -> str:
+    return f'<text x="{x:.2f}" y="{y:.2f}" {look}>{escape(words, quote=False)}</text>'
+
+
+def _letter(x: float, y: float, token: str, fill: str = INK) -> str:
+    look = f'font-size="14" font-family="{MONO}" text-anchor="middle" fill="{fill}"'
+    return _text(x, y - 3 if token == " " else y, _sign(token), look)
+
+
+def _path(d: str, color: str, width: float, opacity: float = 1.0) -> str:
+    return (
+        f'<path d="{d}" fill="none" stroke="{color}" stroke-width="{width:.2f}" '
+        f'opacity="{opacity:.2f}" stroke-linecap="round"/>'
+    )
+
+
+def _samples(x: float, y: float) -> dict[str, str]:
+    """The signs of attention, of feed-forward, and of a lane."""
+    look = f"C{x + 2} {y - 5} {x - 2} {y + 5} {x + 8} {y + 5}"
+    alone = f"C{x - 5} {y - 9} {x + 5} {y - 9} {x + 6} {y + 6}"
+    lane = f"M{x - 8} {y}L{x + 8} {y - 4}V{y + 4}Z"
+    return {
+        "query": _path(f"M{x - 8} {y - 5}{look}", ROLES["query"][0], 2.2),
+        "value": _path(f"M{x - 6} {y + 6}{alone}", ROLES["value"][0], 2.2),
+        "plain": f'<path d="{lane}" fill="{MUTED}"/>',
+    }
+
+
+def _headings(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
+    """The layers, what their two parts are, and what the signs mean."""
+    for stage in range(2, ANSWER):
+        middle = (plan.x[stage - 1] + plan.x[stage]) / 2 + 4
+        yield _samples(middle, 34)["value" if stage % 2 else "query"]
+        if stage % 2 == 0:
+            look = f'fill="{MUTED}" font-size="13" text-anchor="middle"'
+            name = "" if plan.narrow else "layer "
+            yield _text(plan.x[stage] + 4, 13, f"{name}{stage // 2}", look)
+            yield _path(f"M{plan.x[stage - 1] + 7} 19H{plan.x[stage + 1] + 1}", GRID, 1)
+    if plan.narrow:
+        yield _text(0, 13, "layer")
+    names = ("attention: looks back", "feed-forward: alone", "thicker: longer vector")
+    short = ("attention", "feed-forward", "length")
+    side = plan.width - plan.panel
+    for n, role in enumerate(("query", "value", "plain")):
+        yield _samples(side + 8, plan.top + 8 + 20 * n)[role]
+        yield _text(side + 22, plan.top + 12 + 20 * n, (short if plan.narrow else names)[n])
+    if values["first"]:
+        yield _text(0, plan.top - 4, f"+ {values['first']}")
+
+
+def _letters(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
+    """The letters, the one that is watched in a frame, and the numbers that they become."""
+    box = plan.left - 3
+    for row, numbers in enumerate(values["embedded"]):
+        y, at = plan.y(row), values["first"] + row
+        if at == values["at"]:
+            soft, color = ROLES["weight"][1], ROLES["weight"][0]
+            yield (
+                f'<rect x="0" y="{y - plan.pitch / 2}" width="{box}" height="{plan.pitch}" '
+                f'rx="3" fill="{soft}" stroke="{color}"/>'
+            )
+        fill = INK if at < values["typed"] else ROLES["weight"][0]
+        yield _letter(box / 2, y + 5, values["tokens"][at], fill)
+        yield _path(f"M{plan.left + 4} {y}H{plan.end}", GRID, 1)
+        for n, value in enumerate(numbers[: 8 if plan.narrow else FIRST]):
+            color = ROLES["key" if value < 0 else "query"][0]
+            yield (
+                f'<rect x="{plan.left + 6 + n * plan.cell}" y="{y - 5}" width="{plan.cell - 0.5}" '
+                f'height="10" fill="{color}" opacity="{min(1, max(0.12, abs(value) * 5)):.2f}"/>'
+            )
+
+
+def _lanes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
+    """A lane for each letter: as thick as its vector is long, after each stage."""
+    slope = min(10, (plan.x[3] - plan.x[2]) / 2)
+    for row, lengths in enumerate(values["lengths"]):
+        half = [_thick(vector) / 2 for vector in lengths]
+        knots = [(plan.x[1], half[0])]
+        for n in range(1, len(half)):
+            knots += [(plan.x[n + 1] - slope, half[n - 1]), (plan.x[n + 1], half[n])]
+        knots.append((plan.end, half[-1]))
+        y = plan.y(row)
+        edge = [f"{x:.1f} {y - h:.2f}" for x, h in knots]
+        edge += [f"{x:.1f} {y + h:.2f}" for x, h in reversed(knots)]
+        own = row == values["at"] - values["first"]
+        yield f'<path d="M{"L".join(edge)}Z" fill="{INK}" opacity="{0.8 if own else 0.22}"/>'
+
+
+def _writes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
+    """What each stage adds to the lanes, and for the watched letter where it comes from."""
+    first, own = values["first"], values["at"] - values["first"]
+    y = plan.y(own)
+    for stage in range(2, ANSWER):
+        before, to = plan.x[stage - 1], plan.x[stage]
+        if stage % 2:
+            start, over = to - 0.75 * (to - before), y - 1.1 * plan.pitch
+            arch = f"M{start:.1f} {y}C{start:.1f} {over} {to:.1f} {over} {to:.1f} {y}"
+            yield _path(arch, ROLES["value"][0], 2.2, 0.22)
+        else:
+            weights = values["attention"][stage // 2 - 1][own]
+            sources = [(plan.top - 6, sum(weights[:first]))]
+            sources += [(plan.y(row), weight) for row, weight in enumerate(weights[first:])]
+            start = to - 0.8 * (to - before)
+            bend = 0.55 * (to - start)
+            for high, weight in sources:
+                if weight >= LEAST:
+                    curve = f"C{start + bend:.1f} {high} {to - bend:.1f} {y} {to:.1f} {y}"
+                    opacity = (0.35 + 0.6 * weight) / 2
+                    color = ROLES["query"][0]
+                    yield _path(f"M{start:.1f} {high}{curve}", color, 1 + 8 * weight, opacity)
+        color = ROLES["value" if stage % 2 else "query"][0]
+        for row, added in enumerate(values["added"]):
+            radius = 1.2 + _thick(added[stage - 2]) / 2
+            opacity = 1 if row == own else 0.45
+            place = f'cx="{to:.2f}" cy="{plan.y(row)}" r="{radius:.2f}"'
+            yield f'<circle {place} fill="{color}" opacity="{opacity}"/>'
+
+
+def _hints(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
+    """The best guess after each stage."""
+    if not plan.narrow:
+        yield _text(0, plan.bottom + 17, "guess")
+    for n, (token, _, chance, _) in enumerate(values["best"]):
+        hint = _letter(plan.x[n + 1], plan.bottom + 17, token, ROLES["weight"][0])
+        yield f'<g opacity="{0.4 + 0.6 * chance:.2f}">{hint}</g>'
+
+
+def _answer(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
+    """The way from the watched lane to the list of guesses, and the list."""
+    color = ROLES["weight"][0]
+    step = 21 if plan.narrow else 24
+    height, own = 48 + BEST * step, values["at"] - values["first"]
+    y, side = plan.y(own), plan.width - plan.panel
+    top = min(plan.bottom - height, max(plan.top + 62, y - height / 2))
+    bend = f"C{plan.end + 14} {y} {side - 18} {top + 70} {side - 4} {top + 70}"
+    yield _path(f"M{plan.end} {y}{bend}", color, 2)
+    yield _text(side, top + 12, "the answer:")
+    yield _text(side, top + 28, "the next letter")
+    bar = plan.panel - (52 if plan.narrow else 68)
+    for n, (token, _, chance, _) in enumerate(values["guesses"]):
+        middle = top + 48 + n * step
+        yield _letter(side + 8, middle + 5, token)
+        yield (
+            f'<rect x="{side + (18 if plan.narrow else 22)}" y="{middle - 7}" height="14" rx="2" '
+            f'width="{bar * chance:.2f}" fill="{color}"/>'
+        )
+        look = f'fill="{INK}" font-size="14" text-anchor="end"'
+        yield _text(plan.width, middle + 5, _percent(chance), look)
