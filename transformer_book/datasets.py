@@ -6,6 +6,7 @@ come from, how they were made and split, and under which licence they may be use
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,11 +127,11 @@ class Digits(NamedTuple):
 
 
 class Cl100k(NamedTuple):
-    """Part of GPT-4's vocabulary: the tokens that some texts can need.
+    """GPT-4's vocabulary, and texts with their ids.
 
     Args:
         ranks: the id of each token, which is also its place in the order of merges.
-        texts: each text with its ids by the whole vocabulary.
+        texts: some texts with their ids by the package tiktoken.
         article: one sentence in several languages; each is one of the texts.
 
     Example:
@@ -141,30 +142,6 @@ class Cl100k(NamedTuple):
     ranks: dict[bytes, int]
     texts: dict[str, list[int]]
     article: dict[str, str]
-
-    def spell(self, word: str) -> list[bytes]:
-        """Write a word as single bytes, if every row that its merges can need is here.
-
-        Args:
-            word: what the pattern cuts out of a text. If it stands in one of the texts, so do all
-                its pieces, and their rows are in this part.
-
-        Returns:
-            Its bytes, one by one.
-
-        Raises:
-            ValueError: if it stands in none of the texts, so that its ids could be wrong.
-
-        Example:
-            >>> cl100k().spell("the")
-            [b't', b'h', b'e']
-            >>> cl100k().spell("blueberry")  # doctest: +ELLIPSIS
-            Traceback (most recent call last):
-            ValueError: the rows for 'blueberry' may be missing here; use ...
-        """
-        if not any(word in text for text in self.texts):
-            raise ValueError(f"the rows for {word!r} may be missing here; use the package tiktoken")
-        return [bytes([byte]) for byte in word.encode()]
 
 
 def numbers() -> Parts[list[Number]]:
@@ -254,23 +231,32 @@ def digits() -> Parts[Digits]:
     return Parts(**{part: _as_digits(torch.tensor(rows)) for part, rows in found.items()})
 
 
+def _cl100k_tokens() -> list[bytes]:
+    """All tokens of GPT-4; in the file, line ends and backslashes are escaped."""
+    escapes = {r"\n": "\n", r"\r": "\r", r"\\": "\\"}
+    lines = _read("cl100k.txt").removesuffix("\n").split("\n")
+    plain = (re.sub(r"\\.", lambda escape: escapes[escape[0]], line) for line in lines)
+    return [line.encode("latin-1") for line in plain]
+
+
 def cl100k() -> Cl100k:
-    """Read the part of GPT-4's vocabulary that the texts of chapter 2 need.
+    """Read GPT-4's vocabulary, as OpenAI has published it.
 
     Returns:
-        The tokens that occur anywhere in these texts, and the texts with their ids. Words of other
-        texts may need other rows; :meth:`Cl100k.spell` refuses them.
+        All of its 100,256 tokens, and a few texts with the ids that tiktoken gives them.
 
     Raises:
         FileNotFoundError: if the data are not there.
 
     Example:
         >>> real = cl100k()
-        >>> real.ranks[b" strawberry"], real.texts["strawberry"]
-        (73700, [496, 675, 15717])
+        >>> len(real.ranks), real.ranks[b" strawberry"]
+        (100256, 73700)
+        >>> real.texts["strawberry"]
+        [496, 675, 15717]
     """
     found = json.loads(_read("cl100k.json"))
-    ranks = {bytes.fromhex(token): rank for token, rank in found["ranks"].items()}
+    ranks = {token: rank for rank, token in enumerate(_cl100k_tokens())}
     return Cl100k(ranks, found["texts"], found["article"])
 
 
