@@ -6,33 +6,26 @@ Ten sentences put two adjectives before a noun (*the big red house stands*). For
 all-MiniLM-L6 (see ``transformer_book.minilm``) it measures which share of the noun's weight on the
 other words these two get. Two controls change one thing each: the same adjectives after the noun
 (*the house is big and red*), and other nouns in their places (*the car tree house stands*). Five
-sentences are for choosing heads, the other five for testing them. Then it
-keeps two heads of the first layer with the vectors of a few words, so that a chapter can run them
-on sentences of the reader's own.
+sentences are for choosing heads, the other five for testing them.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from experiments.shared.common import Row, constant_adam, read_options, write_results
 from transformer_book import minilm
-from transformer_lib import MultiHeadAttention, SequenceClassifier
+from transformer_lib import SequenceClassifier, attention_maps
 
-CHAPTER = "03_attention"
-KEPT = (2, 3)  # heads of layer 0
-LONGEST = 12  # tokens of a sentence that the kept vectors can make
+CHAPTER = "06b_trained_heads"
 NOUNS = [  # article, two adjectives, noun, verb
     "the big red house stands", "a small old car stops", "the tall green tree falls",
     "a cold dark night comes", "the happy young girl sings", "the strong white horse runs",
     "a long narrow road ends", "the rich old man sleeps", "a soft blue light fades",
     "the hungry black cat waits",
 ]  # fmt: skip
-FOX = "the quick brown fox jumps"  # the sentence of the chapter
-MORE_WORDS = "dog bird sees that who was were not very over lazy"
+FOX = "the quick brown fox jumps"  # the sentence of chapter 3
 ABOUT = {
     "Task": """Ten nouns, each with two adjectives: before it, as in *the big red house stands*, and
         after it, as in *the house is big and red*. Of the weight that the noun gives to the other
@@ -49,11 +42,8 @@ ABOUT = {
         preference has 2/4, but 2/5 after the noun. `wins`: in how many of those five sentences the
         adjectives get a larger share than the nouns in their places. `words`: the noun's weight on
         the other words in the form *before*. `fox`: the share of *quick* and *brown* for *fox* in
-        the sentence of the chapter (2/4). `head.safetensors`: queries, keys and values of
-        two heads of layer 0 (`query_2` of head 2: rows times matrix; `query_2_bias`), the vectors
-        of some words, of the first places, and gain and bias of the norm that both go through.
-        `words.csv`: the words, in the order of their rows.""",
-    "Intended use": "Teaching: opening a trained head, and testing a story about it.",
+        the sentence of chapter 3 (2/4).""",
+    "Intended use": "Teaching: testing a story about trained heads.",
     "Limits": """Thirty short sentences and one model. A head that does nothing here may do
         something elsewhere.""",
 }
@@ -79,23 +69,8 @@ def with_nouns(sentences: Sequence[str]) -> list[str]:
 @torch.no_grad()
 def weights_of(model: SequenceClassifier, text: str) -> tuple[list[str], Tensor]:
     """Return a text's tokens and the weights of all heads, ``(layers, H, T, T)``."""
-    inputs: list[Tensor] = []
-    parts = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
-    hooks = [
-        part.register_forward_pre_hook(lambda _part, given: inputs.append(given[0]))
-        for part in parts
-    ]
-    model(torch.tensor([minilm.tokenizer().encode(text)]))
-    for hook in hooks:
-        hook.remove()
-    found = []
-    for part, x in zip(parts, inputs, strict=True):
-        q, k = (
-            made.unflatten(-1, (part.n_heads, -1)).transpose(1, 2)
-            for made in (part.query(x), part.key(x))
-        )
-        found.append((q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)[0])
-    return minilm.tokenizer().tokens(text), torch.stack(found)
+    maps = attention_maps(model, torch.tensor([minilm.tokenizer().encode(text)]))
+    return minilm.tokenizer().tokens(text), torch.stack([heads[0] for heads in maps.values()])
 
 
 def shares(
@@ -138,41 +113,18 @@ def measure(model: SequenceClassifier, sentences: Sequence[str]) -> list[Row]:
     ]
 
 
-@torch.no_grad()
-def keep(model: SequenceClassifier, words: Sequence[str]) -> dict[str, Tensor]:
-    """Return the tensors with which the kept heads can be run on sentences of these words."""
-    embedding = model.encoder.embedding
-    first = next(part for part in model.modules() if isinstance(part, MultiHeadAttention))
-    ids = [minilm.tokenizer().ids[word] for word in words]
-    tables = dict(embedding.named_parameters())
-    # Every text here is a first segment: its vector can be added to that of each place for good.
-    places = tables["positions.table.weight"][:LONGEST] + tables["segments.weight"][0]
-    kept = {"words": tables["tokens.weight"][ids], "places": places}
-    kept |= {"norm_gain": tables["norm.weight"], "norm_bias": tables["norm.bias"]}
-    for name in ("query", "key", "value"):
-        part = getattr(first, name)
-        matrices = part.weight.unflatten(0, (first.n_heads, -1))  # (H, Dk, D)
-        biases = part.bias.unflatten(0, (first.n_heads, -1))  # (H, Dk)
-        for head in KEPT:
-            kept |= {f"{name}_{head}": matrices[head].T, f"{name}_{head}_bias": biases[head]}
-    return {name: tensor.detach().clone().contiguous() for name, tensor in kept.items()}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all heads, and keep two."""
+    """Measure all heads."""
     options = read_options("word_head", __doc__, arguments)
     model = minilm.load().cpu().eval()
     sentences = NOUNS[:3] if options.tiny else NOUNS
     results = measure(model, sentences)
     best = max(results, key=lambda row: float(str(row["before_choosing"])))
-    words = sorted({*" ".join([*NOUNS, FOX]).split(), *MORE_WORDS.split(), "is", "and"})
-    words = ["[CLS]", "[SEP]", *words]
-    save_file(keep(model, words), options.folder / "head.safetensors")
     metrics = {f"best head, {name}": value for name, value in best.items()}
     write_results(
         options, f"{len(sentences)} sentences in three forms; weights: {minilm.PACKAGE}", ABOUT,
         metrics, constant_adam(1),
-        tables={"results": results, "words": [{"word": word} for word in words]},
+        tables={"results": results},
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ MERGE = Exercise(
         "side.": lambda heads: heads.flatten(start_dim=2),
     },
     hints=(
-        "Undo the two moves of exercise 1 in the opposite order: first swap, then join.",
+        "Undo the two moves of the way there in the opposite order: first swap, then join.",
         "The journey of the shapes: `(B, H, T, Dk)`, `(B, T, H, Dk)`, `(B, T, H*Dk)`.",
         "`heads.transpose(1, 2)` swaps back; `.flatten(start_dim=2)` joins the last two axes.",
     ),
