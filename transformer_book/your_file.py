@@ -16,6 +16,9 @@ TAG = "your-file"
 # What a cell may use without an import of its own, since the pages have it.
 IMPORTS = {
     "math": "import math",
+    "re": "import re",
+    "Counter": "from collections import Counter",
+    "pairwise": "from itertools import pairwise",
     "torch": "import torch",
     "F": "import torch.nn.functional as F",
     "nn": "from torch import nn",
@@ -33,6 +36,7 @@ stands under the title of its page. All that it needs is PyTorch.
 cell.
 """'''
 _Definition = ast.FunctionDef | ast.ClassDef
+_Constant = ast.Assign | ast.AugAssign  # of a class; a learner gets it as it is
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,7 @@ def _is_empty(node: ast.stmt) -> bool:
         return False
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     if isinstance(node, ast.ClassDef):
-        return all(map(_is_empty, body))
+        return all(_is_empty(part) for part in body if not isinstance(part, _Constant))
     return all(isinstance(part, ast.Pass) or ast.unparse(part) == "..." for part in body)
 
 
@@ -369,15 +373,17 @@ def emptied(piece: Piece) -> str:
 
 
 def _stub(node: _Definition, lines: Sequence[str]) -> Iterator[str]:
-    """A signature with its sentence; of a class, those of its functions too."""
+    """A signature with its sentence; of a class, its constants and those of its functions too."""
     described = ast.get_docstring(node) is not None
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    constants = [_text(part, lines) for part in node.body if isinstance(part, _Constant)]
     yield from _signature(node, lines)
     if described:
         yield _text(node.body[0], lines)
     if isinstance(node, ast.ClassDef) and functions:
+        yield from ["", *constants] if described and constants else constants
         for number, part in enumerate(functions):
-            yield from [""] if described or number else []
+            yield from [""] if described or constants or number else []
             yield from _stub(part, lines)
     else:
         yield " " * (node.col_offset + 4) + "..."

@@ -181,9 +181,10 @@ def test_it_imports_like_any_module() -> None:
 
 def test_every_part_has_a_check_that_its_page_calls() -> None:
     parts = [part for piece in all_pieces(BOOK) for part in parts_of(piece)]
-    assert [part.exercise for part in parts][:3] == [
-        "file.attention", "file.attention.5", "file.MultiHeadAttention",
-    ]  # fmt: skip
+    assert [part.exercise for part in parts][:6] == [
+        *("file.BytePairs", "file.attention", "file.attention.5", "file.causal_mask"),
+        *("file.padding_mask", "file.MultiHeadAttention"),
+    ]
     for part in parts:
         cells = json.loads((BOOK / f"{part.piece.page}.ipynb").read_text(encoding="utf-8"))["cells"]
         below = "".join("".join(cell["source"]) for cell in cells[part.piece.number :])
@@ -313,6 +314,29 @@ def test_an_emptied_cell_keeps_its_imports_and_constants() -> None:
     assert "# All there are.\nN = 3" in left
     assert "@torch.no_grad()\ndef g(x):\n    ..." in left
     assert "N = pick" not in left
+
+
+PATTERN = '''class Cut:
+    """Cuts."""
+
+    pattern = r"a+"
+    pattern += r"|b"
+
+    def cut(self, text):  # into words
+        return re.findall(self.pattern, text)'''
+
+
+def test_an_emptied_class_keeps_its_constants_and_is_empty_all_the_same() -> None:
+    left = emptied(piece(PATTERN))
+    kept = '    pattern = r"a+"\n    pattern += r"|b"\n\n    def cut(self, text):  # into words\n'
+    assert '    """Cuts."""\n\n    pattern' in left
+    assert kept in left
+    assert "findall" not in left
+    (part,) = parts_of(piece(left))
+    assert part.is_empty
+    assert emptied(piece(left)) == left
+    (part,) = parts_of(piece(PATTERN))
+    assert not part.is_empty
 
 
 def test_an_emptied_cell_is_empty_and_the_same_when_emptied_again() -> None:

@@ -34,6 +34,8 @@ builtins.__import__ = only_torch
 sys.argv = [path, *arguments]
 names = runpy.run_path(path, run_name="__main__")
 import torch
+pairs = names["BytePairs"]("rain train", 3)
+assert pairs.decode(pairs.encode("naïve train")) == "naïve train"
 q, k, v = torch.randn(3, 2, 4, 6)
 output, weights = names["attention"](q, k, v, torch.ones(4, 4).tril().bool())
 assert output.shape == (2, 4, 6) and weights.shape == (2, 4, 4)

@@ -10,11 +10,15 @@ from transformer_book import file
 
 EQUAL = {"rtol": 1e-10, "atol": 1e-10}
 SEEDS = range(20)
-COMPARED = {"attention", "MultiHeadAttention"}
+COMPARED = {"BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"}
 
 
-def test_every_part_is_compared():
-    parts = {name for name, value in vars(file).items() if callable(value)}
+def is_own(value):
+    return callable(value) and getattr(value, "__module__", None) == file.__name__
+
+
+def test_every_part_is_compared():  # BytePairs in test_your_file_checks.py
+    parts = {name for name, value in vars(file).items() if is_own(value)}
     assert parts == COMPARED, "compare the new part with the library here, and add its name"
 
 
@@ -72,6 +76,24 @@ def test_attention_is_the_librarys(seed):
         expected, expected_weights = lib.attention(*twins, mask)
         torch.testing.assert_close(weights, expected_weights, **EQUAL)
         assert_equal(output, expected, inputs, twins)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_masks_are_the_librarys(seed):
+    b, t, pad_id, *_ = sizes(seed)
+    ids = torch.randint(pad_id + 2, (b, t), generator=torch.Generator().manual_seed(seed))
+    for found, expected in (
+        (file.causal_mask(t), lib.causal_mask(t)),
+        (file.padding_mask(ids), lib.token_mask(ids, 0)),
+        (file.padding_mask(ids, pad_id), lib.token_mask(ids, pad_id)),
+    ):
+        torch.testing.assert_close(found, expected)  # the dtype and the shape, too
+
+
+def test_padding_at_the_end_is_hidden_as_by_its_length():
+    lengths = torch.tensor([3, 0, 5])
+    ids = (torch.arange(5) < lengths[:, None]).int()
+    assert torch.equal(file.padding_mask(ids), lib.padding_mask(lengths, 5))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

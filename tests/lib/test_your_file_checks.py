@@ -1,15 +1,19 @@
 """What the checks of the reader's file say: of empty cells, of versions, and of real slips."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
 from transformer_book import file
+from transformer_book.datasets import shakespeare
 from transformer_book.exercises import EXERCISES, pick
 from transformer_book.exercises.grading.checking import judge
-from transformer_book.exercises.your_file import _Heads
+from transformer_book.exercises.your_file import _Heads, _Pairs
+from transformer_lib import BPETokenizer
+from transformer_lib.text import tokenizers
 
 
 def first_attention(q, k, v):
@@ -157,3 +161,172 @@ def test_a_learner_who_wrote_nothing_goes_on_with_the_books_part(capsys):
     assert pick("file.attention.5", lambda q, k, v, mask=None: ...) is file.attention
     out = capsys.readouterr().out
     assert out.count("not attempted yet") == out.count("Going on with the book's answer.") == 2
+
+
+def compared(T):
+    """The triangle by another way."""
+    places = torch.arange(T)
+    return places[:, None] >= places
+
+
+def by_unsqueezing(ids, pad_id=0):
+    return ids.ne(pad_id).unsqueeze(1).unsqueeze(1)
+
+
+def test_masks_made_by_another_way_pass():
+    assert said("file.causal_mask", compared) == "correct."
+    assert said("file.padding_mask", by_unsqueezing) == "correct."
+    assert said("file.padding_mask", lambda ids, pad_id=0: file.padding_mask(ids, pad_id)) == (
+        "correct."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "sentence"),
+    [
+        ("causal_mask", lambda T: torch.ones(T, T).triu().bool(), "That is the upper triangle"),
+        (
+            "causal_mask",
+            lambda T: ~torch.ones(T, T).triu().bool(),
+            "a position does not see itself",
+        ),
+        ("causal_mask", lambda T: torch.ones(T, T).triu(1).bool(), "True means may look, and"),
+        ("causal_mask", lambda T: ~torch.ones(T, T).triu(2).bool(), "also sees the next one"),
+        ("causal_mask", lambda T: torch.ones(T, T).tril(), "end with .bool(), or compare."),
+        ("causal_mask", lambda T: torch.ones(T, T).tril().int(), "end with .bool(), or compare."),
+        ("causal_mask", lambda T: torch.ones(1, T, T).tril().bool(), "axis too many"),
+        ("causal_mask", lambda T: torch.arange(T) >= 0, "The shape is (4,); expected (4, 4)."),
+        ("padding_mask", lambda ids, pad_id=0: ids != pad_id, "Two axes are missing"),
+        ("padding_mask", lambda ids, pad_id=0: (ids != pad_id)[:, None], "axis of the heads"),
+        ("padding_mask", lambda ids, pad_id=0: (ids != pad_id)[None, None], "stand in front"),
+        (
+            "padding_mask",
+            lambda ids, pad_id=0: (ids != pad_id)[:, None, :, None],
+            "Padding is hidden as a query; it must be hidden as a key",
+        ),
+        (
+            "padding_mask",
+            lambda ids, pad_id=0: (ids == pad_id)[:, None, None],
+            "True means may look, and False hides.",
+        ),
+        ("padding_mask", lambda ids, pad_id=0: ids.bool()[:, None, None], "compare with `pad_id`"),
+        ("padding_mask", lambda ids: (ids != 0)[:, None, None], "positional argument"),
+        ("padding_mask", lambda ids, pad_id: (ids != pad_id)[:, None, None], "'pad_id'"),
+    ],
+)
+def test_slips_of_the_masks_are_named(name, answer, sentence):
+    told = said(f"file.{name}", answer)
+    assert told.startswith("not yet. ")
+    assert sentence in told
+
+
+# --- byte pairs ---------------------------------------------------------------------------------
+
+
+class EmptyPairs:
+    """As the learner's edition has it."""
+
+    def split(self, text): ...
+
+    def __init__(self, text, n_merges): ...
+
+    def encode(self, text): ...
+
+    def decode(self, ids): ...
+
+
+class WithoutDecode(file.BytePairs):
+    decode = None
+
+
+class Tensors(file.BytePairs):
+    """Right, but for the kind of list."""
+
+    def encode(self, text):
+        return torch.tensor(super().encode(text), dtype=torch.long)
+
+
+class AsText(file.BytePairs):
+    def encode(self, text):
+        return " ".join(map(str, super().encode(text)))
+
+
+class Stripped(file.BytePairs):
+    def decode(self, ids):
+        return super().decode(ids).strip()
+
+
+class OnlyKnownLetters(file.BytePairs):
+    """It begins with the characters of the text, and not with the bytes."""
+
+    def __init__(self, text, n_merges):
+        super().__init__(text, n_merges)
+        self.known = set(text)
+
+    def encode(self, text):
+        return super().encode("".join(c for c in text if c in self.known))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (EmptyPairs, "not attempted yet."),
+        (WithoutDecode, "There is no 'decode' in it: write a class with encode and decode."),
+        (AsText, "encode returns str; expected a list of whole numbers."),
+        (Stripped, "and back, as characters"),
+        (OnlyKnownLetters, "not yet. ids of 'strain rail tails'"),
+        (lambda *_: 3, "There is no 'encode' in it"),
+    ],
+)
+def test_slips_of_byte_pairs_are_named(answer, sentence):
+    assert sentence in said("file.BytePairs", answer)
+
+
+class Lists(_Pairs):
+    """Lists of ids, of which each known pair with the lowest id is merged first."""
+
+    def encode_word(self, word):
+        ids = self.spell(word)
+        while known := [pair for pair in pairwise(ids) if pair in self.merges]:
+            best = min(known, key=self.merges.index)
+            ids = self.merge(ids, best, self.id_of(best))
+        return ids
+
+
+@pytest.mark.parametrize("answer", [file.BytePairs, _Pairs, Lists, Tensors])
+def test_other_ways_to_the_same_pairs_pass(answer):
+    assert said("file.BytePairs", answer) == "correct."
+
+
+def from_library(text, n_merges):
+    """The merges that the library learns; its ids are those of the reader, but for the bytes."""
+    return BPETokenizer.train([text], BPETokenizer().vocab_size + n_merges)
+
+
+def pieces(tokenizer, ids):
+    return [tokenizer.decode([i]) for i in ids]
+
+
+@pytest.mark.parametrize("n_merges", [0, 4, 100])
+def test_with_one_order_of_bytes_byte_pairs_are_the_librarys(n_merges, monkeypatch):
+    monkeypatch.setattr(tokenizers, "BYTE_ORDER", list(range(256)))
+    monkeypatch.setattr(tokenizers, "_BYTES", [bytes([n]) for n in range(256)])
+    text = shakespeare().train[:30_000] + "naïve café 5 €, naïve café 20 €\n" * 40
+    mine, library = file.BytePairs(text, n_merges), from_library(text, n_merges)
+    n_special = len(library.special)
+    assert mine.tokens == library._tokens[n_special:]
+    for probe in (text[:5_000], "A naïve 日本 €\t \n\n it's we'll 1984 x_1"):
+        assert mine.encode(probe) == [i - n_special for i in library.encode(probe)]
+        assert mine.decode(mine.encode(probe)) == probe
+
+
+def test_on_the_text_of_the_page_byte_pairs_are_the_librarys():
+    text = "\n".join(["rain"] * 5 + ["train"] * 4 + ["rainy"] * 3 + ["tail"] * 3 + ["rail"] * 2)
+    mine, library = file.BytePairs(text, 4), from_library(text, 4)
+    for word in ("train", "trail", "strain", "brainy", "snow"):
+        assert pieces(mine, mine.encode(word)) == pieces(library, library.encode(word))
+    assert [i - 256 for i in mine.encode("train")] == [i - 259 for i in library.encode("train")]
+
+
+def test_more_merges_than_there_are_pairs_are_no_error():
+    assert len(file.BytePairs("to be", 100).tokens) == 256 + 3

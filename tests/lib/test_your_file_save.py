@@ -15,6 +15,7 @@ from transformer_book.your_file import TAG, emptied, pieces_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("03_attention", "05_masks", "06_heads")
+PARTS = ("BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention")
 MINE = """from transformer_book.exercises import pick
 import itertools
 
@@ -37,16 +38,18 @@ attention = pick("file.attention.5", attention)
 print(attention)"""
 
 
-def piece(page):
-    (found,) = pieces_of(ROOT / "book" / f"{page}.ipynb")
-    return found
+def pieces(page):
+    return pieces_of(ROOT / "book" / f"{page}.ipynb")
 
 
-def write_page(folder, page, source):
+def write_page(folder, page, *sources):
     cells = [
         {"cell_type": "markdown", "source": f"# {page}"},
         {"cell_type": "code", "source": "1 + 1", "metadata": {}},
-        {"cell_type": "code", "source": source, "id": "part", "metadata": {"tags": [TAG]}},
+    ]
+    cells += [
+        {"cell_type": "code", "source": source, "id": f"part-{i}", "metadata": {"tags": [TAG]}}
+        for i, source in enumerate(sources)
     ]
     (folder / f"{page}.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
 
@@ -55,7 +58,7 @@ def write_page(folder, page, source):
 def folder(tmp_path, monkeypatch):
     """The pages of the learner's edition that have a cell of the file, as nobody has used them."""
     for page in PAGES:
-        write_page(tmp_path, page, emptied(piece(page)))
+        write_page(tmp_path, page, *map(emptied, pieces(page)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -71,9 +74,10 @@ def imported(path):
 
 def test_empty_cells_give_the_books_file(folder, capsys):
     assert main(["save"]) == 0
-    assert capsys.readouterr().out == (
-        "my_transformer.py: 2 parts\n  attention: the book's\n  MultiHeadAttention: the book's\n"
-    )
+    parts = [f"{name}: the book's" for name in PARTS]
+    assert capsys.readouterr().out.splitlines() == [
+        f"my_transformer.py: {len(parts)} parts", *(f"  {part}" for part in parts)
+    ]  # fmt: skip
     text = Path("my_transformer.py").read_text(encoding="utf-8")
     assert "# the book's\ndef attention(q, k, v, mask=None):" in text
     assert "# ---" not in text
@@ -84,9 +88,10 @@ def test_empty_cells_give_the_books_file(folder, capsys):
 def test_what_was_typed_takes_the_place_of_the_books(folder):
     write_page(folder, "05_masks", MINE)
     assert save(folder, Path("mine.py")) == [
+        "BytePairs: the book's",
         "root: yours, from 05_masks",
         "attention: yours, from 05_masks",
-        "MultiHeadAttention: the book's",
+        *(f"{name}: the book's" for name in PARTS[2:]),
     ]
     text = Path("mine.py").read_text(encoding="utf-8")
     assert "# yours, from 05_masks\n# in my own words\ndef attention" in text
@@ -101,20 +106,17 @@ def test_an_older_version_gives_way_to_the_page_that_replaces_it(folder):
     first = "def attention(q, k, v):\n    w = (q @ k.mT).softmax(-1)\n    return w @ v, w"
     write_page(folder, "03_attention", first)
     told = save(folder, Path("mine.py"))
-    assert told[0] == (
+    assert told[1] == (
         "attention: the book's, because 05_masks replaces yours of 03_attention and is empty"
     )
     write_page(folder, "05_masks", MINE)
-    assert save(folder, Path("mine.py"))[1] == "attention: yours, from 05_masks"
+    assert save(folder, Path("mine.py"))[2] == "attention: yours, from 05_masks"
 
 
 def test_the_books_own_text_is_the_books(folder):
     for page in PAGES:
-        write_page(folder, page, piece(page).source)
-    assert save(folder, Path("mine.py")) == [
-        "attention: the book's",
-        "MultiHeadAttention: the book's",
-    ]
+        write_page(folder, page, *(piece.source for piece in pieces(page)))
+    assert save(folder, Path("mine.py")) == [f"{name}: the book's" for name in PARTS]
 
 
 def test_it_can_be_saved_again_until_somebody_edits_the_file(folder, capsys):
@@ -141,7 +143,7 @@ def test_a_file_of_another_origin_is_refused(text, folder):
 def test_a_cell_that_is_not_python_is_named(folder, capsys):
     write_page(folder, "06_heads", "class MultiHeadAttention(nn.Module:\n    pass")
     assert main(["save"]) == 2
-    assert "06_heads.ipynb, cell part: line 1: " in (said := capsys.readouterr().err)
+    assert "06_heads.ipynb, cell part-0: line 1: " in (said := capsys.readouterr().err)
     assert said.endswith("; expected Python\n")
     assert not (folder / "my_transformer.py").exists()
 

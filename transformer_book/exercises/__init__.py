@@ -210,8 +210,11 @@ EXERCISES: dict[str, Exercise] = {
     "lab1.pattern": lab1.PATTERN,
     "lab1.silence": lab1.SILENCE,
     "lab1.chance": lab1.CHANCE,
+    "file.BytePairs": your_file.BYTE_PAIRS,
     "file.attention": your_file.ATTENTION,
     "file.attention.5": your_file.ATTENTION_5,
+    "file.causal_mask": your_file.CAUSAL_MASK,
+    "file.padding_mask": your_file.PADDING_MASK,
     "file.MultiHeadAttention": your_file.MULTI_HEAD_ATTENTION,
 }
 

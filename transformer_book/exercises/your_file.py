@@ -4,19 +4,325 @@ The references are the cells of the pages themselves, as `transformer_book.file`
 """
 
 import math
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import pairwise
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 import transformer_lib as lib
 from transformer_book.exercises.grading.checking import Answer, Exercise, UnfitError, random_inputs
-from transformer_book.file import MultiHeadAttention, attention
+from transformer_book.file import (
+    BytePairs,
+    MultiHeadAttention,
+    attention,
+    causal_mask,
+    padding_mask,
+)
 
 EQUAL = 1e-10  # in float64: another order of the same steps is far nearer, a mistake far off
 _IN_PLACE = "modified by an inplace operation"
 _NO_GRADIENT = "Leave out detach(), .data and torch.no_grad()."
+
+
+# --- byte pairs ---------------------------------------------------------------------------------
+
+
+class _Pairs:
+    """Byte-pair encoding in steps, so that each of them can go wrong; a piece is a tuple of ids."""
+
+    def __init__(self, text: str, n_merges: int) -> None:
+        self.merges: list[tuple[int, int]] = []
+        words = [self.spell(word) for word in self.words(text)]
+        for _ in range(n_merges):
+            pairs = self.count(words)
+            if not pairs:
+                break
+            best = self.choose(pairs)
+            self.merges.append(best)
+            words = [self.merge(word, best, self.id_of(best)) for word in words]
+
+    def words(self, text: str) -> list[str]:
+        return re.findall(BytePairs.pattern, text)
+
+    def spell(self, word: str) -> list[int]:
+        return list(word.encode())
+
+    def count(self, words: list[list[int]]) -> Counter[tuple[int, int]]:
+        return Counter(pair for word in words for pair in pairwise(word))
+
+    def choose(self, pairs: Counter[tuple[int, int]]) -> tuple[int, int]:
+        return min(pairs, key=lambda pair: (-pairs[pair], pair))
+
+    def id_of(self, pair: tuple[int, int]) -> int:
+        return 256 + self.merges.index(pair)
+
+    def merge(self, ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+        merged: list[int] = []
+        for i in ids:
+            if merged and (merged[-1], i) == pair:
+                merged[-1] = new
+            else:
+                merged.append(i)
+        return merged
+
+    def order(self) -> Iterable[tuple[int, int]]:
+        return self.merges
+
+    def encode_word(self, word: str) -> list[int]:
+        ids = self.spell(word)
+        for pair in self.order():
+            ids = self.merge(ids, pair, self.id_of(pair))
+        return ids
+
+    def encode(self, text: str) -> object:
+        return [i for word in self.words(text) for i in self.encode_word(word)]
+
+    def bytes_of(self, i: int) -> bytes:
+        if i < 256:
+            return bytes([i])
+        a, b = self.merges[i - 256]
+        return self.bytes_of(a) + self.bytes_of(b)
+
+    def decode(self, ids: Iterable[int]) -> object:
+        return b"".join(map(self.bytes_of, ids)).decode(errors="replace")
+
+
+def _pairs_with(**steps: Callable[..., object]) -> Answer:
+    """Byte-pair encoding with other steps."""
+    return type("_PairsWith", (_Pairs,), steps)
+
+
+def _first_met(_: _Pairs, pairs: Counter[tuple[int, int]]) -> tuple[int, int]:
+    return max(pairs, key=pairs.__getitem__)
+
+
+def _largest_ids(_: _Pairs, pairs: Counter[tuple[int, int]]) -> tuple[int, int]:
+    return max(pairs, key=lambda pair: (pairs[pair], pair))
+
+
+def _rarest(_: _Pairs, pairs: Counter[tuple[int, int]]) -> tuple[int, int]:
+    return min(pairs, key=lambda pair: (pairs[pair], pair))
+
+
+def _first_bytes(self: _Pairs, pairs: Counter[tuple[int, int]]) -> tuple[int, int]:
+    def spelled(pair: tuple[int, int]) -> tuple[bytes, bytes]:
+        return self.bytes_of(pair[0]), self.bytes_of(pair[1])
+
+    return min(pairs, key=lambda pair: (-pairs[pair], spelled(pair)))
+
+
+def _each_word_once(_: _Pairs, words: list[list[int]]) -> Counter[tuple[int, int]]:
+    return Counter(pair for word in {*map(tuple, words)} for pair in pairwise(word))
+
+
+def _across_words(_: _Pairs, words: list[list[int]]) -> Counter[tuple[int, int]]:
+    return Counter(pairwise(i for word in words for i in word))
+
+
+def _only_first_place(_: _Pairs, ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    place = next((n for n, both in enumerate(pairwise(ids)) if both == pair), None)
+    return ids if place is None else [*ids[:place], new, *ids[place + 2 :]]
+
+
+def _from_the_right(self: _Pairs, ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    return _Pairs.merge(self, ids[::-1], pair[::-1], new)[::-1]
+
+
+def _overlapping(_: _Pairs, ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    merged, skip = [], False
+    for n, i in enumerate(ids):
+        hit = (i, *ids[n + 1 : n + 2]) == pair
+        if hit or not skip:
+            merged.append(new if hit else i)
+        skip = hit
+    return merged
+
+
+def _left_to_right(self: _Pairs, word: str) -> list[int]:
+    """Merge whatever stands first in the word, not what was learned first."""
+    ids, place = self.spell(word), 0
+    while place < len(ids) - 1:
+        pair = ids[place], ids[place + 1]
+        if pair in self.merges:
+            ids[place : place + 2] = [self.id_of(pair)]
+            place = 0
+        else:
+            place += 1
+    return ids
+
+
+def _longest_first(self: _Pairs, word: str) -> list[int]:
+    known = {self.bytes_of(i): i for i in range(256 + len(self.merges))}
+    ids, rest = [], word.encode()
+    while rest:
+        end = next(n for n in range(len(rest), 0, -1) if rest[:n] in known)
+        ids.append(known[rest[:end]])
+        rest = rest[end:]
+    return ids
+
+
+def _without_words(self: _Pairs, text: str) -> list[str]:
+    return [text]
+
+
+def _one_by_one(self: _Pairs, ids: Iterable[int]) -> str:
+    return "".join(self.bytes_of(i).decode(errors="replace") for i in ids)
+
+
+def _as_characters(self: _Pairs, ids: Iterable[int]) -> str:
+    return b"".join(map(self.bytes_of, ids)).decode("latin-1")
+
+
+_PROBES = (
+    "strain rail tails", "a aa aaa aaaa aaaaa", "naïve café, 5 €", "it's  1984\n\n  or_2084 ",
+    "abcabc bca", "",
+)  # fmt: skip
+
+
+def _whole_numbers(found: object, what: str) -> list[int]:
+    if found is None or found is ...:
+        raise NotImplementedError
+    ids = found.tolist() if isinstance(found, Tensor) else found
+    if not isinstance(ids, list | tuple) or not all(isinstance(i, int) for i in ids):
+        raise UnfitError(
+            f"{what} returns {type(found).__name__}; expected a list of whole numbers."
+        )
+    return list(ids)
+
+
+def _characters(found: object) -> list[int]:
+    if found is None or found is ...:
+        raise NotImplementedError
+    if not isinstance(found, str):
+        raise UnfitError(f"decode returns {type(found).__name__}; expected a text, a str.")
+    return [ord(character) for character in found]
+
+
+def _write_and_read(found: Any) -> dict[str, list[int]]:
+    """The ids of some texts, what comes back, and the tokens one by one."""
+    for name in ("encode", "decode"):
+        if not callable(getattr(found, name, None)):
+            raise UnfitError(f"There is no {name!r} in it: write a class with encode and decode.")
+    measured = {}
+    for text in _PROBES:
+        ids = _whole_numbers(found.encode(text), "encode")
+        measured[f"ids of {text!r}"] = ids
+        measured[f"{text!r} and back, as characters"] = _characters(found.decode(ids))
+    measured["half a character, decode([195])"] = _characters(found.decode([195]))
+    for i in range(256, 256 + _MOST_MERGES):
+        try:
+            measured[f"token {i}, as characters"] = _characters(found.decode([i]))
+        except (IndexError, KeyError, ValueError):  # there is no such token
+            measured[f"token {i}, as characters"] = []
+    return measured
+
+
+_MOST_MERGES = 7
+_RAIN = {"rain": 5, "train": 4, "rainy": 3, "tail": 3, "rail": 2}
+BYTE_PAIRS = Exercise(
+    reference=BytePairs,
+    inputs=[
+        ("\n".join(word for word, n in _RAIN.items() for _ in range(n)), 6),
+        ("abc bca bc ab bca zy zy zy zy", 6),
+        ("aaaa aaaaaa aaa baaa aaaaa", 4),
+        ("naïve naïveté, café au lait; 5 €, 20 €, 20 €", _MOST_MERGES),
+        ("It's 1984. It's 2084!  It'll be\n\n  2184 or_2084 or 1984.", _MOST_MERGES),
+        ("bc\nbc\nbc\nab\nab", 2),
+        ("if x:\n        return  y\n        return z", 5),
+        ("to be", 100),
+        ("", 0),
+    ],
+    measure=_write_and_read,
+    mistakes={
+        "encode merges whatever stands first in the word. Apply the merges in the order in which "
+        "they were learned: all places of the first, then all of the second.": _pairs_with(
+            encode_word=_left_to_right
+        ),
+        "encode takes the longest token that fits, as WordPiece does. Apply the merges in the "
+        "order in which they were learned.": _pairs_with(encode_word=_longest_first),
+        "encode applies the merges from the last to the first; the first learned comes first.": (
+            _pairs_with(order=lambda self: self.merges[::-1])
+        ),
+        "Ties: of equally frequent pairs you take the one that was met first. Take the one with "
+        "the smallest ids: min(pairs, key=lambda pair: (-pairs[pair], pair)).": _pairs_with(
+            choose=_first_met
+        ),
+        "Ties: of equally frequent pairs you take the one with the largest ids; take the "
+        "smallest.": _pairs_with(choose=_largest_ids),
+        "Ties: you compare the bytes of the pieces. Compare their ids, of which bytes have the "
+        "smallest.": _pairs_with(choose=_first_bytes),
+        "The rarest pair is merged; merge the most frequent one.": _pairs_with(choose=_rarest),
+        "A word that occurs often is counted once. Count its pairs as often as it occurs.": (
+            _pairs_with(count=_each_word_once)
+        ),
+        "Pairs are counted across the borders of words: split the text with the pattern first.": (
+            _pairs_with(count=_across_words)
+        ),
+        "The text is not split into words, so merges cross the borders between them. Use "
+        "the pattern in both, __init__ and encode.": _pairs_with(words=_without_words),
+        "encode does not split the text into words as __init__ does.": _pairs_with(
+            encode=lambda self, text: self.encode_word(text)
+        ),
+        "A pair is merged in one place of a word only; write it as one wherever it stands.": (
+            _pairs_with(merge=_only_first_place)
+        ),
+        "Overlapping pairs: in aaa, the pair a a is merged from the right; begin at the left.": (
+            _pairs_with(merge=_from_the_right)
+        ),
+        "Overlapping pairs: in aaa, the middle letter is used twice. A letter that is merged is "
+        "gone.": _pairs_with(merge=_overlapping),
+        "Characters above 127 are more than one byte: spell words with word.encode(), not with "
+        "ord.": _pairs_with(spell=lambda self, word: [min(ord(c), 255) for c in word]),
+        "Bytes above 127 are lost: spell words with word.encode(), which leaves nothing out.": (
+            _pairs_with(spell=lambda self, word: [*word.encode("ascii", errors="ignore")])
+        ),
+        "The ids of the merges do not begin at 256: ids 0 to 255 are the bytes, whether they "
+        "occur in the text or not.": _pairs_with(
+            encode=lambda self, text: [
+                i - 256 if i >= 256 else i for i in cast("list[int]", _Pairs.encode(self, text))
+            ]
+        ),
+        "decode turns every token into text alone, which destroys characters that span two "
+        "tokens. Join the bytes first.": _pairs_with(decode=_one_by_one),
+        "decode reads each byte as a character; join the bytes, and decode them as UTF-8.": (
+            _pairs_with(decode=_as_characters)
+        ),
+        "decode stops at bytes that are no UTF-8, which a model may well write. Show them as �: "
+        'decode(errors="replace").': _pairs_with(
+            decode=lambda self, ids: b"".join(map(self.bytes_of, ids)).decode()
+        ),
+        "decode leaves bytes out that are no UTF-8, so that an error does not show. Show them as "
+        '�: decode(errors="replace").': _pairs_with(
+            decode=lambda self, ids: b"".join(map(self.bytes_of, ids)).decode(errors="ignore")
+        ),
+        "encode returns the pieces; return their ids.": _pairs_with(
+            encode=lambda self, text: [
+                self.bytes_of(i) for i in cast("list[int]", _Pairs.encode(self, text))
+            ]
+        ),
+        "decode returns bytes; turn them into text.": _pairs_with(
+            decode=lambda self, ids: b"".join(map(self.bytes_of, ids))
+        ),
+        "The last merge is not learned: range(256, 256 + n_merges) has n_merges steps.": (
+            lambda text, n_merges: _Pairs(text, max(n_merges - 1, 0))
+        ),
+    },
+    hints=(
+        "Start with what you did by hand: count the pairs, merge the most frequent one, repeat. "
+        "Ids 0 to 255 are the bytes, and the n-th merge gets the id 256 + n.",
+        "Keep the merges in their order, and for each id its bytes. encode splits the text into "
+        "words, spells each as bytes and applies all merges in order; decode joins the bytes of "
+        "all ids and decodes them once.",
+        "`min(pairs, key=lambda pair: (-pairs[pair], pair))` is the next pair; "
+        "`word.replace(a + b, chr(new))` merges it; "
+        '`b"".join(self.tokens[i] for i in ids).decode(errors="replace")` reads back.',
+    ),
+)
 
 
 # --- attention ----------------------------------------------------------------------------------
@@ -272,6 +578,109 @@ ATTENTION_5 = Exercise(
         "same places, for the sake of a row that sees nothing. Neither if there is no mask.",
         "`scores = scores.masked_fill(~mask, -math.inf)`, and after the softmax "
         "`weights = weights.masked_fill(~mask, 0.0)`, each below `if mask is not None:`.",
+    ),
+)
+
+
+# --- masks --------------------------------------------------------------------------------------
+
+
+def _bias(mask: Tensor) -> Tensor:
+    """A mask as numbers to be added to scores."""
+    return torch.zeros(mask.shape, device="cpu").masked_fill(~mask, -math.inf)
+
+
+_NUMBERS = "These are numbers; a mask is boolean, since ~ and masked_fill need True and False: "
+_ADDED = "These are numbers to be added to the scores; here a mask is boolean: True means may look."
+_POLARITY = "The mask is turned round: True means may look, and False hides."
+
+
+def _triangle(T: int, last: int = 0) -> Tensor:
+    return torch.ones(T, T, device="cpu").tril(last).bool()
+
+
+CAUSAL_MASK = Exercise(
+    reference=causal_mask,
+    inputs=[(4,), (1,), (7,)],
+    mistakes={
+        "That is the upper triangle: each position would see itself and what comes after it. Keep "
+        "the lower one, tril.": lambda T: _triangle(T).mT,
+        "It is shifted by one: each position also sees the next one, which is its answer.": (
+            lambda T: _triangle(T, 1)
+        ),
+        "It is shifted by one: the diagonal is hidden, so that a position does not see itself, and "
+        "the first one sees nothing.": lambda T: _triangle(T, -1),
+        _POLARITY: lambda T: ~_triangle(T),
+        "Nothing is hidden.": lambda T: torch.ones(T, T, device="cpu").bool(),
+        "Each position sees only itself; it must see those before it, too.": (
+            lambda T: torch.eye(T, device="cpu").bool()
+        ),
+        "The triangle hangs in the other corner: flip it, so that the first row sees one key.": (
+            lambda T: _triangle(T).flip(-1)
+        ),
+        f"{_NUMBERS}end with .bool(), or compare.": lambda T: _triangle(T).float(),
+        _ADDED: lambda T: _bias(_triangle(T)),
+        "There is an axis too many: return (T, T), which fits any axes in front.": (
+            lambda T: _triangle(T)[None]
+        ),
+    },
+    hints=(
+        "A table of T x T truth values, a row for each query and a column for each key. What does "
+        "its first row look like, and what its last?",
+        "A table of ones, of which you keep the lower triangle with its diagonal; or the places of "
+        "queries, as a column, compared with those of keys.",
+        "`torch.ones(T, T).tril().bool()`.",
+    ),
+)
+
+
+def _padding(ids: Tensor, pad_id: int = 0) -> Tensor:
+    return (ids != pad_id)[:, None, None, :]
+
+
+def _from_the_left(ids: Tensor, pad_id: int = 0) -> Tensor:
+    lengths = (ids != pad_id).sum(dim=-1, keepdim=True)
+    return (torch.arange(ids.shape[1], device="cpu") < lengths)[:, None, None, :]
+
+
+_AT_THE_END = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0], [9, 4, 2, 0]], device="cpu")
+_OTHER_ID = torch.tensor([[3, 3, 1, 4, 0, 2], [5, 0, 6, 7, 3, 3]], device="cpu")  # 0 is a word
+PADDING_MASK = Exercise(
+    reference=padding_mask,
+    inputs=[(_AT_THE_END,), (_AT_THE_END.flip(-1), 0), (_OTHER_ID, 3), (_AT_THE_END[:1], 0)],
+    leaves_arguments=True,
+    mistakes={
+        "Two axes are missing: return (B, 1, 1, S). Axes are matched from the right, so (B, S) "
+        "would be read as queries x keys.": lambda ids, pad_id=0: _padding(ids, pad_id)[:, 0, 0],
+        "The axis of the heads is missing: return (B, 1, 1, S). With three axes the texts would "
+        "be matched with the heads.": lambda ids, pad_id=0: _padding(ids, pad_id)[:, 0],
+        "The two new axes stand in front, so that the texts land on the axis of the queries. They "
+        "belong between texts and keys: (B, 1, 1, S).": lambda ids, pad_id=0: _padding(
+            ids, pad_id
+        ).permute(1, 2, 0, 3),
+        "Padding is hidden as a query; it must be hidden as a key, on the last axis: "
+        "(B, 1, 1, S).": lambda ids, pad_id=0: _padding(ids, pad_id).mT,
+        "Padding is hidden as a query, too, which leaves rows that see nothing. Hide it as a key: "
+        "(B, 1, 1, S).": lambda ids, pad_id=0: _padding(ids, pad_id) & _padding(ids, pad_id).mT,
+        _POLARITY: lambda ids, pad_id=0: ~_padding(ids, pad_id),
+        "You take 0 for padding; compare with `pad_id`.": lambda ids, pad_id=0: _padding(ids),
+        "You count real tokens from the left, but padding may stand at the start: compare each id "
+        "with `pad_id`.": _from_the_left,
+        "An id above `pad_id` is no sign of a real token: compare with !=.": (
+            lambda ids, pad_id=0: (ids > pad_id)[:, None, None, :]
+        ),
+        "Nothing is hidden.": lambda ids, pad_id=0: _padding(ids, -1),
+        f"{_NUMBERS}compare, and leave the result as it is.": (
+            lambda ids, pad_id=0: _padding(ids, pad_id).float()
+        ),
+        _ADDED: lambda ids, pad_id=0: _bias(_padding(ids, pad_id)),
+    },
+    hints=(
+        "Which ids are real tokens? And to which of the four axes of the scores, texts, heads, "
+        "queries and keys, do they belong?",
+        "Compare the ids with `pad_id`. The result is `(B, S)`; axes of size 1 between the two "
+        "serve all heads and all queries.",
+        "`(ids != pad_id)[:, None, None, :]`.",
     ),
 )
 

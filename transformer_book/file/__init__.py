@@ -8,8 +8,50 @@ cell.
 """
 
 import math
+import re
+from collections import Counter
+from itertools import pairwise
 
+import torch
 from torch import nn
+
+# --- 2 · From text to tensors
+
+
+class BytePairs:
+    """Byte-pair encoding: text to ids and back."""
+
+    pattern = r"'(?:[stmd]|re|ve|ll)| ?[^\W\d_]+| ?\d+"
+    pattern += r"| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+"
+
+    def split(self, text):  # into words, with a character for each byte
+        words = re.findall(self.pattern, text)
+        return [word.encode().decode("latin-1") for word in words]
+
+    def __init__(self, text, n_merges):
+        self.tokens = [bytes([n]) for n in range(256)]
+        self.merges, words = [], self.split(text)
+        for new in range(256, 256 + n_merges):
+            pairs = Counter(p for word in words for p in pairwise(word))
+            if not pairs:  # each word is one token
+                break
+            a, b = min(pairs, key=lambda pair: (-pairs[pair], pair))
+            self.tokens.append(self.tokens[ord(a)] + self.tokens[ord(b)])
+            self.merges.append(a + b)  # its id is new
+            words = [word.replace(a + b, chr(new)) for word in words]
+
+    def encode(self, text):
+        ids = []
+        for word in self.split(text):
+            for new, pair in enumerate(self.merges, start=256):
+                word = word.replace(pair, chr(new))
+            ids += [ord(character) for character in word]
+        return ids
+
+    def decode(self, ids):
+        found = b"".join(self.tokens[i] for i in ids)
+        return found.decode(errors="replace")
+
 
 # --- 3 · Attention: query, key, value
 
@@ -24,6 +66,20 @@ def attention(q, k, v, mask=None):
     if mask is not None:  # a row that sees nothing is all NaN: make it 0
         weights = weights.masked_fill(~mask, 0.0)
     return weights @ v, weights
+
+
+# --- 5 · Masks: who may look at whom
+
+
+def causal_mask(T):
+    """Let each position see itself and those before it."""
+    return torch.ones(T, T).tril().bool()  # (T, T)
+
+
+def padding_mask(ids, pad_id=0):
+    """Hide padding as a key, from all heads and all queries."""
+    real = ids != pad_id  # (B, S)
+    return real[:, None, None, :]  # (B, 1, 1, S)
 
 
 # --- 6 · Multi-head attention
