@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -98,9 +99,15 @@ def imported(source: str) -> set[str]:
     return names - sys.stdlib_module_names - own
 
 
+@cache
+def distributions() -> Mapping[str, list[str]]:
+    """Which distributions bring each package; to find out, all that is installed is looked at."""
+    return packages_distributions()
+
+
 def unlisted(packages: set[str]) -> set[str]:
     """Those packages that no distribution in the site's list brings."""
-    brought_by = packages_distributions()
+    brought_by = distributions()
     listed = set(said(read(SITE)))
     return {p for p in packages if not listed & {d.lower() for d in brought_by.get(p, [])}}
 
@@ -128,7 +135,7 @@ importlib.import_module({module!r})
 def test_everything_listed_is_used() -> None:
     used = {p for path in SITE_CODE for p in imported(path.read_text(encoding="utf-8"))}
     used |= {"jupyter_book"}  # which tools.site starts
-    brought_by = packages_distributions()
+    brought_by = distributions()
     needed = {d.lower() for p in used for d in brought_by.get(p, [])}
     where = f"{SITE}: the site's code"
     fail_on(

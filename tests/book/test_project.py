@@ -325,14 +325,6 @@ def test_documents_agree_on_what_is_needed_and_how_long_it_takes() -> None:
     assert f"in {minutes} on two cores" in plain("CONTRIBUTING.md")
 
 
-def test_readme_counts_corrections_by_their_kinds() -> None:
-    chapters = yaml.safe_load(read("book/sources.yml")).values()
-    kinds = [entry["kind"] for entries in chapters for entry in entries.values() if "kind" in entry]
-    hard = [kind for kind in kinds if kind not in ("misleading", "typo")]
-    said = f"{len(kinds)} corrections of five public documents, {len(hard)} of them hard errors"
-    assert said in plain("README.md"), f"README.md must say: {said}"
-
-
 def test_the_cover_shows_the_book_as_it_is() -> None:
     shown = json.loads(cover.SHOWN.read_text(encoding="utf-8"))
     assert hashlib.sha256(cover.PICTURE.read_bytes()).hexdigest() == shown.pop("picture")

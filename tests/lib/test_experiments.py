@@ -41,6 +41,7 @@ from experiments import (
     paragraphs,
     patches,
     precision,
+    probes,
     recall,
     run_all,
     scaling,
@@ -368,6 +369,43 @@ def test_of_equal_rates_the_quickest_is_chosen():
     ((chosen, grid),) = recall.choose_rates(rows, n_steps=100)
     assert chosen == [rows[2]]
     assert [g["chosen"] for g in grid] == [rate == recall.RATES[2] for rate in recall.RATES]
+
+
+def test_probes_read_what_is_in_a_state_and_nothing_that_is_not(results):
+    rows = read_csv(results(probes) / "results.csv")
+    cases = {(row["model"], row["distance"], row["kind"], row["reader"]) for row in rows}
+    kinds = itertools.product(probes.NETWORKS, ("1", "3"), probes.KINDS, probes.READERS)
+    assert cases == set(kinds)
+    assert len(rows) == len(cases)  # one seed, each once
+    torch.manual_seed(0)
+    first = torch.randint(8, (4_000,))
+    straight, bent = (torch.randn(8, 6).double()[first] for _ in range(2))
+    sign = torch.randint(2, (4_000, 1)) * 2 - 1  # a product of two features: not linear
+    bent = torch.cat([bent * sign, 3.0 * sign], dim=1)
+    recipe = common.constant_adam(300, 1e-2, schedule="linear", final_fraction=0.0)
+
+    def right(reader, states, *more):
+        answers = reader(states[:3_000], first[:3_000], states[3_000:], *more)
+        return float((answers == first[3_000:]).double().mean())
+
+    assert right(probes.read_linearly, straight) == 1.0
+    assert right(probes.read_with_network, straight, recipe) == 1.0
+    assert right(probes.read_linearly, bent) < 0.5
+    assert right(probes.read_with_network, bent, recipe) > 0.95
+    nothing = torch.randn(4_000, 6).double()
+    assert right(probes.read_linearly, nothing) < 0.2
+    assert right(probes.read_with_network, nothing, recipe) < 0.2
+
+
+def test_probes_read_the_last_states_of_the_same_networks():
+    one, first = probes.last_states("lstm", 3, seed=0, n=50, device="cpu", one_filler=True)
+    assert one.shape == (50, 2 * probes.WIDTH)  # of an LSTM both
+    assert len(one.unique(dim=0)) == len(first.unique())  # nothing but the symbol differs
+    many, _ = probes.last_states("lstm", 3, seed=0, n=50, device="cpu")
+    assert len(many.unique(dim=0)) > 8
+    opened = probes.open_lstm().cell.bias_ih.view(4, -1)
+    assert opened[1].eq(probes.OPEN).all()
+    assert not opened[0].eq(probes.OPEN).any()
 
 
 def test_input_scale_starts_the_four_models_with_the_same_random_numbers(results):
@@ -1581,29 +1619,9 @@ def test_answers_of_lists_are_the_values_of_their_items():
     assert (values[:, 8:] == cheaper.N_VALUES).all()
 
 
-def test_word_head_measures_every_head_and_keeps_two(results):
-    folder = results(word_head)
-    rows = read_csv(folder / "results.csv")
+def test_word_head_measures_every_head(results):
+    rows = read_csv(results(word_head) / "results.csv")
     assert [len(rows), len(rows[0])] == [72, 10]
-    kept_words = [row["word"] for row in read_csv(folder / "words.csv")]
-    saved = load_file(folder / "head.safetensors")
-    tokens = ["[CLS]", "the", "fox", "is", "quick", "[SEP]"]
-    x = saved["words"][[kept_words.index(token) for token in tokens]] + saved["places"][:6]
-    x = torch.nn.functional.layer_norm(x, (384,), saved["norm_gain"], saved["norm_bias"], eps=1e-12)
-    _, weights = word_head.weights_of(minilm.load().eval(), "the fox is quick")
-    for head in word_head.KEPT:
-        q = x @ saved[f"query_{head}"] + saved[f"query_{head}_bias"]
-        k = x @ saved[f"key_{head}"] + saved[f"key_{head}_bias"]
-        ours = (q @ k.T / math.sqrt(32)).softmax(dim=-1)
-        torch.testing.assert_close(ours, weights[0, head], rtol=1e-4, atol=1e-5)
-
-
-def test_the_shipped_head_is_the_model_s_own():
-    folder = common.ROOT / "book" / "results" / "word_head"
-    shipped = load_file(folder / "head.safetensors")
-    kept_words = [row["word"] for row in read_csv(folder / "words.csv")]
-    for name, tensor in word_head.keep(minilm.load(), kept_words).items():
-        torch.testing.assert_close(shipped[name], tensor)
 
 
 def test_paragraphs_keeps_texts_and_their_vectors(results):

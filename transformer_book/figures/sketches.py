@@ -245,6 +245,66 @@ def attention_arcs(
     return canvas.picture(title, f"{title}: {words[start]} looks at {shares}.")
 
 
+def box_of_words(words: Sequence[str], *, changed: int, box: str, title: str) -> Picture:
+    """Draw words as vectors that go through a box, one of them changed; what moves is the question.
+
+    Args:
+        words: the sentence.
+        changed: the number of the word that is changed.
+        box: what is written on the box.
+        title: a short name for the picture.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no word, or no word has the number.
+
+    Example:
+        >>> box_of_words(
+        ...     ["I", "do"], changed=1, box="a block", title="One box"
+        ... ).summary[-28:]
+        'The vector of do is changed.'
+    """
+    check_filled("words", words, "at least one word")
+    if not 0 <= changed < len(words):
+        raise ValueError(f"changed={changed} must be the number of a word, 0 to {len(words) - 1}")
+    canvas, n_cells, cell, column = Canvas(), 4, 13.0, 68.0
+    high = n_cells * cell
+    top = CELL + 8  # of the vectors that go in
+    inside = top + high + 26
+    name = canvas.box(8, inside, [box, "where do the words meet?"], width=column * len(words))
+    below = name.bottom[1] + 26  # of the vectors that come out
+    for i, word in enumerate(words):
+        middle = 8 + column * (i + 0.5)
+        role = "query" if i == changed else "key"
+        _token(canvas, middle - 28, 0, 56, word, pale=False, role=role)
+        _vector(canvas, middle, top, n_cells, cell, role)
+        canvas.arrow((middle, top + high + 3), (middle, inside - 3))
+        canvas.arrow((middle, name.bottom[1] + 3), (middle, below - 3))
+        _vector(canvas, middle, below, n_cells, cell, "plain")
+        canvas.text(middle, below + high + 18, "moves?")
+    canvas.height = below + high + 24
+    canvas.width = name.x + name.width + 8
+    listed = ", ".join(words)
+    return canvas.picture(
+        title,
+        f"{title}: {len(words)} vectors ({listed}) go into {box}, {len(words)} come out. "
+        f"The vector of {words[changed]} is changed.",
+    )
+
+
+def _vector(
+    canvas: Canvas, middle: float, top: float, n_cells: int, cell: float, role: str
+) -> None:
+    stroke, fill = ROLES[role]
+    for k in range(n_cells):
+        canvas.elements.append(
+            f'<rect x="{middle - cell}" y="{top + k * cell}" width="{2 * cell}" height="{cell}" '
+            f'fill="{fill}" stroke="{stroke}"/>'
+        )
+
+
 def thinned_network(
     sizes: Sequence[int], kept: Sequence[Sequence[bool]], *, title: str, full: str = "every unit"
 ) -> Picture:
