@@ -66,6 +66,7 @@ EXERCISES: dict[str, Exercise] = {
     "attention.second_token": attention_backward.SECOND_TOKEN,
     "attention.head_backward": attention_backward.HEAD_BACKWARD,
     "scaling.slope": scaling.SLOPE,
+    "scaling.divisors": scaling.DIVISORS,
     "scaling.needle": scaling.NEEDLE,
     "scaling.sink": scaling.SINK,
     "scaling.online": scaling.ONLINE,
