@@ -391,6 +391,8 @@ def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> N
     page.locator(POSITIONS + SETTLED).wait_for()
     assert "Chosen: ALiBi" in words(page, POSITIONS)
     assert page.url.endswith("#live:positions:scheme=alibi")
-    strong = figure.locator(".live-chart g:not(.live-ghost) > path:not(.live-faint)")
+    strong = figure.locator(
+        ".live-chart g:not(.live-ghost) > path[stroke-width='2.4']:not(.live-faint)"
+    )
     expect(strong).to_have_count(1)
     expect(figure.locator("label", has_text="ALiBi").locator("output")).to_have_text("1.06")

@@ -315,7 +315,7 @@ function build(part, figure) {
   const [strip, faces, schemes] = [text(part, figure), clocks(part), chooser(part, figure)];
   const chart = part.lines({
     label: "Score at each distance, for each scheme", xLabel: "distance from key to query", yLabel: "score",
-    x: [0, FARTHEST], y: [-2, 4.5], ...(isNarrow ? { width: 330, height: 132 } : { width: 400, height: 236 }) });
+    x: [0, FARTHEST], y: [-2, 4.5], ...(isNarrow ? { width: 330, height: 160 } : { width: 400, height: 236 }) });
   const stripTitle = part.titled("", strip.drawing);
   return {
     nodes: [
@@ -344,7 +344,7 @@ Live.define({
   question: "Two words keep their distance and move along the text. Whose score stays?",
   page: "play",
   pictures: ["positions.svg"],
-  heights: [880, 940],
+  heights: [820, 945],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
     key: { kind: "number", label: "place of the key", min: 0, max: KEYS - 1, step: 1, start: 4, hidden: true },
