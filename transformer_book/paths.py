@@ -23,6 +23,7 @@ _EXERCISE = re.compile(
 )
 _NEEDS = re.compile(r"You need: (.*?)\.(?=[\s*]|$)", re.DOTALL)
 _LINK = re.compile(r"\]\((\w+)\.ipynb(?:#[\w-]*)?\)")
+# The path of a newcomer to the field: what one can do after each step, and the last pages of it.
 NEWCOMERS = {
     "say what attention is": ("03_attention",),
     "say what a model reads, and why it may not look ahead": ("04_scaling", "05_masks"),
@@ -30,7 +31,6 @@ NEWCOMERS = {
     "write a GPT from an empty page": ("lab4_mini_gpt",),
     "say what came before, and why it was given up": ("01_recurrence",),
 }
-"""The path of who is new to the field: what can be done after each step, and its last pages."""
 
 _LISTED = 16  # pages of a path that a row of a table names
 _BOX, _HIGH, _GAP, _LANE, _ROW = 126, 65, 12, 24, 108
