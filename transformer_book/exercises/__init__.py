@@ -44,7 +44,9 @@ from transformer_book.exercises import (
 from transformer_book.exercises.grading.checking import Answer, Exercise, Verdict, judge
 
 EXERCISES: dict[str, Exercise] = {
+    "reading.reach": reading.REACH,
     "reading.score_shape": reading.SCORE_SHAPE,
+    "reading.running_mean": reading.RUNNING_MEAN,
     "reading.directions": reading.DIRECTIONS,
     "reading.table_module": reading.TABLE_MODULE,
     "tokens.bits_per_byte": tokens.BITS_PER_BYTE,
