@@ -335,12 +335,15 @@ def _as_pieces(found: object) -> list[int]:
     return [i if isinstance(i, int) else int.from_bytes(str(i).encode(), "big") for i in found]
 
 
+_merged = cast("Callable[..., list[object]]", merge)  # the page has no types
+
+
 def _either_order(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
-    return merge(merge(pieces, pair, new), pair[::-1], new)
+    return _merged(_merged(pieces, pair, new), pair[::-1], new)
 
 
 def _taken_out(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
-    return [piece for piece in merge(pieces, pair, new) if piece != new]
+    return [piece for piece in _merged(pieces, pair, new) if piece != new]
 
 
 def _one_letter(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
@@ -357,7 +360,7 @@ def _last_left_out(pieces: list[object], pair: tuple[object, object], new: objec
 
 
 def _as_texts(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
-    return merge(pieces, pair, f"{pair[0]}{pair[1]}")
+    return _merged(pieces, pair, f"{pair[0]}{pair[1]}")
 
 
 MERGE = Exercise(
@@ -375,13 +378,13 @@ MERGE = Exercise(
     measure=_as_pieces,
     mistakes={
         "A pair is merged in one place only; write it as one wherever it stands.": partial(
-            _only_first_place, None
+            cast("Answer", _only_first_place), None
         ),
         "Overlapping pairs: in a a a, the pair a a is merged from the right; begin at the left.": (
-            lambda pieces, pair, new: merge(pieces[::-1], pair[::-1], new)[::-1]
+            lambda pieces, pair, new: _merged(pieces[::-1], pair[::-1], new)[::-1]
         ),
         "Overlapping pairs: in a a a, the middle piece is used twice. A piece that is merged is "
-        "gone.": partial(_overlapping, None),
+        "gone.": partial(cast("Answer", _overlapping), None),
         "A pair is also merged in the other order: a b is not b a.": _either_order,
         "The pair is taken out, but `new` is not written in its place.": _taken_out,
         "Each half of the pair is replaced, wherever it stands. Replace the two only where they "
