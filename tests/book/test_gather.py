@@ -181,9 +181,9 @@ def test_it_imports_like_any_module() -> None:
 
 def test_every_part_has_a_check_that_its_page_calls() -> None:
     parts = [part for piece in all_pieces(BOOK) for part in parts_of(piece)]
-    assert [part.exercise for part in parts][:6] == [
-        *("file.BytePairs", "file.attention", "file.attention.5", "file.causal_mask"),
-        *("file.padding_mask", "file.MultiHeadAttention"),
+    assert [part.exercise for part in parts][:7] == [
+        *("file.merge", "file.BytePairs", "file.attention", "file.attention.5"),
+        *("file.causal_mask", "file.padding_mask", "file.MultiHeadAttention"),
     ]
     for part in parts:
         cells = json.loads((BOOK / f"{part.piece.page}.ipynb").read_text(encoding="utf-8"))["cells"]

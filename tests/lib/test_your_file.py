@@ -10,14 +10,14 @@ from transformer_book import file
 
 EQUAL = {"rtol": 1e-10, "atol": 1e-10}
 SEEDS = range(20)
-COMPARED = {"BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"}
+COMPARED = {"merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"}
 
 
 def is_own(value):
     return callable(value) and getattr(value, "__module__", None) == file.__name__
 
 
-def test_every_part_is_compared():  # BytePairs in test_your_file_checks.py
+def test_every_part_is_compared():  # merge and BytePairs in test_your_file_checks.py
     parts = {name for name, value in vars(file).items() if is_own(value)}
     assert parts == COMPARED, "compare the new part with the library here, and add its name"
 

@@ -15,7 +15,7 @@ from transformer_book.your_file import TAG, emptied, pieces_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("03_attention", "05_masks", "06_heads")
-PARTS = ("BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention")
+PARTS = ("merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention")
 MINE = """from transformer_book.exercises import pick
 import itertools
 
@@ -88,10 +88,11 @@ def test_empty_cells_give_the_books_file(folder, capsys):
 def test_what_was_typed_takes_the_place_of_the_books(folder):
     write_page(folder, "05_masks", MINE)
     assert save(folder, Path("mine.py")) == [
+        "merge: the book's",
         "BytePairs: the book's",
         "root: yours, from 05_masks",
         "attention: yours, from 05_masks",
-        *(f"{name}: the book's" for name in PARTS[2:]),
+        *(f"{name}: the book's" for name in PARTS[3:]),
     ]
     text = Path("mine.py").read_text(encoding="utf-8")
     assert "# yours, from 05_masks\n# in my own words\ndef attention" in text
@@ -106,11 +107,11 @@ def test_an_older_version_gives_way_to_the_page_that_replaces_it(folder):
     first = "def attention(q, k, v):\n    w = (q @ k.mT).softmax(-1)\n    return w @ v, w"
     write_page(folder, "03_attention", first)
     told = save(folder, Path("mine.py"))
-    assert told[1] == (
+    assert told[2] == (
         "attention: the book's, because 05_masks replaces yours of 03_attention and is empty"
     )
     write_page(folder, "05_masks", MINE)
-    assert save(folder, Path("mine.py"))[2] == "attention: yours, from 05_masks"
+    assert save(folder, Path("mine.py"))[3] == "attention: yours, from 05_masks"
 
 
 def test_the_books_own_text_is_the_books(folder):

@@ -213,6 +213,7 @@ EXERCISES: dict[str, Exercise] = {
     "lab1.pattern": lab1.PATTERN,
     "lab1.silence": lab1.SILENCE,
     "lab1.chance": lab1.CHANCE,
+    "file.merge": your_file.MERGE,
     "file.BytePairs": your_file.BYTE_PAIRS,
     "file.attention": your_file.ATTENTION,
     "file.attention.5": your_file.ATTENTION_5,

@@ -21,6 +21,7 @@ from transformer_book.file import (
     MultiHeadAttention,
     attention,
     causal_mask,
+    merge,
     padding_mask,
 )
 
@@ -319,8 +320,83 @@ BYTE_PAIRS = Exercise(
         "words, spells each as bytes and applies all merges in order; decode joins the bytes of "
         "all ids and decodes them once.",
         "`min(pairs, key=lambda pair: (-pairs[pair], pair))` is the next pair; "
-        "`word.replace(a + b, chr(new))` merges it; "
+        "`merge(word, (a, b), new)` writes it as one; "
         '`b"".join(self.tokens[i] for i in ids).decode(errors="replace")` reads back.',
+    ),
+)
+
+
+def _as_pieces(found: object) -> list[int]:
+    """Ids as they are, and texts as numbers."""
+    if found is None or found is ...:
+        raise NotImplementedError
+    if not isinstance(found, list):
+        raise UnfitError(f"It returns {type(found).__name__}; expected a list of pieces.")
+    return [i if isinstance(i, int) else int.from_bytes(str(i).encode(), "big") for i in found]
+
+
+_merged = cast("Callable[..., list[object]]", merge)  # the page has no types
+
+
+def _either_order(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
+    return _merged(_merged(pieces, pair, new), pair[::-1], new)
+
+
+def _taken_out(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
+    return [piece for piece in _merged(pieces, pair, new) if piece != new]
+
+
+def _one_letter(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
+    return [new if piece in pair else piece for piece in pieces]
+
+
+def _last_left_out(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
+    merged, n = [], 0
+    while n < len(pieces) - 1:
+        hit = (pieces[n], pieces[n + 1]) == pair
+        merged.append(new if hit else pieces[n])
+        n += 2 if hit else 1
+    return merged
+
+
+def _as_texts(pieces: list[object], pair: tuple[object, object], new: object) -> list[object]:
+    return _merged(pieces, pair, f"{pair[0]}{pair[1]}")
+
+
+MERGE = Exercise(
+    reference=merge,
+    inputs=[
+        ([116, 114, 97, 105, 110], (97, 105), 256),
+        ([97, 97, 97, 98, 97, 97], (97, 97), 300),
+        ([98, 97, 98, 97, 98, 99], (97, 98), 256),
+        ([98, 97, 99, 97, 98], (97, 98), 256),
+        ([110, 97, 195, 175, 110, 97], (110, 97), 257),
+        (list("trail"), ("a", "i"), "ai"),
+        ([7], (7, 7), 256),
+        ([], (7, 7), 256),
+    ],
+    measure=_as_pieces,
+    mistakes={
+        "A pair is merged in one place only; write it as one wherever it stands.": partial(
+            cast("Answer", _only_first_place), None
+        ),
+        "Overlapping pairs: in a a a, the pair a a is merged from the right; begin at the left.": (
+            lambda pieces, pair, new: _merged(pieces[::-1], pair[::-1], new)[::-1]
+        ),
+        "Overlapping pairs: in a a a, the middle piece is used twice. A piece that is merged is "
+        "gone.": partial(cast("Answer", _overlapping), None),
+        "A pair is also merged in the other order: a b is not b a.": _either_order,
+        "The pair is taken out, but `new` is not written in its place.": _taken_out,
+        "Each half of the pair is replaced, wherever it stands. Replace the two only where they "
+        "are neighbours.": _one_letter,
+        "The last piece is lost if it belongs to no pair.": _last_left_out,
+        "You write both pieces as one text. Write `new`, which may be an id.": _as_texts,
+    },
+    hints=(
+        "Copy the pieces one by one into a new list, and look at its end after each of them.",
+        "If the last two of the new list are the pair, replace the two by `new`. Compare a tuple "
+        "with a tuple: a list is never equal to one.",
+        "`merged.append(piece)`, then `if tuple(merged[-2:]) == pair: merged[-2:] = [new]`.",
     ),
 )
 

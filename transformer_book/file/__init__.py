@@ -18,34 +18,42 @@ from torch import nn
 # --- 2 · From text to tensors
 
 
+def merge(pieces, pair, new):
+    """Write `new` wherever the pair stands, from left to right."""
+    merged = []
+    for piece in pieces:
+        merged.append(piece)
+        if tuple(merged[-2:]) == pair:
+            merged[-2:] = [new]
+    return merged
+
+
 class BytePairs:
     """Byte-pair encoding: text to ids and back."""
 
     pattern = r"'(?:[stmd]|re|ve|ll)| ?[^\W\d_]+| ?\d+"
     pattern += r"| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+"
 
-    def split(self, text):  # into words, with a character for each byte
-        words = re.findall(self.pattern, text)
-        return [word.encode().decode("latin-1") for word in words]
-
     def __init__(self, text, n_merges):
-        self.tokens = [bytes([n]) for n in range(256)]
-        self.merges, words = [], self.split(text)
+        self.merges, self.tokens = [], [bytes([n]) for n in range(256)]
+        words = re.findall(self.pattern, text)
+        spelled = [list(word.encode()) for word in words]
         for new in range(256, 256 + n_merges):
-            pairs = Counter(p for word in words for p in pairwise(word))
+            pairs = Counter(p for word in spelled for p in pairwise(word))
             if not pairs:  # each word is one token
                 break
             a, b = min(pairs, key=lambda pair: (-pairs[pair], pair))
-            self.tokens.append(self.tokens[ord(a)] + self.tokens[ord(b)])
-            self.merges.append(a + b)  # its id is new
-            words = [word.replace(a + b, chr(new)) for word in words]
+            self.merges.append((a, b))
+            self.tokens.append(self.tokens[a] + self.tokens[b])
+            spelled = [merge(word, (a, b), new) for word in spelled]
 
     def encode(self, text):
         ids = []
-        for word in self.split(text):
+        for word in re.findall(self.pattern, text):
+            pieces = list(word.encode())
             for new, pair in enumerate(self.merges, start=256):
-                word = word.replace(pair, chr(new))
-            ids += [ord(character) for character in word]
+                pieces = merge(pieces, pair, new)
+            ids += pieces
         return ids
 
     def decode(self, ids):
