@@ -65,7 +65,8 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
       node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
-      const [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      let [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      if (isTip && x > width - 50 * px()) [tx, ty] = [-0.4, -1]; // no room on its right
       words.setAttribute("text-anchor", tx < -0.3 ? "end" : tx > 0.3 ? "start" : "middle");
       words.setAttribute("x", tx * 14 * px());
       words.setAttribute("y", (ty * 15 + 5 + (y + dy < 30 * px() ? 6 : 0)) * px());
@@ -387,7 +388,7 @@ function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false,
   axis(y, logY);
   const clip = `live-clip-${(count += 1)}`; // lines leave the chart, and do not run along its edge
   node.append(svg("clipPath", { id: clip }, svg("rect", {
-    x: left, y: top - 2, width: width - left - right + 8, height: height - top - bottom + 4 })));
+    x: left - 8, y: top - 2, width: width - left - right + 16, height: height - top - bottom + 4 })));
   const layer = (more) => node.appendChild(svg("g", { "clip-path": `url(#${clip})`, ...more }));
   const [ghosts, curves] = [layer({ class: "live-ghost" }), layer()];
   const legend = html("p", { class: "live-legend" });

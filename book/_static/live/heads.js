@@ -211,7 +211,7 @@ function build(part, figure) {
   const strips = [part.titled(hint, text.node), source.node];
   return part.isNarrow() // the map is longer than the screen: it comes after what is pressed
     ? { nodes: [...strips, right], rest: [left, means], update }
-    : { nodes: [...strips, part.columns(left, part.html("div", {}, right, means))], update };
+    : { nodes: [...strips, part.columns(left, part.html("div", { class: "live-stacked" }, right, means))], update };
 }
 
 const text = (label, start, letters) => ({ kind: "text", label, max: MAX, start, letters });
