@@ -65,11 +65,11 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
       node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
-      let [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
-      if (isTip && x > width - 50 * px()) [tx, ty] = [-0.4, -1]; // no room on its right
-      words.setAttribute("text-anchor", tx < -0.3 ? "end" : tx > 0.3 ? "start" : "middle");
-      words.setAttribute("x", tx * 14 * px());
-      words.setAttribute("y", (ty * 15 + 5 + (y + dy < 30 * px() ? 6 : 0)) * px());
+      const [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      const isEdge = isTip && x > width - 50 * px(); // no room on its right: above it
+      words.setAttribute("text-anchor", isEdge || tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
+      words.setAttribute("x", (isEdge ? -9 : tx * 14) * px());
+      words.setAttribute("y", ((isEdge ? -1.3 : ty) * 15 + 5 + (y + dy < 30 * px() ? 6 : 0)) * px());
       Live.tween(node, [x, y, dx, dy], place);
     },
     dragTo: ([x, y]) => move(value(x, y)),
