@@ -445,8 +445,7 @@ def _writes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
 
 def _hints(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
     """The best guess after each stage."""
-    if not plan.narrow:
-        yield _text(0, plan.bottom + 17, "guess")
+    yield _text(0, plan.bottom + 17, "guess")
     for n, (token, _, chance, _) in enumerate(values["best"]):
         hint = _letter(plan.x[n + 1], plan.bottom + 17, token, ROLES["weight"][0])
         yield f'<g opacity="{0.4 + 0.6 * chance:.2f}">{hint}</g>'

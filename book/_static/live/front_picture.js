@@ -149,7 +149,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   const beam = svg("path", { class: "front-beam" });
   const flying = words("", 0, 0, { class: "front-written", "text-anchor": "middle" });
   const choice = group({ role: "radiogroup", "aria-label": "The letter that is watched" }, ...letters);
-  const hintsName = words(narrow ? "" : "guess", 0, bottom + 17, { class: "live-tick" });
+  const hintsName = words("guess", 0, bottom + 17, { class: "live-tick" });
   const codesName = words("", (left + 6 + from) / 2, 38, { class: "live-tick", "text-anchor": "middle" });
   const moved = group({}, choice, ...tracks);
   const node = group({}, clip, ...bands, ...heads, moved, numbers, lanes, codes, codesName, ...stages.map((each) => each.node), hintsName, ...hints, beam, flying);
