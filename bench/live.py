@@ -3,8 +3,9 @@
 Several built sites (such as one of today and one of before a change) take turns in one browser, so
 that a busy machine is unfair to none. There are two screens: 1280 px, and 360 px with a CPU four
 times slower. Every control of every figure is moved; for each figure the slowest one is printed.
-A busy machine makes it slower still: the second number is what the page's own thread worked in that
-time, whatever else ran. Tests count nodes instead, because a time is a property of a machine.
+A busy machine makes it slower still: the second number is what the page's own thread worked until
+the answer was here, whatever else ran; it has some frames of the motion, or the first letters that
+a model reads, in it. Tests count nodes instead, because a time is a property of a machine.
 """
 
 from __future__ import annotations
