@@ -15,7 +15,7 @@ from py_mini_racer import MiniRacer
 SCRIPTS = Path(__file__).resolve().parent.parent / "book" / "_static" / "live"
 TARGET = SCRIPTS / "figures.json"
 NUMERIC = ("tensor.js", "text.js", "model.js")  # what computes
-PAGE = ("motion.js", "figure.js", "controls.js")  # what shows
+PAGE = ("motion.js", "figure.js", "controls.js", "drawings.js")  # what shows
 _DEFINES = re.compile(r'Live\.define\(\{\s*name: "([a-z-]+)"')
 _EXTRA = re.compile(r"^ *scripts: (\[.*\]),$", re.MULTILINE)
 
@@ -41,7 +41,8 @@ def definitions() -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = json.loads(str(v8.eval("JSON.stringify(Live.figures)")))
     for name, own in scripts.items():
         needed = NUMERIC if "models" in found[name] else NUMERIC[:1]  # a page loads what it runs
-        found[name]["scripts"] = [*dict.fromkeys([*needed, *PAGE, *own])]
+        shown = PAGE if found[name].get("drawings", True) else PAGE[:-1]
+        found[name]["scripts"] = [*dict.fromkeys([*needed, *shown, *own])]
         styles = Path(own[-1]).with_suffix(".css")
         found[name]["styles"] = [styles.name] if (SCRIPTS / styles).is_file() else []
     return dict(sorted(found.items()))

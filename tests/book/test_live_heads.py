@@ -94,7 +94,7 @@ def test_damage_is_caught(damage: str, v8: Engine) -> None:
 
 
 def test_a_run_serves_all_heads(v8: Engine) -> None:
-    v8.run(damaged(FILE, "function run(", "Live.runs = 0;\n  function run(")[FILE].replace(
+    v8.run(damaged(FILE, "function* run(", "Live.runs = 0;\n  function* run(")[FILE].replace(
         "const { tokenizer } = model;", "const { tokenizer } = model; Live.runs += 1;"
     ))  # fmt: skip
     for head in range(8):

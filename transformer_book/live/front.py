@@ -362,6 +362,9 @@ def _headings(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
             yield _path(f"M{plan.x[stage - 1] + 7} 19H{plan.x[stage + 1] + 1}", GRID, 1)
     if plan.narrow:
         yield _text(0, 13, "layer")
+    else:
+        middle = (plan.left + 6 + plan.x[1]) / 2
+        yield _text(middle, 38, "vector", f'fill="{MUTED}" font-size="13" text-anchor="middle"')
     names = ("attention: looks back", "feed-forward: alone", "thicker: longer vector")
     short = ("attention", "feed-forward", "length")
     side = plan.width - plan.panel
@@ -419,7 +422,7 @@ def _writes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
         if stage % 2:
             start, over = to - 0.75 * (to - before), y - 1.1 * plan.pitch
             arch = f"M{start:.1f} {y}C{start:.1f} {over} {to:.1f} {over} {to:.1f} {y}"
-            yield _path(arch, ROLES["value"][0], 2.2, 0.22)
+            yield _path(arch, ROLES["value"][0], 2.2, 0.31)
         else:
             weights = values["attention"][stage // 2 - 1][own]
             sources = [(plan.top - 6, sum(weights[:first]))]
@@ -429,7 +432,7 @@ def _writes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
             for high, weight in sources:
                 if weight >= LEAST:
                     curve = f"C{start + bend:.1f} {high} {to - bend:.1f} {y} {to:.1f} {y}"
-                    opacity = (0.35 + 0.6 * weight) / 2
+                    opacity = (0.35 + 0.6 * weight) * 0.7
                     color = ROLES["query"][0]
                     yield _path(f"M{start:.1f} {high}{curve}", color, 1 + 8 * weight, opacity)
         color = ROLES["value" if stage % 2 else "query"][0]
@@ -442,8 +445,7 @@ def _writes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
 
 def _hints(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
     """The best guess after each stage."""
-    if not plan.narrow:
-        yield _text(0, plan.bottom + 17, "guess")
+    yield _text(0, plan.bottom + 17, "guess")
     for n, (token, _, chance, _) in enumerate(values["best"]):
         hint = _letter(plan.x[n + 1], plan.bottom + 17, token, ROLES["weight"][0])
         yield f'<g opacity="{0.4 + 0.6 * chance:.2f}">{hint}</g>'
@@ -456,7 +458,7 @@ def _answer(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
     height, own = 48 + BEST * step, values["at"] - values["first"]
     y, side = plan.y(own), plan.width - plan.panel
     top = min(plan.bottom - height, max(plan.top + 62, y - height / 2))
-    bend = f"C{plan.end + 14} {y} {side - 18} {top + 70} {side - 4} {top + 70}"
+    bend = f"C{plan.end + 14} {y} {side - 18} {top + 48} {side - 4} {top + 48}"
     yield _path(f"M{plan.end} {y}{bend}", color, 2)
     yield _text(side, top + 12, "the answer:")
     yield _text(side, top + 28, "the next letter")

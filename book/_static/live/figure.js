@@ -192,7 +192,7 @@ class Mounted {
   set(changes, how = Live.STILL) {
     Object.assign(this.state, changes);
     const isTyped = Object.keys(changes).some((name) => this.figure.state[name].kind === "text");
-    if (!this.figure.slow || !isTyped) return Live.moving(how, () => this.show());
+    if (!this.figure.slow || !isTyped) return this.draw(how);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.show(), SLOW_MS);
   }
@@ -200,7 +200,7 @@ class Mounted {
   /* From a button or an address: all at once, and said. */
   replace(state, how) {
     this.state = { ...this.first, ...state };
-    Live.moving(how, () => this.show());
+    this.draw(how);
     this.released();
   }
 
@@ -209,9 +209,14 @@ class Mounted {
     if (!Live.embedded) history.replaceState(null, "", location.pathname + location.search);
   }
 
-  show() {
+  draw(how) {
+    Live.moving(how, () => this.show(how));
+  }
+
+  show(how = Live.STILL) {
     clearTimeout(this.timer);
     this.timer = 0;
+    this.work = null; // what was prepared for another state
     for (const control of this.controls) control.show(this.state);
     this.mark();
     const needed = this.figure.needs ? this.figure.needs(this.state) : null;
@@ -222,9 +227,28 @@ class Mounted {
     if (needed && !model) return this.offer(needed);
     this.ask.replaceChildren();
     this.place.classList.remove("live-untouched");
+    const work = this.figure.prepare?.(this.state, model);
+    if (work && !work.next().done) return this.inPieces(work, how);
     const values = this.figure.values(this.state, model);
     this.drawn.update(this.state, values);
-    this.words.textContent = this.figure.say(this.state, values);
+    const words = this.figure.say(this.state, values);
+    if (this.drawn.tell) this.drawn.tell(words);
+    else this.words.textContent = words;
+  }
+
+  /* What a model takes long for is done in pieces (`prepare` yields before each), so that what was pressed is
+     painted at once, and an input in between is heard: it ends this work and begins its own. */
+  async inPieces(work, how) {
+    this.work = work;
+    Live.busy(this.place, 1);
+    this.place.classList.add("live-at-work");
+    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+    while (this.work === work && !work.next().done) await new Promise((heard) => setTimeout(heard));
+    Live.busy(this.place, -1);
+    if (this.work !== work) return;
+    this.place.classList.remove("live-at-work");
+    this.draw(how);
+    if (this.isUnsaid) this.tell();
   }
 
   /* Nothing is loaded before the reader asks. What was drawn keeps its room, so that nothing collapses.
@@ -246,6 +270,8 @@ class Mounted {
         await Promise.all([
           Live.model.load(needed, (share) => (come.value = share)), ...(this.figure.later || []).map((file) => Live.model.include(file)),
         ]);
+        if (this.figure.needs(this.state) === needed) // one waits anyway: no pieces
+          for (const _ of this.figure.prepare?.(this.state, Live.model.read(needed)) ?? []);
         const hadFocus = this.ask.contains(document.activeElement);
         this.show();
         if (hadFocus) this.place.focus({ preventScroll: true });
@@ -266,12 +292,18 @@ class Mounted {
   /* A control was let go: say the result, and keep it in the address. */
   released() {
     if (this.timer) this.show();
+    const settings = Live.write(this.figure, this.state);
+    if (!Live.embedded) history.replaceState(null, "", `#live:${this.figure.name}:${settings}`);
+    this.isUnsaid = Boolean(this.work);
+    if (!this.work) this.tell();
+  }
+
+  tell() {
+    this.isUnsaid = false;
     Live.acted();
     clearTimeout(this.silence);
-    const settings = Live.write(this.figure, this.state);
     this.status.textContent = `${this.see.textContent} ${this.words.textContent}`;
     this.silence = setTimeout(() => (this.status.textContent = ""), SAID_MS);
-    if (!Live.embedded) history.replaceState(null, "", `#live:${this.figure.name}:${settings}`);
   }
 }
 

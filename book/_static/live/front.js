@@ -7,6 +7,7 @@ const softmax = (scores) => Live.tensor.softmax(scores);
 const TYPED = 40, MOST = 60; // letters of the reader's line, and of the model's answer
 const ROWS = 18; // lanes in the picture: the last letters
 const LAYERS = 4, ANSWER = 2 * LAYERS + 2, WRITE = ANSWER + 1;
+const PIECE = 2; // letters of a new line that are read at a time
 const BEST = 6, FIRST = 12; // candidates, and numbers of a vector, that are shown
 const FIRST_SEED = 1000; // of the letters that are drawn
 
@@ -43,6 +44,20 @@ function read(model, ids) {
   return kept.letters;
 }
 
+const idsOf = (text, model) => model.tokenizer.encode(text).slice(0, TYPED);
+
+/* Reads a line that is new a few letters at a time. */
+function* prepare({ text }, model) {
+  const ids = idsOf(text, model), known = kept?.model === model ? kept.ids : [];
+  const same = ids.findIndex((id, t) => id !== known[t]);
+  if (same < 0 || ids.length - same <= PIECE) return; // nothing to wait for
+  for (let n = same + PIECE; ; n += PIECE) {
+    yield;
+    read(model, ids.slice(0, n));
+    if (n >= ids.length) return;
+  }
+}
+
 function choose(logits, pick, n) {
   const chances = softmax(logits);
   if (pick === "likeliest") return chances.indexOf(Math.max(...chances));
@@ -68,7 +83,7 @@ function guesses(model, at, stage) {
 /* Everything that the picture and its words say. `at`: the chosen letter; `first`: the first one with a lane. */
 function values({ text, pick, written, stage, back }, model) {
   const { tokenizer } = model;
-  const ids = tokenizer.encode(text).slice(0, TYPED);
+  const ids = idsOf(text, model);
   const typed = ids.length;
   if (!typed) return { tokens: [] };
   for (let n = 0; n < written; n++) ids.push(choose(read(model, ids)[ids.length - 1].logits, pick, n));
@@ -142,12 +157,19 @@ const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(st
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
 Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, upTo }; // front_picture.js adds to it
 
-const SLOW = { ms: 1100, hold: 2600 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
+const SLOW = { ms: 1100, hold: 2600, again: 1300 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
 function build(part, figure) {
   const { html, svg } = part;
-  const set = figure.set.bind(figure);
-  figure.set = (changes, how) => set("text" in changes || "pick" in changes ? { ...changes, written: 0 } : changes, how);
+  const set = figure.set.bind(figure), replace = figure.replace.bind(figure);
+  figure.set = (changes, how) => {
+    if (!isOurs) stop(); // whatever the reader sets stops what plays
+    set("text" in changes || "pick" in changes ? { ...changes, written: 0 } : changes, how);
+  };
+  figure.replace = (next, how) => {
+    stop();
+    replace(next, how);
+  };
 
   const input = html("input", {
     type: "text", spellcheck: "false", autocomplete: "off", "aria-label": "your line", maxlength: TYPED,
@@ -182,6 +204,12 @@ function build(part, figure) {
   let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
   let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
   const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+  /* What happens here, its name first. */
+  function tell(text) {
+    const [title, ...rest] = text.split(": ");
+    words.replaceChildren(...(rest.length ? [html("strong", { text: `${title}: ` }), rest.join(": ")] : [text]));
+  }
 
   // Playing ----
 
@@ -236,8 +264,9 @@ function build(part, figure) {
       figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
     }
     if (changes.stage === ANSWER && playing.left <= 0) return pause();
-    if (speed === QUICK) words.textContent = `Again, now with ${found.tokens.length} letters. Pause, or step, to see what happens where.`;
-    timer = setTimeout(tick, speed.ms + speed.hold);
+    if (speed === QUICK) tell(`Again, now with ${found.tokens.length} letters. Pause, or step, to see what happens where.`);
+    const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
+    timer = setTimeout(tick, speed.ms + (isKnown ? SLOW.again : speed.hold));
   }
 
   /* From the beginning of the line. */
@@ -266,6 +295,7 @@ function build(part, figure) {
     else figure.set({ stage }, Live.QUICK);
     figure.released();
   };
+  picture.addEventListener("pointermove", () => picture.classList.add("front-pointed"), { once: true });
   picture.addEventListener("keydown", (event) => {
     const rows = found.lengths.length;
     const row = Number(event.target.closest("[data-row]")?.dataset.row ?? NaN);
@@ -305,7 +335,7 @@ function build(part, figure) {
     list.show(found.guesses, title);
     const widths = Array.from({ length: BEST }, (_, n) => (found.guesses[n] ? found.guesses[n].slice(2) : [0, 0]));
     Live.tween(list.node, widths, (now) => list.draw(now), { ms: Math.min(pace, 500) });
-    const spot = { px: where.width - where.panel - 4, py: list.at + 70, letter: [where.width - where.panel + 8, list.at + 53] };
+    const spot = { px: where.width - where.panel - 4, py: list.at + 48, letter: [where.width - where.panel + 8, list.at + 53] };
     const base = state.written * (WRITE + 1);
     Live.tween(picture, base + stage, (now) => drawn.pose(now - base, spot), { ms: pace });
   }
@@ -317,7 +347,7 @@ function build(part, figure) {
     if (details.open) open.replaceChildren(...(some ? Live.front.inside(part, state, found, where.width) : []));
   }
 
-  /* A try begins to play. Anything else that the reader sets stops what plays. */
+  /* A try begins to play. */
   function listen() {
     if (heard) return;
     heard = true;
@@ -326,7 +356,6 @@ function build(part, figure) {
 
   function update(now, values) {
     listen();
-    if (!isOurs) stop();
     [state, found] = [{ ...now }, values];
     if (!where) layOut();
     still.hidden = true;
@@ -366,7 +395,7 @@ function build(part, figure) {
     if (where.width !== before) draw();
   });
 
-  return { nodes: [line, still, transport, words], rest: [details], words, update, wait, arrived };
+  return { nodes: [line, still, transport, words], rest: [details], words, tell, update, wait, arrived };
 }
 
 const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, hidden: true });
@@ -378,6 +407,7 @@ Live.define({
   page: "index",
   pictures: ["front.svg", "front-narrow.svg"],
   heights: [820, 927],
+  drawings: false, // it draws all by itself
   later: ["front_picture.js"], // comes with the model
   models: ["shakespeare"],
   slow: true,
@@ -391,6 +421,7 @@ Live.define({
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
   },
   same: ["text", "pick"], // a try stays the same try while the line goes its way
+  prepare,
   values,
   say,
   tries: [

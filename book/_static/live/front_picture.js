@@ -149,9 +149,10 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   const beam = svg("path", { class: "front-beam" });
   const flying = words("", 0, 0, { class: "front-written", "text-anchor": "middle" });
   const choice = group({ role: "radiogroup", "aria-label": "The letter that is watched" }, ...letters);
-  const hintsName = words(narrow ? "" : "guess", 0, bottom + 17, { class: "live-tick" });
+  const hintsName = words("guess", 0, bottom + 17, { class: "live-tick" });
+  const codesName = words("", (left + 6 + from) / 2, 38, { class: "live-tick", "text-anchor": "middle" });
   const moved = group({}, choice, ...tracks);
-  const node = group({}, clip, ...bands, ...heads, moved, numbers, lanes, codes, ...stages.map((each) => each.node), hintsName, ...hints, beam, flying);
+  const node = group({}, clip, ...bands, ...heads, moved, numbers, lanes, codes, codesName, ...stages.map((each) => each.node), hintsName, ...hints, beam, flying);
 
   function pose(now, where_) {
     const c = upTo(-1, now, WRITE);
@@ -163,6 +164,8 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
     bands.forEach((band, n) => band.classList.toggle("front-here", n === stage));
     numbers.style.opacity = upTo(0, 1 - c, 1) * (c < 0 ? 1 + c : 1);
     codes.style.opacity = upTo(0, c, 1);
+    codesName.textContent = narrow ? "" : c < 0.5 ? "number" : "vector";
+    hintsName.style.opacity = upTo(0, c, 1);
     for (const each of stages) {
       const done = upTo(0, c - each.stage + 1, 2); // 1: it has come, 2: the next one has
       if (each.done === done) continue;
@@ -170,7 +173,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
       each.node.style.display = done ? "" : "none";
       each.mine.style.strokeDashoffset = each.others.style.strokeDashoffset = 1 - upTo(0, done * 1.4, 1);
       each.drops.style.opacity = upTo(0, (done - 0.6) / 0.4, 1);
-      each.mine.style.opacity = 1 - 0.5 * upTo(0, done - 1, 1);
+      each.mine.style.opacity = 1 - 0.3 * upTo(0, done - 1, 1);
       each.others.style.opacity = upTo(0, 3 - 2 * done, 1);
     }
     hints.forEach((hint, n) => { hint.style.opacity = upTo(0, (c - n - 0.5) * 2, 1); });

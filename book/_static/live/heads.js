@@ -18,18 +18,38 @@ const CELL = { // what one cell adds to its row; false if the row's sum leaves i
 };
 const ACROSS = ["space", "first", "entropy"]; // what can be asked of two different texts
 
+const PIECE = 2; // letters of a line that are read at a time
+
+/* Reads ids in pieces. The maps [layer][head][query], each (S,): a letter gives none to what comes later. */
+function* read(model, ids) {
+  const cache = model.cache();
+  const maps = [];
+  for (let at = 0; at < ids.length; at += PIECE) {
+    yield;
+    model.run(ids.slice(at, at + PIECE), cache, { keep: true }).attention.forEach((heads, layer) =>
+      heads.forEach((rows, head) => rows.forEach((row) => {
+        const whole = new Float64Array(ids.length);
+        whole.set(row);
+        ((maps[layer] ??= [])[head] ??= []).push(whole);
+      })));
+  }
+  return maps;
+}
+
 /* For each attention of the model: tokens, and maps [layer][head][query], each (S,). */
-function run(model, text) {
+function* run(model, text) {
   const { tokenizer } = model;
   const ids = tokenizer.encode(text).slice(0, MAX);
   if (!ids.length) return null;
   const named = (list) => list.map((id) => tokenizer.tokens[id]);
   const table = (rows, columns, maps) => ({ queries: named(rows), keys: named(columns), maps });
   const keep = { keep: true };
-  if (!model.encode) return { decoder: table(ids, ids, model.run(ids, undefined, keep).attention) };
+  if (!model.encode) return { decoder: table(ids, ids, yield* read(model, ids)) };
+  yield;
   const source = model.encode(ids, keep);
   const options = { cache: model.cache(source), stop: tokenizer.eos };
   const target = [tokenizer.bos, ...model.greedy([tokenizer.bos], MAX - 1, options)];
+  yield;
   const found = model.run(target, model.cache(source), keep);
   return {
     encoder: table(ids, ids, source.attention),
@@ -63,10 +83,14 @@ const strongest = (row) => // links that look alike when rounded come in the ord
 
 const kept = {}; // the last run of each model: another head must not run it again
 
+function* prepare(state, model) {
+  const text = state.model === "shakespeare" ? state.text : state.number;
+  if (kept[state.model]?.text !== text) kept[state.model] = { text, tables: yield* run(model, text) };
+}
+
 function values(state, model) {
-  const letters = state.model === "shakespeare";
-  const [text, part] = letters ? [state.text, "decoder"] : [state.number, state.part];
-  if (kept[state.model]?.text !== text) kept[state.model] = { text, tables: run(model, text) };
+  const part = state.model === "shakespeare" ? "decoder" : state.part;
+  for (const _ of prepare(state, model)); // mostly, that is done
   const { tables } = kept[state.model];
   if (!tables) return { queries: [], keys: [], weights: [], links: [], means: [], even: [], heads: [] };
   const { maps, ...table } = { part, ...tables[part] };
@@ -187,7 +211,7 @@ function build(part, figure) {
   const strips = [part.titled(hint, text.node), source.node];
   return part.isNarrow() // the map is longer than the screen: it comes after what is pressed
     ? { nodes: [...strips, right], rest: [left, means], update }
-    : { nodes: [...strips, part.columns(left, part.html("div", {}, right, means))], update };
+    : { nodes: [...strips, part.columns(left, part.html("div", { class: "live-stacked" }, right, means))], update };
 }
 
 const text = (label, start, letters) => ({ kind: "text", label, max: MAX, start, letters });
@@ -216,6 +240,7 @@ Live.define({
     measure: { kind: "choice", label: "compare heads by", of: WHAT, start: "before" },
     layer: hidden(3, 0), head: hidden(7, 7), at: hidden(MAX - 1, 15),
   },
+  prepare,
   values,
   say,
   tries: [

@@ -78,11 +78,12 @@ function same(one, other) {
   return keys.length === Object.keys(other).length && keys.every((key) => same(one[key], other[key]));
 }
 
-function count(frame, change) {
+/* So many motions more, or less, in a frame; work that is not yet done counts like a motion. */
+const busy = (Live.busy = (frame, change) => {
   if (!frame) return;
   running.set(frame, (running.get(frame) || 0) + change);
   frame.toggleAttribute("data-settled", !running.get(frame));
-}
+});
 
 Live.tween = (owner, to, draw, { step = 0, from: first, ms = MS } = {}) => {
   const one = owners.get(owner) || { now: to, to, before: null, action: null, stop: null };
@@ -99,14 +100,14 @@ Live.tween = (owner, to, draw, { step = 0, from: first, ms = MS } = {}) => {
   }
   const [from, frame] = [one.now, owner.closest(".live")];
   const wait = mode === STEPS ? step * (ms + 50) : 0;
-  count(frame, 1);
+  busy(frame, 1);
   show(Live.between(from, to, 0)); // the ghost comes at once
   return new Promise((arrived) => {
     let [request, start] = [0, null];
     const end = (whole) => {
       cancelAnimationFrame(request);
       one.stop = null;
-      count(frame, -1);
+      busy(frame, -1);
       arrived(whole);
     };
     const next = (time) => {

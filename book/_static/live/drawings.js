@@ -1,0 +1,444 @@
+"use strict";
+/* What figures draw with: charts, bars, maps of cells, tokens, points that can be dragged, a player. Each
+   gives a `node`, and a function that sets what it shows. A figure that draws all by itself says
+   `drawings: false`, and its page does not load this file. */
+(() => {
+const { html, svg, number, colour } = Live.part;
+const DASHES = ["none", "7 4", "2 4", "9 3 2 3", "14 4", "4 2"];
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+let count = 0;
+
+/* Points that lie on each other are drawn apart, each in its own direction, so that every one can be
+   seen and taken. Points far enough from all others stay where they are. */
+const NEAR = 26; // px: two handles nearer than this begin to make room
+function spread(handles, state) {
+  const { px } = handles[0];
+  const places = handles.map(({ name, at }) => at(state[name]));
+  handles.forEach((one, i) => {
+    const crowd = places.map(([x, y], j) =>
+      i === j ? 0 : Math.max(0, 1 - Math.hypot(x - places[i][0], y - places[i][1]) / (NEAR * px())));
+    const away = (NEAR - 10) * Math.max(...crowd) * px();
+    one.show(state, places[i], one.towards.map((each) => each * away));
+  });
+}
+
+/* A point of a drawing that can be dragged, or moved with the arrow keys. `towards` is its direction
+   when others lie on it; `label` stands on that side, or at the tip of an arrow from the middle (`isTip`). The drawing listens for all its handles: the
+   nearest one is taken, and `touch-action: none` works there and not on a part of it. */
+function handle({ drawing, name, role, figure, at, value, shape, label, towards = [0, -1], isTip = false }) {
+  const spec = figure.figure.state[name];
+  const px = () => drawing.px || 1;
+  const move = (point) => figure.set({ [name]: point.map((each) => Live.nearest(spec, each)) });
+  const lead = svg("path", { class: "live-lead" });
+  const words = svg("text", { class: "live-halo", text: label });
+  const mark = svg(
+    "g", { class: "live-mark" }, svg("circle", { class: "live-ring", r: 15 }),
+    shape || svg("circle", { r: 8, fill: colour(role), stroke: "var(--fig-paper)", "stroke-width": 2 }));
+  const node = svg(
+    "g", {
+      class: "live-handle", tabindex: "0", role: "slider", "aria-label": spec.label,
+      "aria-valuemin": spec.min, "aria-valuemax": spec.max, "aria-roledescription": "point in the plane",
+      onkeydown: (event) => {
+        const arrow = ARROWS[event.key];
+        if (!arrow) return;
+        event.preventDefault();
+        const step = spec.step * (event.shiftKey ? 20 : 5);
+        move(figure.state[name].map((each, axis) => each + step * arrow[axis]));
+      },
+      onkeyup: (event) => ARROWS[event.key] && figure.released(),
+    }, lead, svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), mark, words);
+  drawing.append(node);
+  const drawn = { x: 0, y: 0 };
+  const { width, height } = drawing.viewBox.baseVal;
+  const within = (value, side) => Math.min(Math.max(value, 12 * px()), side - 12 * px());
+  const place = ([x, y, aside, up]) => {
+    const [dx, dy] = [within(x + aside, width) - x, within(y + up, height) - y];
+    Object.assign(drawn, { x: x + dx, y: y + dy });
+    node.setAttribute("transform", `translate(${drawn.x} ${drawn.y})`);
+    lead.setAttribute("d", dx || dy ? `M0 0L${-dx} ${-dy}m-2 0h4m-2 -2v4` : "");
+  };
+  const one = {
+    node, name, at, towards, px, drawn,
+    /* Where it is in the plane, and how far beside that it is drawn. */
+    show(state, [x, y], [dx, dy]) {
+      node.setAttribute("aria-valuenow", state[name][0]);
+      node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
+      const [outX, outY] = [x - width / 2, y - height / 2];
+      const far = Math.hypot(outX, outY);
+      const [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      const isEdge = isTip && x > width - 50 * px(); // no room on its right: above it
+      words.setAttribute("text-anchor", isEdge || tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
+      words.setAttribute("x", (isEdge ? -9 : tx * 14) * px());
+      words.setAttribute("y", ((isEdge ? -1.3 : ty) * 15 + 5 + (y + dy < 30 * px() ? 6 : 0)) * px());
+      Live.tween(node, [x, y, dx, dy], place);
+    },
+    dragTo: ([x, y]) => move(value(x, y)),
+  };
+  draggable(drawing, figure, one);
+  return one;
+}
+
+/* A handle of any kind: where it stands (`drawn`, `px`), where a drag begins (`at`) and goes (`dragTo`).
+   One that is `wide` is taken from so many times as far to its sides. */
+const draggable = (drawing, figure, one) => (drawing.handles ??= listen(drawing, figure)).push(one);
+
+function listen(drawing, figure) {
+  const handles = [];
+  const inside = (event) => {
+    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing.getScreenCTM().inverse());
+    return [x, y];
+  };
+  let held = null; // { pointer, handle, from: where the pointer was, start: where the point was }
+  const drop = (event) => {
+    if (held?.pointer !== event.pointerId) return;
+    held.handle.node.classList.remove("live-held");
+    held = null;
+    figure.released();
+  };
+  const listeners = {
+    pointerdown: (event) => {
+      if (held || event.button) return;
+      const [x, y] = inside(event);
+      const far = ({ drawn, wide = 1 }) => Math.hypot((drawn.x - x) / wide, drawn.y - y);
+      const handle = handles.reduce((best, one) => (far(one) < far(best) ? one : best));
+      if (far(handle) > (event.pointerType === "mouse" ? 20 : 32) * handle.px()) return;
+      held = { pointer: event.pointerId, handle, from: [x, y], start: handle.at(figure.state[handle.name]) };
+      drawing.setPointerCapture(event.pointerId);
+      event.preventDefault();
+      handle.node.classList.add("live-held");
+      handle.node.focus({ preventScroll: true });
+    },
+    pointermove: (event) => {
+      if (held?.pointer !== event.pointerId) return;
+      const now = inside(event);
+      held.handle.dragTo([0, 1].map((axis) => held.start[axis] + now[axis] - held.from[axis]));
+    },
+    pointerup: drop,
+    pointercancel: drop, // the system took the finger: what was reached stays
+  };
+  for (const [name, listener] of Object.entries(listeners)) drawing.addEventListener(name, listener);
+  drawing.classList.add("live-draggable");
+  return handles;
+}
+
+/* Play and Step: `step(how)` goes one step on and says whether there is another; `again()` goes back
+   to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
+   where it ends. */
+function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"] }) {
+  let timer = 0;
+  const set = (isOn) => {
+    clearInterval(timer);
+    timer = isOn ? setInterval(() => advance() || set(false), every) : 0;
+    start.textContent = isOn ? "Pause" : play;
+  };
+  const advance = () => {
+    const isMore = Live.moving(Live.QUICK, () => step());
+    Live.acted();
+    return isMore;
+  };
+  const begin = () => {
+    if (timer) return set(false);
+    if (Live.prefersCalm()) {
+      for (let steps = 0; steps < 500 && advance(); steps++);
+      return figure.released();
+    }
+    if (!advance()) again();
+    return set(true);
+  };
+  const start = html("button", { type: "button", text: play, onclick: begin, class: "live-play" });
+  const next = html("button", { type: "button", text: one, onclick: () => {
+    set(false);
+    if (!advance()) again();
+    figure.released();
+  } });
+  const node = html("span", { class: "live-player" }, start, next);
+  const stop = (event) => timer && !node.contains(event.target) && set(false);
+  figure.place.addEventListener("pointerdown", stop);
+  figure.place.addEventListener("keydown", stop);
+  return { node, stop: () => set(false) };
+}
+
+// Layout and drawings ----
+
+const columns = (...nodes) => html("div", { class: "live-columns" }, ...nodes);
+const titled = (text, node) => html("div", { class: "live-titled" }, html("p", { class: "live-title", text }), node);
+
+/* A drawing may be shown smaller than it is: `--px` (and node.px) says how many of its units one pixel
+   of the screen takes, so that letters and handles keep their size.
+   With controls inside, a drawing is a group: screen readers do not look into an image. */
+const sizes = globalThis.ResizeObserver && new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) {
+    if (!contentRect.width) continue;
+    target.px = Math.max(1, target.viewBox.baseVal.width / contentRect.width);
+    target.style.setProperty("--px", target.px.toFixed(3));
+  }
+});
+
+function drawing({ width, height, label, role = "img" }) {
+  const node = svg("svg", {
+    class: "live-drawing", viewBox: `0 0 ${width} ${height}`, role, "aria-label": label,
+    style: `max-width: ${width}px; aspect-ratio: ${width} / ${height}`,
+  });
+  sizes.observe(node);
+  return node;
+}
+
+/* Writes only what differs: a node that stays as it is costs nothing. */
+const write = (node, text) => node.textContent !== text && (node.textContent = text);
+const label = (node, text) => node.getAttribute("aria-label") !== text && node.setAttribute("aria-label", text);
+
+/* As many children as there are things to show; those that are there are kept. */
+function fit(node, count, make) {
+  while (node.childElementCount > count) node.lastElementChild.remove();
+  while (node.childElementCount < count) node.append(make(node.childElementCount));
+}
+
+function numbers({ label: words, names }) {
+  const shown = names.map(() => html("dd"));
+  const rows = names.map((name, at) => html("div", {}, html("dt", { text: name }), shown[at]));
+  return {
+    node: html("dl", { class: "live-numbers", "aria-label": words }, ...rows),
+    set: (texts) => texts.forEach((text, at) => {
+      rows[at].hidden = text === null; // does not apply
+      write(shown[at], String(text));
+    }),
+  };
+}
+
+/* A bar for each name; the outline is where it ended before. */
+function bars({ names, label: words, max = 1, digits = 2, role = "weight" }) {
+  const rows = names.map((name) => {
+    const [bar, was] = [html("span", { style: `background: ${colour(role)}` }), html("i", { class: "live-was" })];
+    const text = html("span", { class: "live-bar-number" });
+    return { bar, was, text, nodes: [html("span", { text: name }), html("span", { class: "live-bar" }, bar, was), text] };
+  });
+  const node = html("div", { class: "live-bars", role: "img" }, ...rows.flatMap(({ nodes }) => nodes));
+  return {
+    node,
+    set(values, { step = 0 } = {}) {
+      const top = Math.max(max, ...values.map(Math.abs)); // a longer bar makes the others shorter
+      const texts = values.map((value) => number(value, digits));
+      texts.forEach((text, at) => write(rows[at].text, text));
+      label(node, `${words}: ${names.map((n, at) => `${n} ${texts[at]}`).join(", ")}`);
+      Live.tween(node, values.map((value) => (100 * Math.abs(value)) / top), (now, before) => rows.forEach((row, at) => {
+        row.bar.style.width = `${now[at]}%`;
+        row.was.style.width = before ? `${before[at]}%` : 0;
+      }), { step });
+    },
+  };
+}
+
+const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎");
+
+function tokens({ label: words, onpick }) {
+  const node = html("div", { class: "live-tokens", role: onpick ? "group" : "img", "aria-label": words });
+  const make = (at) => html(onpick ? "button" : "span", {
+    class: "live-token", type: onpick ? "button" : null, onclick: onpick ? () => onpick(at) : null });
+  return {
+    node,
+    set(list) {
+      fit(node, list.length, make);
+      list.forEach((token, at) => {
+        const one = node.children[at];
+        write(one, visible(token.text));
+        one.title = token.title || "";
+        one.classList.toggle("live-marked", Boolean(token.mark));
+        if (onpick) one.setAttribute("aria-pressed", String(Boolean(token.mark)));
+        one.style.setProperty("--role", colour(token.role || "weight"));
+      });
+      if (!onpick) label(node, `${words}: ${list.map((each) => visible(each.text)).join(" | ")}`);
+      Live.tween(node, list.map(({ shade }) => shade || 0), (now) =>
+        now.forEach((shade, at) => node.children[at].style.setProperty("--shade", shade.toFixed(3))));
+    },
+  };
+}
+
+/* A map of cells. With `onpick` it is a grid with one tab stop, in which the arrow keys move. Nodes are
+   made for a shape of the map, once; a change touches the cells that change. */
+function heat({ label: words, digits = 2, role = "weight", onpick, last = false }) {
+  const isResult = (column) => last && column === shape.width - 1; // no cell, but what a row comes to
+
+  const node = html("div", { class: "live-heat", role: onpick ? "grid" : "img", "aria-label": words,
+    style: `--role: ${colour(role)}` });
+  let [cells, names, shape, place] = [[], {}, {}, [0, 0]]; // cells: { node, key, shade } in rows
+  const goTo = (row, column, focus) => {
+    const next = cells[row]?.[column];
+    if (!next || isResult(column)) return;
+    const before = cells[place[0]]?.[place[1]];
+    if (before) before.node.tabIndex = -1;
+    place = [row, column];
+    next.node.tabIndex = 0;
+    if (focus) next.node.focus();
+  };
+  const cell = (row, column) => ({ key: "", shade: null, node: isResult(column) ? html("span", {
+    class: "live-result", role: onpick ? "gridcell" : null }) : html("span", {
+    class: "live-cell", role: onpick ? "gridcell" : null,
+    tabindex: onpick ? (row === place[0] && column === place[1] ? 0 : -1) : null,
+    onclick: onpick ? () => { goTo(row, column, true); onpick(row, column); } : null,
+    onkeydown: onpick ? (event) => {
+      const arrow = ARROWS[event.key];
+      if (arrow) goTo(row - arrow[1], column + arrow[0], true);
+      else if (event.key === "Enter" || event.key === " ") onpick(row, column);
+      else return;
+      event.preventDefault();
+    } : null,
+  }) });
+  function make(height, width) {
+    const head = html(
+      "div", { class: "live-heat-head", role: onpick ? "row" : null }, html("span", { role: onpick ? "columnheader" : null }),
+      ...Array.from({ length: width }, () => html("span", { role: onpick ? "columnheader" : null })));
+    place = [0, 0];
+    cells = Array.from({ length: height }, (_, r) => Array.from({ length: width }, (_, c) => cell(r, c)));
+    const lines = cells.map((line) => html(
+      "div", { role: onpick ? "row" : null }, html("span", { class: "live-row-name", role: onpick ? "rowheader" : null }),
+      ...line.map((each) => each.node)));
+    node.style.setProperty("--columns", width);
+    node.replaceChildren(head, ...lines);
+  }
+  function fill(one, value, name, isMarked) {
+    const key = `${value === null ? null : number(value, digits)}|${name}|${isMarked}`;
+    if (one.key === key) return;
+    one.key = key;
+    write(one.node, value === null ? "" : number(value, digits).replace(/^0\./, ".")); // cells are narrow
+    one.node.classList.toggle("live-forbidden", value === null);
+    one.node.classList.toggle("live-marked", isMarked);
+    if (onpick) label(one.node, `${name}: ${value === null ? "forbidden" : number(value, digits)}`);
+  }
+  return {
+    node,
+    /* `isMarked(row, column)`: outlined. A cell that changed keeps a frame of its former shade. */
+    set(matrix, { rows, columns: across, max, isMarked = () => false, step = 0 }) {
+      const [height, width] = [matrix.length, across.length];
+      if (height !== shape.height || width !== shape.width) {
+        shape = { height, width };
+        make(height, width);
+      }
+      names = { rows, columns: across.map(String) };
+      const [head, ...lines] = node.children;
+      names.columns.forEach((name, at) => {
+        write(head.children[at + 1], name);
+        head.children[at + 1].title = name;
+      });
+      names.rows.forEach((name, at) => write(lines[at].firstChild, name));
+      matrix.forEach((line, r) => line.forEach((value, c) =>
+        fill(cells[r][c], value, `${names.rows[r]}, ${names.columns[c]}`, Boolean(isMarked(r, c)))));
+      const top = max || Math.max(...matrix.flat().map((value) => Math.abs(value || 0))) || 1;
+      const shades = matrix.map((line) => line.map((value, c) => (isResult(c) ? 0 : Math.min(1, Math.abs(value || 0) / top))));
+      Live.tween(node, shades, (shown, before) => shown.forEach((line, r) => line.forEach((shade, c) => {
+        const one = cells[r][c];
+        const was = before?.[r]?.[c] ?? null;
+        const look = `${shade.toFixed(3)}|${was !== null && Math.abs(was - shades[r][c]) > 0.05 ? was.toFixed(3) : ""}`;
+        if (one.shade === look) return;
+        one.shade = look;
+        const [own, former] = look.split("|");
+        one.node.style.setProperty("--shade", own);
+        one.node.classList.toggle("live-changed", former !== "");
+        if (former) one.node.style.setProperty("--was", former);
+      })), { step });
+    },
+  };
+}
+
+// A chart of lines ----
+
+const ROOM = { left: 54, right: 14, top: 12, bottom: 44 };
+
+function ticksOf([low, high], isLog) {
+  if (isLog) {
+    const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+    const every = Math.max(1, Math.ceil((last - first) / 5));
+    const powers = [];
+    for (let power = last; power >= first; power -= every) powers.push(10 ** power);
+    return powers;
+  }
+  const rough = (high - low) / 4;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * unit).find((each) => each >= rough);
+  const ticks = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high + 1e-9; tick += step) ticks.push(Number(tick.toFixed(9)));
+  return ticks;
+}
+
+const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+const tickText = (tick, isLog) =>
+  isLog && (tick < 0.01 || tick > 1000)
+    ? `10${[...String(Math.round(Math.log10(tick)))].map((letter) => RAISED[letter]).join("")}`
+    : String(tick).replace("-", "−");
+
+/* Lines and single points in a chart. The faint ones are where they were before. */
+function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false, height = 250, width = 400 }) {
+  const { left, right, top, bottom } = ROOM;
+  const scale = ([low, high], from, to, isLog) => {
+    const place = isLog ? (value) => Math.log(Math.max(value, 1e-300)) : (value) => value;
+    return (value) => from + ((to - from) * (place(value) - place(low))) / (place(high) - place(low));
+  };
+  const across = scale(x, left, width - right, logX);
+  const node = drawing({ width, height, label: words });
+  const tick_ = (text, attributes) => svg("text", { class: "live-tick", ...attributes, text });
+  for (const tick of ticksOf(x, logX))
+    node.append(tick_(tickText(tick, logX), { x: across(tick), y: height - bottom + 18, "text-anchor": "middle" }));
+  const middle = (top + height - bottom) / 2;
+  node.append(
+    tick_(xLabel, { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }),
+    tick_(yLabel, { x: 13, y: middle, "text-anchor": "middle", transform: `rotate(-90 13 ${middle})` }));
+  const ruled = node.appendChild(svg("g"));
+  let up; // from a share to its height, by the axis
+  const axis = (range, isLog) => {
+    up = scale(range, height - bottom, top, isLog);
+    ruled.replaceChildren(...ticksOf(range, isLog).flatMap((tick) => [
+      svg("path", { d: `M${left} ${up(tick)}H${width - right}`, class: "live-gridline" }),
+      tick_(tickText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
+  };
+  axis(y, logY);
+  const clip = `live-clip-${(count += 1)}`; // lines leave the chart, and do not run along its edge
+  node.append(svg("clipPath", { id: clip }, svg("rect", {
+    x: left - 8, y: top - 2, width: width - left - right + 16, height: height - top - bottom + 4 })));
+  const layer = (more) => node.appendChild(svg("g", { "clip-path": `url(#${clip})`, ...more }));
+  const [ghosts, curves] = [layer({ class: "live-ghost" }), layer()];
+  const legend = html("p", { class: "live-legend" });
+  const look = (line, at) => ({
+    stroke: colour(line.role), "stroke-dasharray": DASHES[line.dash ?? at % DASHES.length], fill: "none", "stroke-width": 2.4 });
+  const make = (line, at) => (line.points.length === 1 // a point that marks a setting
+    ? svg("circle", { r: 6, fill: colour(line.role), stroke: "var(--fig-paper)", "stroke-width": 2 })
+    : svg("path", look(line, at)));
+  const put = (one, points) => {
+    if (one.tagName === "path") one.setAttribute("d", points ? `M${points.map((p) => `${p[0].toFixed(1)} ${p[1].toFixed(1)}`).join("L")}` : "");
+    else {
+      one.setAttribute("visibility", points ? "visible" : "hidden");
+      if (points) [one.cx.baseVal.value, one.cy.baseVal.value] = points[0];
+    }
+  };
+  const named = (line, at) => html(
+    "span", {}, svg("svg", { viewBox: "0 0 30 8", width: 30, height: 8, "aria-hidden": "true" }, svg("path", { d: "M0 4H30", ...look(line, at) })), html("i"));
+  let made = "";
+  return {
+    node: html("div", { class: "live-chart" }, node, legend),
+    across, axis, drawing: node, frame: { left, right: width - right, top, bottom: height - bottom },
+    /* The height of a value, at most a little outside of the frame. */
+    up: (value) => Math.min(Math.max(up(value), -height), 2 * height),
+    /* Always as many lines, each with its role; a line with a `name` stands in the legend. One that is
+       `faint` steps back, and has no ghost. */
+    set(list, { step = 0 } = {}) {
+      const shape = list.map(({ role, points }) => `${role}${points.length > 1}`).join();
+      if (shape !== made) {
+        ghosts.replaceChildren(...list.map(make));
+        curves.replaceChildren(...list.map(make));
+        legend.replaceChildren(...list.map((line, at) => (line.name ? named(line, at) : null)).filter(Boolean));
+        made = shape;
+      }
+      list.filter(({ name }) => name).forEach(({ name }, at) => write(legend.children[at].lastChild, name));
+      for (const layer of [curves, ghosts])
+        list.forEach(({ faint = false }, at) => layer.children[at].classList.toggle("live-faint", faint));
+      const to = list.map(({ points }) => points.map(([px, py]) => [across(px), this.up(py)]));
+      Live.tween(curves, to, (now, before) => {
+        now.forEach((points, at) => put(curves.children[at], points));
+        to.forEach((_, at) => put(ghosts.children[at], before?.[at]));
+      }, { step });
+    },
+  };
+}
+
+Object.assign(Live.part, {
+  player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible,
+});
+})();
