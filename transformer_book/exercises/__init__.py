@@ -48,7 +48,6 @@ EXERCISES: dict[str, Exercise] = {
     "reading.score_shape": reading.SCORE_SHAPE,
     "reading.running_mean": reading.RUNNING_MEAN,
     "reading.directions": reading.DIRECTIONS,
-    "reading.table_module": reading.TABLE_MODULE,
     "tokens.bits_per_byte": tokens.BITS_PER_BYTE,
     "tokens.pair_of": tokens.PAIR_OF,
     "tokens.stream": tokens.STREAM,

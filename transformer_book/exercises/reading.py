@@ -1,10 +1,9 @@
 """Exercises of chapter 00, Reading this book."""
 
-import copy
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer_book.exercises.grading.checking import Exercise, UnfitError, random_inputs
 
@@ -310,103 +309,5 @@ RUNNING_MEAN = Exercise(
         "`x` has the axes B, T and D, in this order. The words stand on axis 1. Each word has a "
         "count of its own: what shape must the counts have, so that they go down the words?",
         "`x.cumsum(dim=1) / counts[:, None]`: the counts become `(T, 1)`.",
-    ),
-)
-
-
-Keep = Callable[[nn.Module, Tensor], None]
-
-
-class _AddTable(nn.Module):
-    """Adds the first rows of a table, which is kept in one of several ways."""
-
-    table: Tensor
-
-    def __init__(self, table: Tensor, keep: Keep) -> None:
-        super().__init__()
-        keep(self, table)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table[: x.shape[1]]
-
-
-def _unsaved(module: nn.Module, table: Tensor) -> None:
-    module.register_buffer("table", table, persistent=False)
-
-
-def _table_module(table: Tensor) -> nn.Module:
-    return _AddTable(table, _unsaved)
-
-
-class _WholeTable(_AddTable):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table
-
-
-class _LastRows(_AddTable):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table[-x.shape[1] :]
-
-
-class _RowsOfTheBatch(_AddTable):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table[: x.shape[0], None]
-
-
-def _measure_module(module: object) -> dict[str, object]:
-    """What it computes, and what becomes of its table when it is moved, trained or saved."""
-    if not isinstance(module, nn.Module):
-        raise UnfitError("Return a module: an object of a class that inherits from nn.Module.")
-    x = random_inputs((2, 3, 4))[0]
-    try:
-        follows = bool(copy.deepcopy(module).to("meta")(x.to("meta")).is_meta)
-    except (RuntimeError, NotImplementedError):
-        follows = False  # a tensor stayed where it was
-    return {
-        "output": module(x).detach(),
-        "follows": follows,
-        "parameters": len(list(module.parameters())),
-        "trained": sum(p.requires_grad for p in module.parameters()),
-        "saved": len(module.state_dict()),
-    }
-
-
-TABLE_MODULE = Exercise(
-    reference=_table_module,
-    inputs=[lambda: random_inputs((5, 4)), lambda: random_inputs((3, 4))],
-    measure=_measure_module,
-    mistakes={
-        "The table stays behind when the module moves: a plain attribute is not registered.": (
-            lambda table: _AddTable(table, lambda module, t: setattr(module, "table", t))
-        ),
-        "It is saved with the weights. A buffer can be registered without that.": (
-            lambda table: _AddTable(table, lambda module, t: module.register_buffer("table", t))
-        ),
-        "A parameter is trained, and this table is fixed.": (
-            lambda table: _AddTable(
-                table, lambda module, t: setattr(module, "table", nn.Parameter(t))
-            )
-        ),
-        "A parameter without gradient is not trained, but it is saved: register a buffer.": (
-            lambda table: _AddTable(
-                table, lambda module, t: setattr(module, "table", nn.Parameter(t, False))
-            )
-        ),
-        "A text may be shorter than the table: take as many rows as it has tokens.": (
-            lambda table: _WholeTable(table, _unsaved)
-        ),
-        "It takes the last rows; positions count from the first one.": (
-            lambda table: _LastRows(table, _unsaved)
-        ),
-        "The rows belong to positions, dimension 1 of x, and not to the sentences.": (
-            lambda table: _RowsOfTheBatch(table, _unsaved)
-        ),
-    },
-    hints=(
-        "Three kinds of tensor can live in a module: a plain attribute, a parameter and a buffer. "
-        "Which of them move, which are trained, which are saved?",
-        "A buffer moves and is not trained. With `persistent=False` it is not saved, either.",
-        '`self.register_buffer("table", table, persistent=False)`, and in `forward` '
-        "`x + self.table[: x.shape[1]]`.",
     ),
 )

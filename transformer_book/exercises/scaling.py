@@ -42,38 +42,48 @@ FIRST_STD = Exercise(
 )
 
 
-def _divisors(d_k: int, rho: float) -> tuple[float, float]:
-    return math.sqrt(d_k), rho * d_k
+def _divisors(d_k: int, rho: float, std: float) -> tuple[float, float]:
+    return std**2 * math.sqrt(d_k), std**2 * rho * d_k
 
 
 DIVISORS = Exercise(
     reference=_divisors,
-    inputs=[(64, 0.5), (16, 0.25), (100, 0.3)],
+    inputs=[(64, 0.5, 1.0), (16, 0.25, 2.0), (100, 0.3, 0.5)],
     mistakes={
-        "d_k is the variance of a random score; its std is the root.": (
-            lambda d, rho: (float(d), rho * d)
+        "d_k is the variance of a random score of entries of variance 1; its std is the root.": (
+            lambda d, rho, std: (std**2 * d, std**2 * rho * d)
         ),
         "The match scores rho sqrt(d_k) after the division by the root; the raw score is larger.": (
-            lambda d, rho: (math.sqrt(d), rho * math.sqrt(d))
+            lambda d, rho, std: (std**2 * math.sqrt(d), std**2 * rho * math.sqrt(d))
         ),
         "A copy of the query scores d_k; a key that matches by rho scores less.": (
-            lambda d, rho: (math.sqrt(d), float(d))
+            lambda d, rho, std: (std**2 * math.sqrt(d), std**2 * d)
         ),
         "The two are swapped: first the divisor for random keys.": (
-            lambda d, rho: (rho * d, math.sqrt(d))
+            lambda d, rho, std: (std**2 * rho * d, std**2 * math.sqrt(d))
         ),
         "These are factors to multiply by; a divisor is one over each.": (
-            lambda d, rho: (1 / math.sqrt(d), 1 / (rho * d))
+            lambda d, rho, std: (1 / (std**2 * math.sqrt(d)), 1 / (std**2 * rho * d))
         ),
         "Only the key contains rho, so each term of the score has the mean rho, not its square.": (
-            lambda d, rho: (math.sqrt(d), rho**2 * d)
+            lambda d, rho, std: (std**2 * math.sqrt(d), std**2 * rho**2 * d)
+        ),
+        "That is right for entries of variance 1: std is missing.": (
+            lambda d, rho, std: (math.sqrt(d), rho * d)
+        ),
+        "Each term is a product of two entries, so std comes in twice.": (
+            lambda d, rho, std: (std * math.sqrt(d), std * rho * d)
+        ),
+        "The std of a term is the square of std; its variance is the fourth power.": (
+            lambda d, rho, std: (std**4 * math.sqrt(d), std**4 * rho * d)
         ),
     },
     hints=(
         "What is left of a number that is divided by itself?",
-        "A random score has the std sqrt(d_k). In the match, each of the d_k terms is "
-        "rho q_i² plus something with mean 0, and q_i² is 1 on average.",
-        "Return `math.sqrt(d_k)` and `rho * d_k`.",
+        "With entries of variance 1, a random score has the std sqrt(d_k). In the match, each of "
+        "the d_k terms is rho q_i² plus something with mean 0. By how much does each term grow if "
+        "all entries are std times as large?",
+        "Return `std**2 * math.sqrt(d_k)` and `std**2 * rho * d_k`.",
     ),
     returns=("for random keys", "for a match"),
 )
