@@ -114,6 +114,7 @@ PICTURES = {
     "tokens": lambda: sketches.token_rows(
         {"a": [" word"] * 20, "b": ["x", "<pad>"]}, title="Tokens"
     ),
+    "words": lambda: sketches.token_rows({"a": ["x", "y"]}, title="Words", unit="words"),
     "two stacks": lambda: sketches.two_stacks([1, 1]),
     "storyboard": lambda: sketches.storyboard("ab", [("", "B", [0.1, 0.9])], title="Story"),
     "chains": lambda: unrolled.word_chains(

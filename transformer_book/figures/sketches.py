@@ -58,7 +58,11 @@ def timeline(events: Sequence[tuple[int, str]], *, title: str) -> Picture:
 
 
 def token_rows(
-    rows: Mapping[str, Sequence[str]], *, title: str, muted: Sequence[str] = ("<pad>",)
+    rows: Mapping[str, Sequence[str]],
+    *,
+    title: str,
+    muted: Sequence[str] = ("<pad>",),
+    unit: str = "tokens",
 ) -> Picture:
     """Draw rows of tokens as boxes, such as one text cut in several ways or a padded batch.
 
@@ -68,6 +72,7 @@ def token_rows(
         rows: for each row its name and its tokens.
         title: a short name for the picture.
         muted: tokens that are drawn pale, with a dashed border.
+        unit: what the summary counts.
 
     Returns:
         The picture.
@@ -97,7 +102,7 @@ def token_rows(
             x += width + 3
         y += CELL + 14
     sentences = [
-        f"{name}: {' | '.join(tokens)} ({len(tokens)} tokens)." for name, tokens in rows.items()
+        f"{name}: {' | '.join(tokens)} ({len(tokens)} {unit})." for name, tokens in rows.items()
     ]
     return canvas.picture(title, f"{title}: " + " ".join(sentences))
 
