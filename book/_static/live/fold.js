@@ -134,6 +134,12 @@ function mark(part, more = {}) {
   };
 }
 
+/* A name stands beside a point, as many px of the screen away however small the drawing is shown. */
+const beside = (text, [x, y], [right, down]) => {
+  const far = (at, by) => `calc(${at.toFixed(1)}px + ${by}px * var(--px, 1))`;
+  text.style.transform = `translate(${far(x, right)}, ${far(y, down)})`;
+};
+
 const FINE = 60; // squares of the plane as they are drawn
 const LEVELS = [0.05, 0.2, 0.35, 0.45]; // how far from one half a square is, to be shaded so strongly
 
@@ -151,10 +157,10 @@ function plane(part, figure) {
   const points = NAMES.map((name, i) => {
     const one = mark(part);
     one.put(at(POINTS[i]));
-    const [x, y] = at(POINTS[i]);
-    const words = part.svg("text", { class: "live-halo live-name", x, y, "text-anchor": "middle", text: name });
+    const words = part.svg("text", { class: "live-halo live-name", "text-anchor": "middle", text: name });
+    beside(words, at(POINTS[i]), [0, POINTS[i][1] > 0 ? -12 : 22]);
     inside.append(one.node, words);
-    return { ...one, words, up: POINTS[i][1] > 0, y };
+    return one;
   });
   const plus = (k, to) => figure.state[`at_${k}`].map((each, axis) => each + to[axis]);
   const handles = KS.map((k) => [
@@ -211,8 +217,6 @@ function plane(part, figure) {
         for (const each of Object.values(lines[k])) each.style.display = isThere ? "" : "none";
       });
       part.spread(shown, state);
-      const px = drawing.px || 1;
-      points.forEach(({ words, up, y }) => words.setAttribute("y", y + (up ? -12 : 22) * px));
       points.forEach((point, i) => point.set(Boolean(TASKS[state.task][i])));
       Live.tween(inside, fieldOf(state, found, FINE), (now) =>
         squares(now).forEach((d, i) => shades[i].getAttribute("d") !== d && shades[i].setAttribute("d", d)), { step: 2 });
@@ -266,8 +270,7 @@ function foldedSheet(part) {
         const isCrowd = heads.filter((each) => each === head).length > 1;
         const anchor = isCrowd || x < 60 * px ? "start" : x > SIZE - 60 * px ? "end" : "middle";
         names[i].setAttribute("text-anchor", anchor);
-        names[i].setAttribute("x", Math.min(Math.max(x + (isCrowd ? 11 * px : 0), 5), SIZE - 5));
-        names[i].setAttribute("y", isCrowd ? y + (17 + 15 * row) * px : y - 12 * px);
+        beside(names[i], [Math.min(Math.max(x, 5), SIZE - 5), y], isCrowd ? [11, 17 + 15 * row] : [0, -12]);
       });
       [...points, ...ghosts].forEach((one, i) => one.set(Boolean(TASKS[state.task][i % 4])));
       const weightOf = (k) => (k <= state.width ? found.weights[k - 1] : 0);
@@ -298,17 +301,14 @@ function build(part, figure) {
   const bars = part.bars({ names: NAMES, label: "Output", role: "value" });
   const output = part.titled("", bars.node);
   return {
-    nodes: [
-      part.html(
-        "div", { class: "live-fold" },
-        part.titled("drag units and arrows", left.drawing), part.titled("what the units say", right.drawing)),
-      output,
-    ],
+    nodes: [part.html(
+      "div", { class: "live-fold live-beside" },
+      part.titled("drag units and arrows", left.drawing), part.titled("what the units say", right.drawing), output)],
     update(state, found) {
       left.set(state, found);
       right.set(state, found);
       bars.set(found.shares, { step: 2 });
-      part.write(output.firstChild, `output layer trained for these units: ${found.right} of 4 right${found.undecided ? `, ${found.undecided} undecided` : ""}`);
+      part.write(output.firstChild, `output layer trained for them: ${found.right} of 4 right${found.undecided ? `, ${found.undecided} undecided` : ""}`);
     },
   };
 }
@@ -321,7 +321,7 @@ Live.define({
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
   page: "play",
   pictures: ["fold.svg"],
-  heights: [690, 790],
+  heights: [765, 900],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
     relu: { kind: "toggle", label: "ReLU", start: true },
