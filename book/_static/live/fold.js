@@ -339,11 +339,11 @@ Live.define({
       see: "Unfolded, the squares lie between the circles, and every phrase gets 0.50. Six units without ReLU do no better.",
     },
     {
-      do: "Drag unit 1 away", set: { at_1: [1.1, 1.1] },
+      do: "Drag unit 1 away", set: { at_1: [1.6, 0.6] },
       see: "Unit 1 is off for all four phrases, and very good lies where very bad lies: 3 of 4 right.",
     },
     {
-      do: "Add a unit", set: { at_1: [1.1, 1.1], width: 3, across: 3 },
+      do: "Add a unit", set: { at_1: [1.6, 0.6], width: 3, across: 3 },
       see: "Unit 3 is on for very good alone and does what unit 1 did: 4 of 4 right again. More units, more chances.",
     },
     {
