@@ -396,3 +396,110 @@ def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> N
     )
     expect(strong).to_have_count(1)
     expect(figure.locator("label", has_text="ALiBi").locator("output")).to_have_text("1.06")
+
+
+# Fold ---------------------------------------------------------------------------------------------
+
+FOLD = live_figure("fold")
+
+
+def handle_at(page: Page, name: str) -> tuple[float, float]:
+    """Where a unit's number, or the tip of its arrow, is drawn on the screen."""
+    slider = page.locator(FOLD).get_by_role("slider", name=name, exact=True)
+    slider.scroll_into_view_if_needed()
+    box = slider.locator(".live-grip").bounding_box()
+    assert box
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def unit_of_plane(page: Page) -> float:
+    """How many px of the screen make 1 in the plane of the phrases."""
+    box = page.locator(f"{FOLD} .live-drawing").first.bounding_box()
+    assert box
+    return box["width"] * (294 / 300) / 4  # a margin of 3 on each side; from -2 to 2
+
+
+def test_a_unit_is_dragged_away_and_turned_round(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    one = unit_of_plane(page)
+    for name, by, said in (
+        ("line of unit 1", (0.7 * one, -1.7 * one), "Unit 1 is on for none of them"),
+        ("arrow of unit 2", (1.6 * one, 0), "unit 2 is on for very good, very bad, not bad"),
+    ):
+        x, y = handle_at(page, name)
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + by[0], y + by[1], steps=4)
+        assert page.locator(FOLD + SETTLED).count() == 1  # it is under the pointer
+        page.mouse.up()
+        assert said in words(page, FOLD)
+    assert re.search(r"#live:fold:at_1=1\.\d+,1\.\d+;to_2=", page.url)
+
+
+def test_a_unit_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    finger, start, one = Finger(page), handle_at(page, "line of unit 1"), unit_of_plane(page)
+    scrolled = page.evaluate("scrollY")
+    finger.drag(start, (0.7 * one, -1.7 * one))
+    finger.lift()
+    assert page.evaluate("scrollY") == scrolled
+    assert "Unit 1 is on for none of them" in words(page, FOLD)
+    assert "3 of 4 right" in words(page, FOLD)
+    assert "at_1=" in page.url
+    finger.drag(handle_at(page, "arrow of unit 1"), (-one, one))
+    finger.lose()
+    expect(page.locator(f"{FOLD} .live-held")).to_have_count(0)
+    context.close()
+
+
+def test_a_unit_is_moved_with_the_arrow_keys(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    line = page.locator(FOLD).get_by_role("slider", name="line of unit 1")
+    line.focus()
+    page.keyboard.press("Shift+ArrowUp")
+    page.keyboard.press("ArrowRight")
+    expect(line).to_have_attribute("aria-valuetext", "0.85, 0.40")
+    page.get_by_label("ReLU", exact=True).press("Space")
+    assert "4 undecided" in words(page, FOLD)
+    assert "relu=no" in page.url
+
+
+def test_units_that_are_not_there_cannot_be_taken(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(FOLD)
+    seen = "all => all.filter(one => getComputedStyle(one).display !== 'none').length"
+    handles = figure.locator("[role=slider].live-handle")
+    assert handles.evaluate_all(seen) == 4
+    figure.locator(".live-tries button", has_text="Add a unit").click()
+    page.locator(FOLD + SETTLED).wait_for()
+    assert handles.evaluate_all(seen) == 6
+    x, y = handle_at(page, "line of unit 3")
+    figure.locator(".live-reset").click()
+    page.locator(FOLD + SETTLED).wait_for()
+    before = words(page, FOLD)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 40, y + 40, steps=3)
+    page.mouse.up()
+    assert words(page, FOLD) == before
+
+
+def test_the_plane_is_folded_step_by_step(page: Page, origin: str) -> None:
+    """Without ReLU the sheet is flat; its crease comes back after the switch."""
+    opened(page, f"{origin}/{PLAY}#live:fold:relu=no;to_2=0.5,1")
+    sheet = page.locator(f"{FOLD} .live-drawing").nth(1).locator("path[stroke-width='1.3']")
+    low = """(path) => Math.max(...path.getAttribute("d").slice(1).split(/[ML]/)
+      .map((pair) => Number(pair.split(" ")[1])))"""
+    flat = sheet.evaluate(low)
+    switch = "(path) => path.closest('.live').querySelector('input[type=checkbox]').click()"
+    at_once = sheet.evaluate(f"(path) => {{ ({switch})(path); return ({low})(path); }}")
+    assert at_once == flat  # the values changed, and the drawing follows
+    page.locator(FOLD + SETTLED).wait_for()
+    assert sheet.evaluate(low) < flat - 50  # nothing lies below the axis now
+    page.locator(f"{FOLD} .live-reset").click()
+    names = page.locator(f"{FOLD} .live-drawing").nth(1).locator(".live-name")
+    tops = names.evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
+    assert len({round(top) for top in tops}) >= 3  # names of one place stand below each other
