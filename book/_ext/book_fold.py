@@ -4,7 +4,7 @@ The words come from the cell's metadata, which `python -m tools.notebooks dress`
 title line of its source (``# @title How this table was made: rows``). myst-nb folds the cells; this
 extension takes the title line out of the source that is shown, sets the names in it as code, and
 drops myst-nb's label "Toggle hidden content", which would hide the words from screen readers. Where
-a folded cell answers with a table (the paths), the table comes first and the fold below it.
+a folded cell answers with a picture or a table, that comes first and the fold below it.
 """
 
 from __future__ import annotations
@@ -105,9 +105,12 @@ def _drop_title(fold: HideCodeCellNode) -> None:
 
 
 def _answer_first(cell: nodes.container) -> None:
-    """Put the code below the tables that it made; they are marked, for their form on a phone."""
+    """Put the code below what it made; tables are marked, for their form on a phone."""
     tables = list(cell.findall(nodes.table))
-    if tables and isinstance(cell[0], HideCodeCellNode):
+    pictures = [
+        image for image in cell.findall(nodes.image) if image.get("uri", "").endswith(".svg")
+    ]
+    if (tables or pictures) and isinstance(cell[0], HideCodeCellNode):
         cell.append(cell.pop(0))
     for table in tables:
         table["classes"].append("plan")

@@ -1,7 +1,8 @@
 """What leads from a page to its repository, derived from the repository the build is made from.
 
 Chapters have links to Binder and Colab below their titles. Each page's foot links to the page's
-source and to a new issue that names the page; licence and citation stand there in any case.
+source and to a new issue that names the page, each cell and figure to one that names it as well
+(``_static/report.js``); licence and citation stand there in any case.
 ``{get-a-copy}`` says how to get the sources, ``{book-citation}`` how to cite the book.
 
 No address is written down in the book. It is taken, in this order, from ``BOOK_REPOSITORY``, from
@@ -163,9 +164,20 @@ def known_repository(app: Sphinx) -> str | None:
     return find_repository(os.environ, _git_origin(str(app.srcdir)))
 
 
+def _about(app: Sphinx) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(
+        (Path(app.srcdir) / "CITATION.cff").read_text(encoding="utf-8")
+    )
+    return found
+
+
 def _citation(app: Sphinx) -> str:
-    about = yaml.safe_load((Path(app.srcdir) / "CITATION.cff").read_text(encoding="utf-8"))
-    return citation(about, known_repository(app))
+    return citation(_about(app), known_repository(app))
+
+
+def _add_reports(app: Sphinx) -> None:
+    if known_repository(app) is not None:
+        app.add_js_file("report.js", loading_method="defer")
 
 
 class GetACopy(MarkdownDirective):
@@ -214,6 +226,7 @@ def _fill_foot(
 ) -> None:
     repository = known_repository(app)
     context["citation"] = _citation(app)
+    context["book_version"] = _about(app)["version"]
     written = doctree is not None
     path = Path(str(app.env.doc2path(pagename))) if written else None
     name = path.relative_to(app.srcdir).as_posix() if path else None
@@ -228,6 +241,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("get-a-copy", GetACopy)
     app.add_directive("book-citation", BookCitation)
     app.connect("config-inited", _forget_default_repository, priority=10)
+    app.connect("builder-inited", _add_reports)
     app.connect("html-page-context", _add_launch_bar)
     app.connect("html-page-context", _fill_foot)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,13 +4,16 @@ Sphinx's own search knows which words a page has, but not where, how often, or w
 is. Here each section of each page is noted with its words; ``_static/search.js`` ranks them in the
 reader's browser. The names of the glossary are noted with their synonyms, so that a section is
 found by the words that a reader knows. All of it is one script, which a page on the reader's disk
-may load as well.
+may load as well. It is loaded when somebody searches: the words of the book stand in it once, and
+each text is a row of their numbers, so that it is half as large as the texts.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,16 @@ OTHERS = {"book/questions": 0.4, "book/sources": 0.15, "book/bibliography": 0.15
 # Signs that a formula has, and what people type for them; a reader types words. Other spellings.
 _ROOT = ["square root", "sqrt", "square root of d_k", "sqrt(d_k)"]
 _LIVE = ["live figure", "interactive figure"]
-SPELLINGS = [_ROOT, _LIVE, ["licence", "license"], ["cite", "citation"]]
+# What people say, and what the book says.
+ALIKE = [
+    ["NaN", "not a number"],
+    ["out of memory", "OOM", "memory of the GPU", "GPU memory", "VRAM"],
+    ["initialisation", "weight initialization", "Xavier", "Kaiming", "Glorot"],
+    ["accuracy", "share of right answers"],
+    ["translation", "translator", "machine translation", "NMT"],
+    ["image", "picture", "pixel"],
+]
+SPELLINGS = [_ROOT, _LIVE, ["licence", "license"], ["cite", "citation"], *ALIKE]
 # What people type who do not look for a term, and the place that answers it. A word counts in any
 # query, a question as a whole; "how do I run it" would be the word "run", which means too much.
 ASKED = {
@@ -44,7 +56,7 @@ ASKED = {
     "04_scaling#the-proof-in-four-lines": _ROOT,
     "lab4_mini_gpt": ["write a GPT", "build a GPT", "GPT from scratch"],
     "questions#how-long-does-it-take": ["how long does it take", "how many hours"],
-    "questions#how-do-i-install-and-run-it": ["install", "set up", "run the notebooks"],
+    "questions#how-do-i-install-and-run-it": ["install", "set up", "run the notebooks", "Windows"],
     "questions#may-i-use-the-figures-and-the-text-what-is-the-licence": [
         *("licence", "license", "copyright"),
     ],
@@ -55,9 +67,69 @@ ASKED = {
     "colophon#how-to-cite-it": ["cite", "citation"],
     "api/index": ["transformer_lib", "API"],
     "sources": ["errata", "erratum"],
+    "02_tokens": ["unknown word", "out of vocabulary", "OOV"],
+    "14b_recipes": ["batch size", "hyperparameters", "recipe", "early stopping"],
+    "16_generation": ["hallucination", "hallucinate", "making things up"],
+    "18b_beyond_text": ["multimodal", "images", "audio", "speech", "video"],
+    "18_modern#beyond-this-list": ["adapters", "PEFT", "QLoRA"],
+    "20_learned": ["interpretability", "explainability", "mechanistic interpretability"],
+    "20_learned#an-algorithm-in-two-heads": ["few-shot", "zero-shot", "prompting"],
+    "teachers": ["teachers", "teaching", "course", "syllabus", "lecture"],
+    "questions#what-do-i-need-to-know-already": [
+        *("prerequisites", "math", "mathematics", "background", "what should I know before"),
+    ],
+    "questions#how-is-a-transformer-related-to-chatgpt": ["ChatGPT", "chatbot", "Claude", "Gemini"],
+    "questions#what-are-instruction-tuning-and-rlhf": [
+        *("instruction tuning", "RLHF", "DPO", "PPO", "alignment of models", "human feedback"),
+    ],
 }
+# What people want to do, in any words and order: a word in capitals is one of a group, and all
+# words of a row must be in the query. They are few: most queries are answered by their words.
+GROUPS = {
+    "BEYOND": ["longer", "beyond", "extend", "extrapolate", "exceed", "past", "outside"],
+    "DATA": ["tokens", "data", "text", "examples"],
+    "FAST": ["fast", "faster", "speed", "slow", "slower", "accelerate", "latency", "efficient"],
+    "GENERATE": ["generate", "generation", "inference", "decoding", "sampling"],
+    "GPT": ["gpt", "llm", "language model", "chatgpt", "chatbot"],
+    "GPU": ["gpu", "cuda", "card"],
+    "HIDDEN": ["future", "cheat", "leak", "next word", "next token"],
+    "MAKE": [
+        "make",
+        "write",
+        "build",
+        "create",
+        "code",
+        "implement",
+        "program",
+        "train",
+        "scratch",
+    ],
+    "MEMORY": ["memory", "oom", "vram", "ram"],
+    "MUCH": ["much", "many", "enough", "amount", "how large", "how big"],
+    "OR": ["difference", "between", "vs", "versus", "compare", "comparison", "or", "differ"],
+    "OWN": ["own", "scratch", "tiny", "small", "mini", "myself"],
+    "QKV": ["qkv", "q k v", "query key value", "query key and value", "query key", "wq wk wv"],
+    "SEE": ["see", "look", "peek", "leak", "cheat"],
+    "TRAINED": ["train", "seen", "context", "window"],
+}
+INTENTS = {
+    "lab4_mini_gpt": ["MAKE GPT", "OWN GPT"],
+    "03_attention": ["QKV"],
+    "05c_cheating": ["SEE HIDDEN"],
+    "07b_length": ["BEYOND TRAINED"],
+    "15_families": ["OR encoder decoder", "OR bert gpt"],
+    "16_generation": ["GPT GENERATE"],
+    "16b_cache": ["FAST GENERATE"],
+    "19b_scaling": ["MUCH DATA train"],
+    "19c_hardware": ["MEMORY GPU", "FAST train"],
+}
+# How texts are written: the signs of a script's string, and how many of them are a whole number, or
+# the first of two; after the rest, two follow.
+SIGNS = "".join(sign for sign in map(chr, range(32, 127)) if sign not in '"\\')
+ONE, TWO = 50, 40
 _MINUTES = re.compile(r"^\s*\d+ minutes to (?:read|work through),.*? to run\. ", re.S)
 _NAME = re.compile(r"[A-Za-z]+(?:_\w+|[a-z][A-Z]\w*)")  # in code: what is not a plain word
+_PIECE = re.compile(r"√|[^\W_]+|(?:(?!√)[\W_])+")  # as _static/search.js tells words
 _GROUP = r"(\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|\w)"  # braces in braces, a command, or a sign
 _FRACTION = re.compile(rf"\\[td]?frac\s*{_GROUP}\s*{_GROUP}")
 _SILENT = (nodes.raw, nodes.comment, nodes.image, nodes.math_block, nodes.substitution_definition)
@@ -219,6 +291,61 @@ def weight_of(document: str, kind: str | None) -> float:
     return others[0] if others else WEIGHTS[kind or "apart"]
 
 
+def intents() -> list[list[Any]]:
+    """The intentions, each with its home and, for each of its words, what may stand there."""
+    return [
+        [home, [GROUPS.get(word, [word]) for word in row.split()]]
+        for home, rows in INTENTS.items()
+        for row in rows
+    ]
+
+
+def packed(index: dict[str, Any]) -> dict[str, Any]:
+    """Write the texts of an index as numbers of their words.
+
+    Args:
+        index: what the search knows; the third entry of a row is its text.
+
+    Returns:
+        The same, with the words of all texts, the frequent ones first.
+    """
+    rows = [row for page in index["pages"] for row in page[-1]]
+    often = Counter(word for row in rows for word in _pieces("".join(row[2:3])))
+    words = [word for word, _ in sorted(often.items(), key=lambda item: (-item[1], item[0]))]
+    numbers = {word: number(place) for place, word in enumerate(words)}
+
+    def written(row: list[str]) -> list[str]:
+        coded = ["".join(numbers[word] for word in _pieces(text)) for text in row[2:3]]
+        return [*row[:2], *coded, *row[3:]]
+
+    pages = [[*page[:-1], [written(row) for row in page[-1]]] for page in index["pages"]]
+    how = {"signs": SIGNS, "one": ONE, "two": TWO}
+    return {**index, **how, "words": "\n".join(words), "pages": pages}
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The words of a text, and what stands between two of them if it is more than a space."""
+    found = ["√", *_PIECE.findall(text), "√"]
+    for before, piece, after in zip(found, found[1:], found[2:], strict=False):
+        if piece != " " or "√" in (before, after):
+            yield piece
+
+
+def number(place: int) -> str:
+    """Write the place of a word: the most frequent ones need one sign.
+
+    >>> number(0), number(ONE), number(ONE + TWO * len(SIGNS))
+    (' ', 'S ', '|  ')
+    """
+    if place < ONE:
+        return SIGNS[place]
+    above, low = divmod(place - ONE, len(SIGNS))
+    if above < TWO:
+        return SIGNS[ONE + above] + SIGNS[low]
+    first, middle = divmod(above - TWO, len(SIGNS))
+    return SIGNS[ONE + TWO + first] + SIGNS[middle] + SIGNS[low]
+
+
 @dataclass
 class Noted:
     """What the pages said while they were written.
@@ -248,9 +375,14 @@ class Noted:
             pages = [self._page(app.env, document) for document in app.env.collect_relations()]
             # A term's first name has a home, the place that teaches it.
             home_of = [homes().get(names[0], "") for names in self.names]
-            names = self.names + SPELLINGS
-            index = {"names": names, "homes": home_of, "asked": ASKED, "pages": pages}
-            text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
+            index = {
+                "names": self.names + SPELLINGS,
+                "homes": home_of,
+                "asked": ASKED,
+                "intents": intents(),
+                "pages": pages,
+            }
+            text = json.dumps(packed(index), ensure_ascii=False, separators=(",", ":"))
             path = Path(app.outdir) / INDEX
             path.write_text(f"const BOOK_INDEX = {text};\n", encoding="utf-8")
 

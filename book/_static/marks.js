@@ -2,7 +2,9 @@
 (() => {
   const NOT_TEXT = "svg, script, style, .katex, button, .headerlink, mark";
 
-  const escaped = (word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/\s+/g, "\\s+");
+  // Between the words of a term stands a space, a hyphen or a line's end.
+  const escaped = (word) =>
+    word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/\s+/g, "[^\\p{L}\\p{N}]{1,3}");
 
   function patternFor(words) {
     const longestFirst = [...words].sort((a, b) => b.length - a.length);
@@ -55,9 +57,13 @@
   const words = new URLSearchParams(location.search).get("mark")?.split("|").filter(Boolean) ?? [];
   if (!article || !words.length) return;
   // A term may be parted by a link or by italics on the page: then its words are marked singly.
-  const singly = words.flatMap((word) => word.split(/[^\p{L}\p{N}]+/u)).filter((w) => w.length > 2);
   let marks = markIn(article, words);
-  if (!marks.length && singly.length) marks = markIn(article, singly);
+  const isMarked = (word) => marks.some((mark) => patternFor([word]).test(mark.textContent));
+  const singly = words.filter((word) => !isMarked(word)).flatMap((word) => word.split(/[^\p{L}\p{N}]+/u));
+  if (singly.length) {
+    markIn(article, singly.filter((word) => word.length > 2));
+    marks = [...article.querySelectorAll("mark.search-mark")];
+  }
   document.addEventListener("keydown", takeOff);
 
   function arrive() {

@@ -1,19 +1,33 @@
-/* The search: which sections answer a query, best first. Only the search's own page loads it.
+/* The search: which sections answer a query, best first. It is loaded when somebody searches.
 
    A query is cut into units. A unit is a term of the glossary, by any of its names ("prenorm" is
-   "pre-norm"), or else one word. A section scores by how rare a unit is in the book, and by where
-   it stands: in the page's title, in the heading, in bold (where terms are defined), in the text,
-   in code. A page scores by its best section and by how much it speaks of the matter in all.
-   The home of a term, of a question or of a line of code, the place that answers it, comes first
-   wherever it stands. A name of the library, spelled as in code, leads to where it is documented.
-   If nothing is found, the nearest words of the book are suggested. */
+   "pre-norm"), or else one word. A section scores by how rare a unit is in the book, by where it
+   stands (in the page's title, in the heading, in bold, where terms are defined, in the text, in
+   code), and by how near the units stand to each other. A page scores by its best section and by how
+   much it speaks of the matter in all. The home of a term, of a question, of an intention or of a
+   line of code, the place that answers it, comes first wherever it stands. A name of the library,
+   spelled as in code, leads to where it is documented.
+   The last word may be the beginning of one. A word that the book does not have becomes the nearest
+   one that it has; if there is none, the others are searched for. */
 const BookSearch = (() => {
+  // Words that say nothing, or that a reader asks for an explanation, which is what a book is.
   const EMPTY = new Set(
     (
-      "a an and are as at be by can do does for from how i if import in is it my of on or own so that the " +
-      "this to use versus vs was we what when where which who why with you"
+      "a about am an and any are as at be been being but by can did do does done for from get gets had has have " +
+      "how i if import in into is it its just many me much my no of on one or our own same should so some such " +
+      "than that the their them then there these they this those through to too use used uses using very vs " +
+      "versus was we were what when where which while who why will with would you your " +
+      "basics beginner between concept definition difference differences different eli5 example " +
+      "exactly explain explained explaining explanation guide idea intro introduction intuition intuitive " +
+      "intuitively please really simple simply tell tutorial understand understanding works working"
     ).split(" "),
   );
+  // What the whole book is about tells its pages apart the least.
+  const EVERYWHERE = new Set(
+    ("ai code deep implement implementation learning llm machine mean meaning means model network neural paper python " +
+      "pytorch torch transformer work").split(" "),
+  );
+  const WEAK = 0.3;
   const IN_TITLE = 4;
   const IN_HEADING = 3;
   const IN_BOLD = 0.4;
@@ -22,22 +36,28 @@ const BookSearch = (() => {
   const SINGLY = 0.4; // the words of a term one by one: "the cache" for "KV cache"
   const COMMON = 0.6; // a section that many pages have, such as "What breaks", or an exercise
   const ON_PAGE = 3;
-  const NEAR = 1; // the units of a query side by side, as they were typed
-  const AT_HOME = 3; // what is asked for, in the place that answers it, whatever kind of page that is
-  const ENOUGH = 0.6; // of a query's rarity; a section with less does not answer it
+  const NEAR = 0.8; // the units of a query side by side, as they were typed
+  const CLOSE = 12; // words; units that stand so near to each other say something together
+  const ELSEWHERE = 0.5; // a unit that another section of the page speaks of
+  const AT_HOME = 3.5; // what is asked for, in the place that answers it, whatever kind of page that is
+  const LEAST = 3; // what an intention weighs, however common its words are
+  const ENOUGH = 0.55; // of a query's rarity; a section with less does not answer it
   const SECTIONS = 3; // shown of a page
-  const AROUND = 110; // characters before and after what was found
+  const LENGTH = 230; // characters of an excerpt
   const CLEAR = 3; // letters; a shorter synonym (LN) is a word of its own elsewhere (ln, the logarithm)
+  const BEGUN = 20; // words that a beginning may stand for, the most frequent ones
+  const MARKED = 24; // forms of words marked on the page of a result
   const OF_CODE = /\b(class|import)\b/i; // with these a reader asks for code
   const CODE_NAME = /[a-z][A-Z]|\w_\w/; // MultiHeadAttention, causal_mask: not a plain word
 
   const WORDS = /√|[\p{L}\p{N}]+/gu;
+  const A_WORD = /^(?:√|[\p{L}\p{N}])/u;
 
   // Endings, and the fewest letters that must be left: notes are no knots.
   const ENDINGS = [[/(ations?|ings?|(?<=iz)ers?|ed|es|e)$/, 4], [/(?<![aius])s$/, 3]];
 
   /* One spelling for the forms of a word: masks, masked, masking; normalise, normalization. */
-  function stem(word) {
+  function newStem(word) {
     word = word.toLowerCase();
     if (word === "√") return "sqrt";
     if (word.length < 4) return word;
@@ -49,27 +69,105 @@ const BookSearch = (() => {
     return word;
   }
 
-  const stems = (text) => (text.match(WORDS) ?? []).map(stem);
+  const wordsOf = (text) => text.match(WORDS) ?? [];
+  const known = new Map();
+  const stem = (word) => known.get(word) ?? known.set(word, newStem(word)).get(word);
+
+  const stems = (text) => wordsOf(text).map(stem);
   const line = (text) => ` ${stems(text).join(" ")} `;
   const isFull = (word) => !EMPTY.has(word.toLowerCase());
-  const compact = (text) => (text.match(WORDS) ?? []).filter(isFull).map(stem).join("");
+  const compact = (text) => wordsOf(text).filter(isFull).map(stem).join("");
+  const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
 
-  function count(within, phrases) {
-    let found = 0;
-    for (const phrase of phrases)
-      for (let at = within.indexOf(phrase); at >= 0; at = within.indexOf(phrase, at + 1)) found++;
-    return found;
+  /* The words of a text, as numbers: see `number` in book_search.py. */
+  function decoder({ signs, one, two }) {
+    const place = new Map([...signs].map((sign, i) => [sign, i]));
+    return (coded) => {
+      const found = [];
+      for (let at = 0; at < coded.length; ) {
+        let number = place.get(coded[at++]);
+        if (number >= one) {
+          const isLong = number >= one + two;
+          number = isLong ? (number - one - two) * signs.length + place.get(coded[at++]) + two : number - one;
+          number = number * signs.length + place.get(coded[at++]) + one;
+        }
+        found.push(number);
+      }
+      return found;
+    };
   }
 
-  const has = ({ head, bold, body, code }, phrases) => count(head + bold + body + code, phrases) > 0;
+  /* All stems of the book in one line, and for each stem the places where it stands. */
+  class Stream {
+    constructor(stemOf) {
+      this.numbers = new Map([["", 0]]); // nothing stands between two fields
+      this.stems = [""];
+      this.line = [];
+      this.known = stemOf.map((word) => (A_WORD.test(word) ? this.numberOf(stem(word)) : -1));
+      this.seen = new Map();
+    }
 
-  /* Make the index ready: each text as one line of stems, each name with all names of its thing. */
+    numberOf(stemmed) {
+      if (!this.numbers.has(stemmed)) {
+        this.numbers.set(stemmed, this.stems.length);
+        this.stems.push(stemmed);
+      }
+      return this.numbers.get(stemmed);
+    }
+
+    addPlain(text) {
+      for (const word of wordsOf(text)) {
+        if (!this.seen.has(word)) this.seen.set(word, this.numberOf(stem(word)));
+        this.line.push(this.seen.get(word));
+      }
+      this.line.push(0);
+      return this.line.length;
+    }
+
+    addNumbers(words) {
+      for (const word of words) if (this.known[word] >= 0) this.line.push(this.known[word]);
+      this.line.push(0);
+      return this.line.length;
+    }
+
+    /* Count each stem, then note its places. */
+    finish() {
+      this.line = Int32Array.from(this.line);
+      const starts = new Int32Array(this.stems.length + 1);
+      for (const one of this.line) starts[one + 1]++;
+      for (let i = 0; i < this.stems.length; i++) starts[i + 1] += starts[i];
+      const next = starts.slice();
+      this.places = new Int32Array(this.line.length);
+      for (let at = 0; at < this.line.length; at++) this.places[next[this.line[at]]++] = at;
+      this.starts = starts;
+    }
+
+    often(stemmed) {
+      const number = this.numbers.get(stemmed);
+      return number ? this.starts[number + 1] - this.starts[number] : 0;
+    }
+
+    /* Where stems stand one after the other. */
+    find(phrase) {
+      const [first, ...rest] = phrase.map((stemmed) => this.numbers.get(stemmed));
+      if (!first || rest.some((one) => !one)) return [];
+      const all = this.places.subarray(this.starts[first], this.starts[first + 1]);
+      if (!rest.length) return all;
+      return all.filter((at) => rest.every((one, i) => this.line[at + 1 + i] === one));
+    }
+  }
+
+  /* Make the index ready: each text as a row of stems, each name with all names of its thing. */
   function prepare(index) {
+    const words = index.words.split("\n");
+    const decode = decoder(index);
+    const stream = new Stream(words);
     const names = new Map();
     const homes = new Map();
+    const addTo = (name, group) => names.set(compact(name), [...(names.get(compact(name)) ?? []), ...group]);
     index.names.forEach((group, i) => {
       for (const name of group) {
-        names.set(compact(name), [...(names.get(compact(name)) ?? []), ...group]);
+        addTo(name, group);
         if (index.homes?.[i]) homes.set(compact(name), index.homes[i]);
       }
     });
@@ -86,21 +184,29 @@ const BookSearch = (() => {
     // The parts of a name that are often written as one: "multihead" for "multi-head".
     for (const [part] of index.names.flat().join(" ").matchAll(/\p{L}+(-\p{L}+)+/gu))
       if (!names.has(compact(part))) names.set(compact(part), [part]);
+    const sections = [];
     const pages = index.pages.map(([address, title, weight, part, rows], order) => {
-      const sections = rows.map(([anchor, heading, text = "", bold = "", code = ""]) => ({
-        ...{ anchor, heading, text },
-        ...{ head: line(heading), bold: line(bold), body: line(text), code: line(code) },
-      }));
-      const all = sections.map((section) => section.head + section.body).join("");
-      return { address, title, weight, part, order, sections, head: line(subject(title)), all };
+      const own = rows.map(([anchor, heading, text = "", bold = "", code = ""]) => {
+        const coded = decode(text);
+        const start = stream.line.length;
+        const ends = [stream.addPlain(heading), stream.addNumbers(coded), stream.addPlain(bold), stream.addPlain(code)];
+        const section = { anchor, heading, bold, code, head: line(heading), coded, start, ends, order: sections.length };
+        sections.push(section);
+        return section;
+      });
+      return { address, title, weight, part, order, sections: own, head: line(subject(title)) };
     });
-    const sections = pages.flatMap((page) => page.sections);
+    stream.finish();
+    const sectionAt = new Uint16Array(stream.line.length);
+    for (const { start, ends, order } of sections) sectionAt.fill(order, start, ends[3]);
     const often = new Map();
     for (const { heading } of sections) often.set(heading, (often.get(heading) ?? 0) + 1);
     for (const section of sections)
       section.weight =
         often.get(section.heading) > 4 || section.heading.startsWith("Exercise ") ? COMMON : 1;
-    return { names, homes, code, terms: new Set(index.names.flat()), pages, sections };
+    const intents = (index.intents ?? []).map(([home, slots]) => [home, slots.map((slot) => slot.map(line))]);
+    const terms = new Set(index.names.flat());
+    return { words, stream, sectionAt, names, homes, intents, code, terms, pages, sections };
   }
 
   /* Names of the code, as they are imported, and where they are documented. Only their anchors have
@@ -121,9 +227,22 @@ const BookSearch = (() => {
   /* What a title names: "5 · Masks: who may look at whom" is about masks. */
   const subject = (title) => title.replace(/^.* · /, "").split(":")[0];
 
+  /* The text of a section; between two words stands a space, if nothing else does. A root is a sign. */
+  function textOf(ready, section) {
+    let text = "";
+    let wasWord = false;
+    for (const number of section.coded) {
+      const word = ready.words[number];
+      const isWord = A_WORD.test(word) && word !== "√";
+      text += wasWord && isWord ? ` ${word}` : word;
+      wasWord = isWord;
+    }
+    return text;
+  }
+
   /* Cut a query into units, the longest names first. */
   function unitsOf(ready, query) {
-    const typed = query.match(WORDS) ?? [];
+    const typed = wordsOf(query);
     const full = typed.filter(isFull);
     const words = full.length ? full : typed;
     const units = [];
@@ -135,26 +254,58 @@ const BookSearch = (() => {
       units.push({ ...unit(ready, [phrase, ...known]), home: ready.homes.get(compact(phrase)) });
       start = end;
     }
+    const areAllWeak = units.every(({ isWeak }) => isWeak);
+    for (const one of units) if (one.isWeak && !areAllWeak) one.rarity *= WEAK;
     return units;
   }
 
   function unit(ready, names) {
-    let phrases = [...new Set(names.map(line))];
-    const hits = () => ready.sections.filter((section) => has(section, phrases)).length;
-    if (!hits()) phrases = phrases.map((phrase) => phrase.trimEnd()); // perhaps not yet all typed
-    return { phrases, singly: names.map(stems), rarity: Math.log(1 + ready.sections.length / (hits() + 1)) };
+    const lines = [...new Set(names.map(line))];
+    let phrases = lines.map((phrase) => phrase.trim().split(" "));
+    let hits = hitsOf(ready, phrases);
+    if (!hits.size && names.length === 1 && phrases[0].length === 1) {
+      phrases = begunBy(ready, names[0].toLowerCase()).map((stemmed) => [stemmed]);
+      hits = hitsOf(ready, phrases);
+    }
+    const rarity = Math.log(1 + ready.sections.length / (hits.size + 1));
+    const isWeak = EVERYWHERE.has(names[0].toLowerCase());
+    return { phrases, lines: phrases.map((phrase) => ` ${phrase.join(" ")} `), hits, rarity, isWeak, isLong: phrases.some((phrase) => phrase.length > 1), typed: names[0] };
   }
 
+  /* The words that begin so, if the last one is not yet all typed; the most frequent ones. */
+  function begunBy(ready, start) {
+    if (start.length < 2) return [];
+    const begun = ready.stream.stems.filter((stemmed) => stemmed.startsWith(start));
+    return begun.sort((a, b) => ready.stream.often(b) - ready.stream.often(a)).slice(0, BEGUN);
+  }
+
+  /* In which sections phrases stand: how often in each of their fields, and where. */
+  function hitsOf({ stream, sections, sectionAt }, phrases) {
+    const hits = new Map();
+    for (const phrase of phrases)
+      for (const at of stream.find(phrase)) {
+        const section = sections[sectionAt[at]];
+        if (!hits.has(section.order)) hits.set(section.order, { often: [0, 0, 0, 0], at: [], size: [] });
+        const hit = hits.get(section.order);
+        hit.often[section.ends.findIndex((end) => at < end)]++;
+        hit.at.push(at);
+        hit.size.push(phrase.length);
+      }
+    return hits;
+  }
+
+  const has = (head, lines) => lines.some((phrase) => head.includes(phrase));
+
   /* How much of a heading a unit is: all of it counts more than a word among many. */
-  function share(head, { phrases, singly }) {
-    const length = (text) => text.trim().split(" ").length;
-    const within = phrases.filter((phrase) => head.includes(phrase)).map(length);
-    if (within.length) return 0.4 + 0.6 * (Math.max(...within) / length(head));
-    const shares = singly.map((words) => {
-      const there = words.filter((word) => head.includes(` ${word} `)).length;
-      return there / Math.max(length(head), words.length);
+  function share(head, { lines, phrases }) {
+    const length = head.trim().split(" ").length;
+    const within = phrases.filter((_, i) => head.includes(lines[i])).map((phrase) => phrase.length);
+    if (within.length) return 0.4 + 0.6 * (Math.max(...within) / length);
+    const shares = phrases.map((words) => {
+      const there = words.length > 1 ? words.filter((word) => head.includes(` ${word} `)).length : 0;
+      return there / Math.max(length, words.length);
     });
-    return SINGLY * Math.max(...shares);
+    return SINGLY * Math.max(0, ...shares);
   }
 
   /* Where a name of the code is documented, if the query spells it so, or asks for code. "RMSNorm" is
@@ -166,67 +317,101 @@ const BookSearch = (() => {
     return CODE_NAME.test(name) && !ready.terms.has(name) ? ready.code.get(name) : undefined;
   }
 
+  /* The intentions that a query has: of each one its home, and how much of the query it explains. */
+  function intended(ready, query) {
+    const said = line(query);
+    const full = stems(wordsOf(query).filter(isFull).join(" "));
+    return ready.intents.flatMap(([home, slots]) => {
+      const found = slots.map((slot) => slot.filter((phrase) => said.includes(phrase)));
+      if (found.some((one) => !one.length)) return [];
+      const used = new Set(found.flat().flatMap((phrase) => phrase.trim().split(" ")));
+      const part = full.filter((word) => used.has(word)).length / Math.max(1, full.length);
+      return [{ home, part: full.length ? part : 1 }];
+    });
+  }
+
   /* The places that answer a query, and how much that counts: of the whole, or of each of its units. */
   function homesOf(ready, query, units) {
     const code = codeHome(ready, query);
     const home = ready.homes.get(compact(query));
-    const rarity = units.reduce((sum, unit) => sum + unit.rarity, 0);
-    const taught = home ? [{ home, rarity }] : units.filter((unit) => unit.home);
+    const rarity = sum(units.map((one) => one.rarity));
+    const taught = home ? [{ home, rarity }] : units.filter((one) => one.home);
+    const [meant] = intended(ready, query).sort((a, b) => b.part - a.part);
+    if (meant?.part >= 0.5) taught.push({ home: meant.home, rarity: Math.max(rarity, LEAST) * (0.5 + meant.part) });
     return code ? [{ home: code, rarity: Infinity }, ...taught.filter((one) => one.home !== code)] : taught;
   }
 
-  /* Whether a section is such a place; a place without a section is a whole page. */
-  function isHome(page, section, home) {
-    const [name, anchor] = (home ?? "").split("#");
-    if (!name || !page.address.endsWith(`/${name}.html`)) return false;
-    return !anchor || section.anchor === anchor;
+  /* Which of these places are on a page; a place without a section is a whole page. */
+  function homesOn(page, homes) {
+    return homes.flatMap(({ home, rarity }) => {
+      const [name, anchor] = home.split("#");
+      return page.address.endsWith(`/${name}.html`) ? [{ anchor, rarity }] : [];
+    });
   }
 
   /* How a page as a whole answers: for each unit, its title and how often it says it. */
   function pageScores(page, units) {
-    return units.map((unit) => {
-      const often = count(page.all, unit.phrases);
-      return IN_TITLE * share(page.head, unit) + (ON_PAGE * often) / (often + 20);
+    return units.map((one) => {
+      const hits = page.sections.flatMap(({ order }) => one.hits.get(order) ?? []);
+      const often = sum(hits.map((hit) => hit.often[0] + hit.often[1]));
+      const inTitle = has(page.head, one.lines);
+      const score = IN_TITLE * share(page.head, one) + (ON_PAGE * often) / (often + 20);
+      return { score, inTitle, isSaid: inTitle || often > 0, isThere: hits.length > 0 };
     });
   }
 
-  function atHome(page, section, homes) {
-    const here = homes.filter(({ home }) => isHome(page, section, home));
-    return AT_HOME * here.reduce((sum, { rarity }) => sum + rarity, 0);
-  }
+  const atHome = (section, here) =>
+    AT_HOME * sum(here.filter(({ anchor }) => !anchor || anchor === section.anchor).map(({ rarity }) => rarity));
 
-  function sectionScore(section, page, units, whole, ofPage) {
+  function sectionScore(section, units, ofPage) {
     let score = 0;
     let covered = 0;
     let rarity = 0;
-    units.forEach((unit, i) => {
-      const often = count(section.body, unit.phrases);
+    const words = (section.ends[1] - section.ends[0]) * 6;
+    units.forEach((one, i) => {
+      const [inHeading = 0, inText = 0, inBold = 0, inCode = 0] = one.hits.get(section.order)?.often ?? [];
       const place =
-        IN_HEADING * share(section.head, unit) +
-        (count(section.bold, unit.phrases) ? IN_BOLD : 0) +
-        (IN_TEXT * often) / (often + 1 + section.body.length / 2000) +
-        (count(section.code, unit.phrases) ? IN_CODE : 0);
-      score += unit.rarity * (place + ofPage[i]);
-      rarity += unit.rarity;
-      if (has(section, unit.phrases) || count(page.head, unit.phrases)) covered += unit.rarity;
+        (inHeading || one.isLong ? IN_HEADING * share(section.head, one) : 0) +
+        (inBold ? IN_BOLD : 0) +
+        (IN_TEXT * inText) / (inText + 1 + words / 2000) +
+        (inCode ? IN_CODE : 0);
+      score += one.rarity * (place + ofPage[i].score);
+      rarity += one.rarity;
+      const isHere = one.hits.has(section.order) || ofPage[i].inTitle;
+      covered += one.rarity * (isHere ? 1 : ofPage[i].isSaid ? ELSEWHERE : 0);
     });
-    if (covered < ENOUGH * rarity) return 0;
-    if (units.length > 1 && count(section.head + section.body, [whole])) score += NEAR * rarity;
+    if (!covered || covered < ENOUGH * rarity) return 0;
+    score += NEAR * nearness(section, units);
     return score * section.weight * (covered / rarity);
   }
 
-  /* The pages that answer a query, best first; each with its best sections. */
+  /* How near neighbours in a query are in a section, weighed by the rarer one. */
+  function nearness(section, units) {
+    let near = 0;
+    for (let i = 1; i < units.length; i++) {
+      const [one, two] = [units[i - 1], units[i]].map(({ hits }) => hits.get(section.order)?.at ?? []);
+      let least = Infinity;
+      for (const a of one) for (const b of two) least = Math.min(least, Math.abs(a - b));
+      if (least <= CLOSE) near += (units[i - 1].rarity + units[i].rarity) / (least <= 2 ? 1 : 1 + least / 4);
+    }
+    return near;
+  }
+
+  /* The pages that answer a query, best first; each with its best sections. `meant` is the query as it
+     was understood, its misspelled words corrected; `unknown` are words that are not in the book. */
   function find(ready, query) {
-    const units = unitsOf(ready, query);
-    const homes = homesOf(ready, query, units);
-    const whole = line(query);
+    const { meant, unknown } = corrected(ready, query);
+    const units = unitsOf(ready, meant).filter(({ hits, home }) => hits.size || home);
+    const homes = homesOf(ready, meant, units);
     const found = [];
-    for (const page of ready.pages) {
+    for (const page of units.length || homes.length ? ready.pages : []) {
       const ofPage = pageScores(page, units);
+      const here = homesOn(page, homes);
+      if (!here.length && !ofPage.some(({ isThere, score }) => isThere || score)) continue;
       const scored = page.sections
         .map((section) => {
-          const said = page.weight * sectionScore(section, page, units, whole, ofPage);
-          const answers = atHome(page, section, homes);
+          const said = page.weight * sectionScore(section, units, ofPage);
+          const answers = atHome(section, here);
           const leads = said > 0 || answers === Infinity;
           return { section, said, answers, leads, score: said + answers };
         })
@@ -235,7 +420,7 @@ const BookSearch = (() => {
       const most = (of) => Math.max(...scored.map(of));
       // A home that does not say the words lifts its page; the reader is led to where they stand, and
       // the home is shown with them.
-      const heard = ({ section }) => units.filter(({ phrases }) => has(section, phrases)).length;
+      const heard = ({ section }) => units.filter(({ hits }) => hits.has(section.order)).length;
       scored.sort((a, b) => b.leads - a.leads || b.score - a.score || heard(b) - heard(a));
       const shown = scored.slice(0, SECTIONS);
       const answered = most(({ answers }) => answers);
@@ -245,95 +430,190 @@ const BookSearch = (() => {
       found.push({ page, sections: shown.map((one) => one.section), score });
     }
     found.sort((a, b) => b.score - a.score || a.page.order - b.page.order);
-    return { units, found };
+    return { units, found, meant, unknown };
   }
 
-  /* Where the units stand in a text: [start, end], in order. */
+  /* Where the units stand in a text: [start, end, which unit], in order. */
   function spans(text, units) {
     const words = [...text.matchAll(WORDS)];
     const spelled = words.map((word) => stem(word[0]));
     const phrases = units
-      .flatMap((unit) => unit.phrases)
-      .map((phrase) => ({ parts: phrase.trim().split(" "), open: !phrase.endsWith(" ") }))
+      .flatMap(({ phrases }, which) => phrases.map((parts) => ({ parts, which })))
       .sort((a, b) => b.parts.length - a.parts.length);
+    const first = new Map();
+    for (const phrase of phrases) first.set(phrase.parts[0], [...(first.get(phrase.parts[0]) ?? []), phrase]);
     const found = [];
     for (let at = 0; at < words.length; at++) {
-      const hit = phrases.find(({ parts, open }) =>
-        parts.every((part, i) =>
-          open ? spelled[at + i]?.startsWith(part) : spelled[at + i] === part,
-        ),
-      );
+      const hit = first.get(spelled[at])?.find(({ parts }) => parts.every((part, i) => spelled[at + i] === part));
       if (!hit) continue;
       const last = words[at + hit.parts.length - 1];
-      found.push([words[at].index, last.index + last[0].length]);
+      found.push([words[at].index, last.index + last[0].length, hit.which]);
       at += hit.parts.length - 1;
     }
     return found;
   }
 
-  /* The part of a text around the first thing found, and what was found in it. */
+  /* The sentences of a text that say most of what was asked, and what was found in them. */
   function excerpt(text, units) {
     const all = spans(text, units);
-    const middle = all.length ? all[0][0] : 0;
-    let start = Math.max(0, middle - AROUND);
-    let end = Math.min(text.length, middle + AROUND);
-    if (start > 0) start = text.indexOf(" ", start) + 1;
-    if (end < text.length) end = Math.max(text.lastIndexOf(" ", end), all[0]?.[1] ?? 0);
+    const ends = [...text.matchAll(/[.!?:]["”’)]* (?=["“(]?[\p{Lu}\p{N}])/gu)].map((end) => end.index + end[0].length);
+    const starts = [0, ...ends];
+    let best = { start: 0, score: -1 };
+    for (const start of starts) {
+      const within = all.filter(([from, to]) => from >= start && to <= start + LENGTH);
+      const which = [...new Set(within.map((one) => one[2]))];
+      const early = within.length ? 0.3 * (1 - (within[0][0] - start) / LENGTH) : 0;
+      const score = sum(which.map((one) => units[one].rarity)) + 0.1 * Math.min(within.length, 3) + early;
+      if (score > best.score + 1e-9) best = { start, score };
+    }
+    // A long sentence says it in its middle.
+    const hit = all.find(([from]) => from >= best.start);
+    let { start } = best;
+    if (hit && hit[1] > start + LENGTH) start = text.indexOf(" ", hit[0] - LENGTH / 2) + 1;
+    let end = Math.min(text.length, start + LENGTH);
+    const full = ends.filter((one) => one <= end && one > start + LENGTH / 2).at(-1);
+    const holds = (until) => all.every(([from, to]) => from < start || to > end || to <= until);
+    if (end < text.length) end = full && holds(full) ? full - 1 : Math.max(text.lastIndexOf(" ", end), hit?.[1] ?? 0);
     const within = all.filter(([from, to]) => from >= start && to <= end);
-    return { before: start > 0, after: end < text.length, text: text.slice(start, end),
+    const isCut = end < text.length && !/[.!?:]["”’)]*$/.test(text.slice(start, end));
+    return { before: start > 0 && !starts.includes(start), after: isCut, text: text.slice(start, end),
       marks: within.map(([from, to]) => [from - start, to - start]) };
   }
 
-  /* The words to mark on the page of a result: as they stand there, each once. */
-  function wordsIn(text, units) {
-    const found = spans(text, units).map(([start, end]) => text.slice(start, end).toLowerCase());
-    return [...new Set(found)].filter((word) => word.length > 1).slice(0, 8);
-  }
-
-  /* How many slips of the keys make one word of another: a letter more, less, another, or two swapped. */
-  function slips(one, other) {
-    const rows = [[...Array(other.length + 1).keys()]];
-    for (let i = 1; i <= one.length; i++) {
-      const [row, last] = [[i], rows[i - 1]];
-      for (let j = 1; j <= other.length; j++) {
-        row[j] = Math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (one[i - 1] !== other[j - 1]));
-        const areSwapped = i > 1 && j > 1 && one[i - 1] === other[j - 2] && one[i - 2] === other[j - 1];
-        if (areSwapped) row[j] = Math.min(row[j], rows[i - 2][j - 2] + 1);
+  /* The words to mark on the page of a result: all forms of all units, as the page has them. Between the
+     words of a term stands a space, whatever stands there on the page. */
+  function wordsIn(ready, page, units) {
+    const found = units.map(() => new Set());
+    units.forEach(({ hits, typed }, which) => {
+      for (const section of page.sections) {
+        const { at = [], size = [] } = hits.get(section.order) ?? {};
+        at.forEach((place, i) => found[which].add(formAt(ready, section, place, size[i])));
       }
-      rows.push(row);
+      if (found[which].size) return;
+      const [first, last] = [page.sections[0].order, page.sections.at(-1).order];
+      for (const word of wordsOf(typed).filter(isFull)) // a term that is not on the page: its words
+        for (const place of ready.stream.find([stem(word)])) {
+          const order = ready.sectionAt[place];
+          if (order >= first && order <= last) found[which].add(formAt(ready, ready.sections[order], place, 1));
+        }
+    });
+    const words = new Set();
+    const queues = found.map((forms) => [...forms].filter((word) => word.length > 1));
+    while (words.size < MARKED && queues.some((queue) => queue.length)) // in turn: no unit takes all the room
+      for (const queue of queues) if (queue.length && words.size < MARKED) words.add(queue.shift());
+    return [...words];
+  }
+
+  function formAt(ready, section, place, size) {
+    const field = section.ends.findIndex((end) => place < end);
+    section.fields ??= [];
+    section.fields[field] ??= fieldOf(ready, section, field);
+    const start = place - (field ? section.ends[field - 1] : section.start);
+    return section.fields[field].slice(start, start + size).join(" ").toLowerCase();
+  }
+
+  function fieldOf({ words, stream }, { heading, coded, bold, code }, field) {
+    if (field === 1) return coded.filter((word) => stream.known[word] >= 0).map((word) => words[word]);
+    return wordsOf([heading, "", bold, code][field]);
+  }
+
+  const isVowel = (letter) => "aeiouy".includes(letter);
+
+  /* How far two spellings are apart: a letter more, less, another, or two swapped is one slip; a letter
+     doubled, or a vowel for a vowel, half of one. More than `most` is not told apart. */
+  function slips(one, other, most) {
+    if (Math.abs(one.length - other.length) > most) return Infinity;
+    let [before, last] = [[], Array.from(other, (_, j) => j + 1)];
+    last.unshift(0);
+    for (let i = 1; i <= one.length; i++) {
+      const row = [i];
+      for (let j = 1; j <= other.length; j++) {
+        const [a, b] = [one[i - 1], other[j - 1]];
+        const change = a === b ? 0 : isVowel(a) && isVowel(b) ? 0.5 : 1;
+        const more = a === one[i - 2] ? 0.5 : 1;
+        const less = b === other[j - 2] ? 0.5 : 1;
+        row[j] = Math.min(last[j] + more, row[j - 1] + less, last[j - 1] + change);
+        if (i > 1 && j > 1 && a === other[j - 2] && one[i - 2] === b) row[j] = Math.min(row[j], before[j - 2] + 1);
+      }
+      if (Math.min(...row) > most) return Infinity;
+      [before, last] = [last, row];
     }
-    return rows[one.length][other.length];
+    return last[other.length];
   }
 
-  /* The query with each word that the book does not have as the nearest word of its titles and terms;
-     null if there is none. A short word may have one slip, a long one two. */
-  function suggest(ready, query) {
-    const words = (texts) => texts.flatMap((text) => text.toLowerCase().match(WORDS) ?? []);
-    const terms = [...ready.names.values()].flat();
-    const known = new Set(words([...ready.pages.map(({ title }) => subject(title)), ...terms]));
-    const near = (word) => {
-      const isSaid = ready.sections.some((section) => has(section, [line(word)]));
-      if (!isFull(word) || isSaid) return word;
-      const most = word.length > 5 ? 2 : word.length > 3 ? 1 : 0;
-      const ranked = [...known].map((other) => [slips(word.toLowerCase(), other), other]);
-      const [[least, best]] = ranked.sort((a, b) => a[0] - b[0]);
-      return least <= most ? best : word;
+  /* The words that a misspelled one may be, with how often the book has them. Those of titles and terms
+     are looked for before others, and may be further away. */
+  function vocabulary(ready) {
+    if (ready.vocabulary) return ready.vocabulary;
+    const often = new Map();
+    for (const word of ready.words)
+      if (/^\p{L}{4,}$/u.test(word)) often.set(word.toLowerCase(), ready.stream.often(stem(word)));
+    const told = [...ready.pages.map(({ title }) => subject(title)), ...ready.terms].join(" ").toLowerCase();
+    const terms = new Set(wordsOf(told).filter((word) => /^\p{L}{3,}$/u.test(word)));
+    for (const term of terms) often.set(term, (often.get(term) ?? 0) + 50);
+    ready.vocabulary = [...often].filter(([, count]) => count > 2).map(([word, count]) => [word, count, terms.has(word)]);
+    return ready.vocabulary;
+  }
+
+  /* How many slips a word of so many letters may have. */
+  const patience = (length, isTerm) =>
+    length < 4 ? 0 : length < 6 ? 1 : length < 9 ? (isTerm ? 1.5 : 1) : isTerm ? 2.5 : 1.5;
+
+  function nearest(ready, word) {
+    let best = { cost: Infinity };
+    for (const [other, count, isTerm] of word.length < 4 ? [] : vocabulary(ready)) {
+      const first = word[0] === other[0] ? 0 : 0.5;
+      const most = patience(word.length, isTerm) - first;
+      const distance = slips(word, other, most);
+      const cost = distance + first - 0.12 * Math.log(count);
+      if (distance <= most && cost < best.cost) best = { cost, other };
+    }
+    return best.other;
+  }
+
+  /* Whether the book has a word: in its texts, as the beginning of a word there, or as a name written as one. */
+  const isSaid = (ready, word, isLast) =>
+    ready.stream.often(stem(word)) > 0 || ready.names.has(compact(word)) ||
+    (isLast && begunBy(ready, word.toLowerCase()).length > 0);
+
+  /* A name of two words and more with one slip in it, where each of its words is a word: "bite pair
+     encoding"; null if there is none. */
+  function nearestName(ready, query) {
+    const typed = compact(query);
+    const full = wordsOf(query).filter(isFull);
+    const isPart = full.some((_, i) => i && ready.names.has(compact(`${full[i - 1]} ${full[i]}`)));
+    if (full.length < 2 || typed.length < 9 || isPart) return null;
+    for (const [name, group] of ready.names)
+      if (slips(typed, name, 1) <= 1) return group.find((one) => compact(one) === name);
+    return null;
+  }
+
+  /* The query with each word that the book does not have as the nearest one that it has; and those words
+     for which there is none. */
+  function corrected(ready, query) {
+    const unknown = [];
+    if (ready.names.has(compact(query))) return { meant: query.trim(), unknown }; // "layernorm"
+    const typed = [...query.matchAll(WORDS)];
+    const near = (word, at) => {
+      if (!isFull(word) || isSaid(ready, word, at === typed.at(-1).index)) return word;
+      const other = nearest(ready, word.toLowerCase());
+      if (!other) unknown.push(word);
+      return other ?? word;
     };
-    const meant = query.trim().replace(WORDS, near);
-    return meant === query.trim() ? null : meant;
+    const meant = query.replace(WORDS, near).trim();
+    return { meant: nearestName(ready, meant) ?? meant, unknown };
   }
 
-  return { stem, prepare, find, suggest, excerpt, wordsIn };
+  return { stem, prepare, find, textOf, excerpt, wordsIn };
 })();
 
-/* The search's page: the address holds the query, the list follows what is typed. */
+/* The search's page and the dialog of all other pages: the list follows what is typed. */
 (() => {
-  const list = globalThis.document?.getElementById("search-results");
-  if (!list) return;
-  const field = document.querySelector("main form.bd-search input");
-  const SHOWN = 20;
-  let ready = null;
-  const index = { script: null }; // large: it comes when somebody searches
+  if (!globalThis.document) return;
+  const ROOT = (document.documentElement.dataset.content_root ?? "").replace(/^\.\//, "");
+  const ON_ITS_PAGE = 20;
+  const IN_DIALOG = 6;
+  const index = { script: null, ready: null, waiting: new Set() }; // large: it comes when somebody searches
 
   function element(name, properties, ...children) {
     const made = Object.assign(document.createElement(name), properties);
@@ -351,82 +631,104 @@ const BookSearch = (() => {
     return [...pieces, text.slice(end)];
   }
 
-  function link(page, section, units, shown) {
-    const words = BookSearch.wordsIn(`${section.heading} . ${section.text}`, units);
-    const mark = words.length ? `?mark=${encodeURIComponent(words.join("|"))}` : "";
-    return element("a", { href: `${page.address}${mark}#${section.anchor}` }, shown);
+  function withIndex(then) {
+    if (index.ready) return then();
+    index.waiting.add(then);
+    if (index.script) return;
+    index.script = document.head.appendChild(element("script", { src: `${ROOT}searchindex.js` }));
+    index.script.addEventListener("load", () => {
+      index.ready = BookSearch.prepare(BOOK_INDEX);
+      index.waiting.forEach((waiting) => waiting());
+    });
   }
 
   function result({ page, sections }, units) {
+    const words = BookSearch.wordsIn(index.ready, page, units);
+    const mark = words.length ? `?mark=${encodeURIComponent(words.join("|"))}` : "";
+    const link = (section, shown) =>
+      element("a", { href: `${ROOT}${page.address}${mark}#${section.anchor}` }, shown);
     const [best, ...others] = sections;
-    const excerpt = BookSearch.excerpt(best.text, units);
+    const excerpt = BookSearch.excerpt(BookSearch.textOf(index.ready, best), units);
     const text = [excerpt.before ? "… " : "", ...marked(excerpt.text, excerpt.marks)];
-    const item = element("li", {}, link(page, best, units, page.title));
+    const item = element("li", {}, link(best, page.title));
     const way = [page.part, best === page.sections[0] ? "" : best.heading].filter(Boolean);
     item.append(element("span", { className: "search-section" }, way.join(" › ")));
     item.append(element("p", {}, ...text, excerpt.after ? " …" : ""));
     if (others.length) {
       const called = (section) =>
         section === page.sections[0] ? "the beginning of the page" : section.heading;
-      const links = others.flatMap((section) => [" · ", link(page, section, units, called(section))]);
+      const links = others.flatMap((section) => [" · ", link(section, called(section))]);
       item.append(element("p", { className: "search-others" }, "Also: ", ...links.slice(1)));
     }
     return item;
   }
 
-  function withIndex(then) {
-    index.script ??= document.head.appendChild(element("script", { src: "searchindex.js" }));
-    index.script.addEventListener("load", () => {
-      ready = BookSearch.prepare(BOOK_INDEX);
-      then();
-    });
-  }
-
-  function suggestion(query) {
-    const meant = BookSearch.suggest(ready, query);
-    if (!meant) return [];
-    const link = element("a", { href: `?q=${encodeURIComponent(meant)}` }, meant);
-    return [" Did you mean ", link, "?"];
-  }
-
-  function show() {
-    const query = field.value;
-    if (!query.trim()) return list.replaceChildren();
-    if (!ready) return withIndex(show);
-    const { units, found } = BookSearch.find(ready, query);
-    const shown = found.slice(0, SHOWN);
-    const more = found.length > SHOWN ? ` The best ${SHOWN} are listed.` : "";
+  function summary(query, { found, meant, unknown }, shown) {
     const pages = found.length === 1 ? "One page" : `${found.length || "No"} pages`;
-    const said = [`${pages} found for “${query}”.${more}`, ...(found.length ? [] : suggestion(query))];
-    list.replaceChildren(
-      element("p", { className: "search-summary", role: "status" }, ...said),
-      element("ol", {}, ...shown.map((answer) => result(answer, units))),
-    );
+    const more = found.length > shown ? ` The best ${shown} are listed.` : "";
+    const missing = unknown.filter(() => found.length).map((word) => `“${word}”`).join(", ");
+    const without = missing ? ` The book does not have ${missing}.` : "";
+    const same = meant === query.trim();
+    return same
+      ? `${pages} found for “${query.trim()}”.${more}${without}`
+      : `Showing results for “${meant}”: ${pages.toLowerCase()} found.${more}${without}`;
   }
 
-  /* Up and down go through the field and the results. */
-  function step(event) {
-    const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!way) return;
-    const stops = [field, ...list.querySelectorAll("li > a, .search-summary a")];
-    const at = stops.indexOf(document.activeElement);
-    const next = stops[at + way];
-    if (at < 0 || !next) return;
-    event.preventDefault();
-    next.focus();
+  /* Let a list follow a field. */
+  function attach(field, list, shown) {
+    const said = element("p", { className: "search-summary", role: "status" });
+    const results = element("ol");
+    function show() {
+      const query = field.value;
+      if (!query.trim()) return list.replaceChildren();
+      if (!list.contains(said)) list.replaceChildren(said, results);
+      if (!index.ready) return withIndex(show);
+      const answer = BookSearch.find(index.ready, query);
+      said.textContent = summary(query, answer, shown);
+      results.replaceChildren(...answer.found.slice(0, shown).map((one) => result(one, answer.units)));
+    }
+    /* Up and down go through the field and the results. */
+    function step(event) {
+      const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (!way) return;
+      const stops = [field, ...list.querySelectorAll("li > a")];
+      const at = stops.indexOf(document.activeElement);
+      const next = stops[at + way];
+      if (at < 0 || !next) return;
+      event.preventDefault();
+      next.focus();
+    }
+    field.addEventListener("input", show);
+    document.addEventListener("keydown", step);
+    show();
   }
 
-  function start() {
+  function startPage(list) {
+    const field = document.querySelector("main form.bd-search input");
     field.value = new URLSearchParams(location.search).get("q") ?? "";
     field.focus();
-    show();
+    attach(field, list, ON_ITS_PAGE);
+    withIndex(() => {});
     field.addEventListener("input", () => {
       // A page on the reader's disk may not change its address.
       const address = `?q=${encodeURIComponent(field.value)}`;
       if (location.protocol !== "file:") history.replaceState(null, "", address);
-      show();
     });
-    document.addEventListener("keydown", step);
   }
-  document.addEventListener("DOMContentLoaded", start);
+
+  function startDialog() {
+    const dialog = document.getElementById("pst-search-dialog");
+    if (!dialog) return;
+    const list = dialog.appendChild(element("div", { className: "search-live" }));
+    attach(dialog.querySelector("input"), list, IN_DIALOG);
+    withIndex(() => {});
+  }
+
+  function start() {
+    const list = document.querySelector("main #search-results");
+    if (list) startPage(list);
+    else startDialog();
+  }
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
 })();

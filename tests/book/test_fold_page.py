@@ -82,10 +82,17 @@ def test_a_table_stands_above_the_code_that_made_it() -> None:
     book_fold._answer_first(cell)
     assert cell.children == [answer, fold]
     assert answer[0]["classes"] == ["plan"]
-    picture = nodes.container("", HideCodeCellNode(), nodes.container("", nodes.image()))
-    before = list(picture.children)
-    book_fold._answer_first(picture)
-    assert picture.children == before
+
+
+def test_a_picture_stands_above_the_line_that_says_how_it_was_drawn() -> None:
+    fold, shown = HideCodeCellNode(), nodes.container("", nodes.image(uri="/a/b.svg"))
+    cell = nodes.container("", fold, shown)
+    book_fold._answer_first(cell)
+    assert cell.children == [shown, fold]
+    words = nodes.container("", HideCodeCellNode(), nodes.container("", nodes.paragraph("", "4")))
+    before = list(words.children)
+    book_fold._answer_first(words)
+    assert words.children == before
 
 
 def test_imports_are_folded(page: BeautifulSoup) -> None:

@@ -158,7 +158,7 @@ def test_folds_print_what_teaches(tmp_path: Path) -> None:
     _, page = joined(tmp_path)
     text = page.get_text()
     assert "plumbing = 1" not in text
-    assert [p.get_text().strip() for p in page.select(".plumbing")] == ["How it was made: rows"]
+    assert "How it was made" not in text, "a line that opens nothing"
     assert "42" in text
     assert [p.get_text() for p in page.select(".unfolded-title")] == ["All"]
     # The solution stands after what followed it, and before the stamp; links lead there and back.

@@ -157,8 +157,12 @@ INDEX: dict[str, Any] = {
 }
 
 
+def ready(index: dict[str, Any]) -> str:
+    return f"BookSearch.prepare({json.dumps(book_search.packed(index))})"
+
+
 def found(v8: MiniRacer, query: str, index: dict[str, Any] = INDEX) -> list[str]:
-    call = f"BookSearch.find(BookSearch.prepare({json.dumps(index)}), {json.dumps(query)}).found"
+    call = f"BookSearch.find({ready(index)}, {json.dumps(query)}).found"
     pages = v8.eval(f"JSON.stringify({call}.map((f) => [f.page.address, f.sections[0].anchor]))")
     return [f"{address.removesuffix('.html')}#{anchor}" for address, anchor in json.loads(pages)]
 
@@ -208,7 +212,7 @@ def test_a_home_that_does_not_say_the_words_leads_to_where_they_stand(v8: MiniRa
 
 
 def sections_of_the_first(v8: MiniRacer, query: str, index: dict[str, Any]) -> list[str]:
-    call = f"BookSearch.find(BookSearch.prepare({json.dumps(index)}), {json.dumps(query)}).found[0]"
+    call = f"BookSearch.find({ready(index)}, {json.dumps(query)}).found[0]"
     anchors: list[str] = json.loads(
         v8.eval(f"JSON.stringify({call}.sections.map((s) => s.anchor))")
     )
@@ -309,23 +313,74 @@ def test_a_synonym_of_two_letters_counts_only_where_it_is_typed(v8: MiniRacer) -
 
 
 @pytest.mark.parametrize(
-    ("query", "meant"),
+    ("query", "meant", "unknown"),
     [
-        ("nrom first", "norm first"),  # short words: one slip
-        ("sacling", "scaling"),  # two letters swapped
-        ("What are Blokcss?", "What are blocks?"),
-        ("sqaure rooot", "square root"),
-        ("xyzzy", None),
-        ("qre", None),
-        ("blocks", None),
-        ("", None),
+        ("nrom first", "norm first", []),  # short words: one slip
+        ("sacling", "scaling", []),  # two letters swapped
+        ("scalling", "scaling", []),  # a letter doubled
+        ("What are Blokcss?", "What are blocks?", []),
+        ("sqaure rooot", "square root", []),
+        ("squere root", "square root", []),  # one slip in a name: the name as it is written
+        ("block xyzzy", "block xyzzy", ["xyzzy"]),
+        ("qre", "qre", ["qre"]),
+        ("blocks", "blocks", []),
+        ("bloc", "bloc", []),  # the beginning of a word, which is being typed
+        ("", "", []),
     ],
 )
-def test_the_nearest_words_of_the_book_are_suggested(
-    v8: MiniRacer, query: str, meant: str | None
+def test_misspelled_words_are_corrected(
+    v8: MiniRacer, query: str, meant: str, unknown: list[str]
 ) -> None:
-    ready = f"BookSearch.prepare({json.dumps(INDEX)})"
-    assert v8.eval(f"BookSearch.suggest({ready}, {json.dumps(query)})") == meant
+    call = f"BookSearch.find({ready(INDEX)}, {json.dumps(query)})"
+    told = json.loads(v8.eval(f"{{ const a = {call}; JSON.stringify([a.meant, a.unknown]) }}"))
+    assert told == [meant, unknown]
+
+
+def test_what_is_misspelled_is_found(v8: MiniRacer) -> None:
+    assert found(v8, "blokcs") == found(v8, "blocks")
+    assert found(v8, "blocks xyzzy") == found(v8, "blocks")
+
+
+INTENT: dict[str, Any] = {
+    "names": [],
+    "intents": [["lab", [["make", "write"], ["gpt", "language model"]]]],
+    "pages": [
+        page("book/a", "1 · Models", 1, ("Words", "Much is said of a language model.")),
+        page("book/lab", "Lab", 0.4, ("Steps", "In a language model.")),
+    ],
+}
+
+
+@pytest.mark.parametrize("query", ["how do I write a language model", "make my own GPT"])
+def test_an_intention_is_found_in_any_words_and_order(v8: MiniRacer, query: str) -> None:
+    assert found(v8, query, INTENT)[0].startswith("book/lab#")
+    assert found(v8, "the language model", INTENT)[0].startswith("book/a#")
+
+
+def test_units_that_stand_near_each_other_count_more(v8: MiniRacer) -> None:
+    far = f"A twin. {FILLER * 3} A house."
+    index = {
+        "names": [],
+        "pages": [
+            page("a", "A", 1, ("Far", far)),
+            page("b", "B", 1, ("Near", f"{FILLER * 3} The twin house.")),
+        ],
+    }
+    assert found(v8, "twin house", index)[0] == "b#near"
+
+
+@pytest.mark.parametrize(
+    "text", ["One, two: three.", "d_k = √64 (B, H, T)", "a—b", " ", "", "x²+1 isn’t <b>\\"]
+)
+def test_a_text_is_read_back_as_it_was_written(v8: MiniRacer, text: str) -> None:
+    many = " ".join(f"w{n}" for n in range(5000))  # so that some words need three signs
+    index = {
+        "names": [],
+        "pages": [page("a", "A", 1, ("Head", " ".join(text.split())), ("M", many))],
+    }
+    call = f"const r = {ready(index)}; r.sections.map((s) => BookSearch.textOf(r, s))"
+    texts = json.loads(v8.eval(f"{{ {call.replace('r.sections', 'JSON.stringify(r.sections')}) }}"))
+    assert texts == [FILLER, " ".join(text.split()), many]
 
 
 @pytest.mark.parametrize("query", ["", "  ", "?!", "xyzzy"])
@@ -333,17 +388,28 @@ def test_what_says_nothing_finds_nothing(v8: MiniRacer, query: str) -> None:
     assert found(v8, query) == []
 
 
-def test_an_excerpt_shows_the_place_and_the_words_to_mark(v8: MiniRacer) -> None:
-    text = (
-        "Far before this there is more. " * 9 + "It has a norm first and a Prenorm. " + FILLER * 4
-    )
-    ready = f"const ready = BookSearch.prepare({json.dumps(INDEX)});"
-    units = 'const { units } = BookSearch.find(ready, "pre-norm");'
-    told = f"const text = {json.dumps(text)}; const e = BookSearch.excerpt(text, units);"
-    last = "JSON.stringify([e, BookSearch.wordsIn(text, units)])"
-    excerpt, words = json.loads(v8.eval(f"{{ {ready} {units} {told} {last} }}"))
-    assert words == ["norm first"]
-    assert [excerpt["text"][a:b] for a, b in excerpt["marks"]] == ["norm first"]
-    assert excerpt["before"]
-    assert excerpt["after"]
+def test_an_excerpt_shows_the_sentence_that_says_most(v8: MiniRacer) -> None:
+    text = "A norm. " + FILLER * 9 + "It has a norm first and √d. " + FILLER * 4
+    units = f'const {{ units }} = BookSearch.find({ready(INDEX)}, "pre-norm square root");'
+    told = f"const text = {json.dumps(text)}; JSON.stringify(BookSearch.excerpt(text, units))"
+    excerpt = json.loads(v8.eval(f"{{ {units} {told} }}"))
+    assert [excerpt["text"][a:b] for a, b in excerpt["marks"]] == ["norm first", "√"]
+    assert excerpt["text"].startswith("It has a norm first")
     assert 100 < len(excerpt["text"]) < 250
+
+
+def test_all_words_of_a_query_are_marked_in_all_their_forms(v8: MiniRacer) -> None:
+    text = "A norm first, a Pre-Norm, Blocks. " + FILLER
+    index = {
+        **INDEX,
+        "pages": [
+            page("a", "A", 1, ("One", text), ("Two", "The block; a root.")),
+            page("b", "B", 0.1, ("Root", "A square root.")),
+        ],
+    }
+    setting = (
+        f"const r = {ready(index)}; const a = BookSearch.find(r, 'pre-norm block square root');"
+    )
+    words = "JSON.stringify(BookSearch.wordsIn(r, a.found[0].page, a.units))"
+    marked = json.loads(v8.eval(f"{{ {setting} {words} }}"))
+    assert set(marked) == {"norm first", "pre norm", "blocks", "block", "root"}

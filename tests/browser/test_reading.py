@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from html import escape
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
-from browser_checks import DESKTOP, PHONE, Traffic, jumps, settle
-from built_site import CHAPTER_03, ROOT, SITE
+from browser_checks import DESKTOP, PHONE, Traffic, jumps, overflow, settle
+from built_site import CHAPTER_03, ROOT, SITE, pages
 from local_site import LateFonts, serve
 from playwright.sync_api import BrowserContext, Page, expect
+
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+from book_launch import repository_links
 
 Style = dict[str, str]
 PATIENCE_MS = 10_000
@@ -172,3 +180,83 @@ def test_a_page_works_straight_from_the_disk(context: BrowserContext) -> None:
     assert traffic.external == []
     assert traffic.failed == []
     assert traffic.console == []
+
+
+def test_paper_has_the_title_and_no_fold_lines(chapter: Page) -> None:
+    chapter.emulate_media(media="print")
+    expect(chapter.locator("article h1")).to_be_visible()
+    folds = chapter.locator("article details.hide > summary")
+    assert folds.count() > 3
+    assert [line.inner_text() for line in folds.all() if line.is_visible()] == []
+
+
+def test_links_beside_the_text_are_large_enough_for_a_finger(chapter: Page) -> None:
+    small = chapter.locator("nav.bd-links a, .page-toc a.nav-link").evaluate_all(
+        """(links) => links.filter((link) => link.checkVisibility())
+          .map((link) => [link.textContent.trim(), link.getBoundingClientRect().height])
+          .filter(([, height]) => height < 24)"""
+    )
+    assert small == []
+
+
+def test_a_picture_stands_above_what_drew_it(chapter: Page) -> None:
+    above = chapter.locator("article .cell:has(> .cell_output svg.figure-svg)").evaluate_all(
+        """(cells) => cells
+          .filter((cell) => cell.querySelector(":scope > details.hide"))
+          .map((cell) => cell.firstElementChild.matches("details"))"""
+    )
+    assert len(above) > 1
+    assert not any(above)
+
+
+def test_a_page_from_the_disk_does_not_jump_when_its_fonts_are_read(
+    context: BrowserContext,
+) -> None:
+    page = context.new_page()
+    page.set_viewport_size(DESKTOP)
+    page.goto((SITE / CHAPTER_03).as_uri())
+    settle(page)
+    page.wait_for_function("() => getComputedStyle(document.body).visibility === 'visible'")
+    assert page.evaluate("() => document.fonts.check('1em \"Source Serif 4\"')")
+    assert not jumps(page)
+
+
+def test_the_library_does_not_run_out_of_a_phone_without_our_fonts(
+    context: BrowserContext, origin: str
+) -> None:
+    """A reader's own font is wider: then names without a space ran out of the page."""
+    page = context.new_page()
+    page.set_viewport_size(PHONE)
+    page.route("**/*.woff2", lambda route: route.abort())
+    for path in pages():
+        if path.startswith("book/api/"):
+            page.goto(f"{origin}/{path}")
+            settle(page)
+            assert not overflow(page), path
+
+
+FOOT = """<div class="page-foot"><a data-version="9.1" href="%s">Report an error here</a></div>"""
+
+
+def test_cells_and_figures_open_a_report_that_names_them(context: BrowserContext) -> None:
+    """On a page like those that are built where the repository is known; this one is not."""
+    links = repository_links("owner/name", "book/05_masks.ipynb", "5 · Masks & more")
+    places = '<div class="cell" id="cell-05-a">x</div><figure id="fig-b">y</figure>'
+    page = context.new_page()
+    script = (ROOT / "book" / "_static" / "report.js").read_text(encoding="utf-8")
+    for foot, wanted in ((FOOT % escape(links["report_link"]), 2), ("", 0)):
+        page.set_content(f"<article>{places}</article>{foot}")
+        page.evaluate(script)
+        expect(page.locator("a.report-this")).to_have_count(wanted)
+        for name, link in zip(
+            ("cell-05-a", "fig-b"), page.locator("a.report-this").all(), strict=False
+        ):
+            address = urlsplit(link.get_attribute("href") or "")
+            asked = parse_qs(address.query)
+            assert address.path == "/owner/name/issues/new"
+            assert asked["title"] == [f"5 · Masks & more: {name}: "]
+            assert asked["body"][0].splitlines()[:3] == [
+                "Page: book/05_masks.ipynb",
+                f"Place: {name}",
+                "Version: 9.1",
+            ]

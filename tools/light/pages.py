@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tools.light.drawings import with_lighter_drawings
 from tools.light.icons import with_drawn_icons
-from tools.light.styles import used_part, whole_sheet, without_icon_font
+from tools.light.styles import used_part, whole_sheet, without_icon_font, without_indents
 
 _SHEET = re.compile(r'<link (?=[^>]*rel="stylesheet")[^>]*href="(?P<href>[^"]+)"[^>]*/?>\s*')
 _SCRIPT = re.compile(r'<script(?=[^>]*\ssrc=)[^>]*\ssrc="(?P<src>[^"]+)"[^>]*>\s*</script>\s*')
@@ -53,16 +53,22 @@ _FORMULAS_READY = """<script>
   document.fonts.load("1em KaTeX_Main");
   document.fonts.load("italic 1em KaTeX_Math");
 </script>"""
-# From a folder on the reader's disk, browsers refuse to load ahead; there, fonts may come late.
+# From a folder on the reader's disk, browsers refuse to load ahead: there, the page is laid out but
+# not shown until its fonts are read, which takes a moment. What is not shown cannot jump.
 _ASK_AHEAD = """<script>
   (() => {
-    const add = (link) => document.head.append(
-      Object.assign(document.createElement("link"), link));
+    const add = (name, properties) => document.head.appendChild(
+      Object.assign(document.createElement(name), properties));
     if (location.protocol === "file:") {
-      const late = {rel: "stylesheet", href: "STATIC/fonts/fonts.css"};
-      addEventListener("DOMContentLoaded", () => add(late));
+      const still = add("style", {textContent: "body{visibility:hidden}input{visibility:visible}"});
+      const show = () => still.remove();
+      setTimeout(show, 2000);
+      addEventListener("DOMContentLoaded", () => {
+        const late = add("link", {rel: "stylesheet", href: "STATIC/fonts/fonts.css"});
+        late.onload = () => requestAnimationFrame(() => document.fonts.ready.then(show));
+      });
     } else for (const font of FONTS)
-      add({rel: "preload", as: "font", type: "font/woff2", crossOrigin: "", href: font});
+      add("link", {rel: "preload", as: "font", type: "font/woff2", crossOrigin: "", href: font});
   })();
 </script>"""
 
@@ -139,6 +145,7 @@ class Lightener:
         if tuple(sheets) not in self._joined:
             whole = (whole_sheet(sheet, self.root / "_static") for sheet in sheets)
             css = "".join(used_part(without_icon_font(css), self.used) for css in whole)
+            css = without_indents(css)
             css = self._with_fonts(_FONT_FACE.sub(_optional, css))
             self._joined[tuple(sheets)] = self._written(css, "css")
         return self._joined[tuple(sheets)]

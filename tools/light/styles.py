@@ -98,6 +98,15 @@ def without_icon_font(css: str) -> str:
     return "".join(kept)
 
 
+def without_indents(css: str) -> str:
+    r"""Write a style sheet without the room that makes it easy to read.
+
+    >>> without_indents("a{\n  b: c;\n  d: e,\n    f;\n}")
+    'a{b: c;d: e, f;}'
+    """
+    return re.sub(r"\s*\n\s*", " ", re.sub(r"(?<=[;{}])\s*\n\s*|\s*\n\s*(?=})", "", css))
+
+
 def _selectors(head: str) -> Iterator[str]:
     """The selectors of a rule; commas inside of parentheses do not part them."""
     depth = start = 0

@@ -1,7 +1,7 @@
 """What becomes of folded cells on paper, where nothing opens.
 
-- Plumbing (set-up, "how this table was made") stays folded: the line that names it is printed, and
-  marked, so that the reader knows that the notebook has more.
+- Plumbing (set-up, "how this table was made") is left out, with the line that names it: on paper
+  that line leads nowhere. The notebooks have it all.
 - A prediction's output, and any other fold, is printed open.
 - Solutions move to the end of their page, so that nobody reads one by accident; a link leads there
   and another one back.
@@ -26,21 +26,12 @@ def print_folds(article: Tag) -> None:
     _collect_solutions(article)
     for fold in article.find_all("details"):
         if fold.parent and not PLUMBING.isdisjoint(classes(fold.parent)):
-            _name_only(fold)
+            fold.decompose()
             continue
         if summary := fold.find("summary", recursive=False):
             summary.decompose() if "hide" in classes(fold) else _as_title(summary)
         fold.name = "div"
         fold["class"] = "unfolded"
-
-
-def _name_only(fold: Tag) -> None:
-    summary = fold.summary
-    assert summary is not None  # book_fold writes one into each
-    line = _new("p", "plumbing")
-    for child in list(summary.children):
-        line.append(child.extract())
-    fold.replace_with(line)
 
 
 def _as_title(summary: Tag) -> None:
