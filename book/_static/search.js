@@ -206,7 +206,8 @@ const BookSearch = (() => {
         often.get(section.heading) > 4 || section.heading.startsWith("Exercise ") ? COMMON : 1;
     const intents = (index.intents ?? []).map(([home, slots]) => [home, slots.map((slot) => slot.map(line))]);
     const terms = new Set(index.names.flat());
-    return { words, stream, sectionAt, names, homes, intents, code, terms, pages, sections };
+    const near = new Map();
+    return { words, stream, sectionAt, names, homes, intents, code, terms, pages, sections, near };
   }
 
   /* Names of the code, as they are imported, and where they are documented. Only their anchors have
@@ -596,7 +597,9 @@ const BookSearch = (() => {
     const typed = [...query.matchAll(WORDS)];
     const near = (word, at) => {
       if (!isFull(word) || isSaid(ready, word, at === typed.at(-1).index)) return word;
-      const other = nearest(ready, word.toLowerCase());
+      const small = word.toLowerCase();
+      if (!ready.near.has(small)) ready.near.set(small, nearest(ready, small)); // asked at each key
+      const other = ready.near.get(small);
       if (!other) unknown.push(word);
       return other ?? word;
     };

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browser_checks import DESKTOP, PHONE, Traffic, jumps, overflow, settle
-from built_site import CHAPTER_03, ROOT, SITE, pages
+from built_site import CHAPTER_03, ROOT, SITE
 from local_site import LateFonts, serve
 from playwright.sync_api import BrowserContext, Page, expect
 
@@ -228,11 +228,10 @@ def test_the_library_does_not_run_out_of_a_phone_without_our_fonts(
     page = context.new_page()
     page.set_viewport_size(PHONE)
     page.route("**/*.woff2", lambda route: route.abort())
-    for path in pages():
-        if path.startswith("book/api/"):
-            page.goto(f"{origin}/{path}")
-            settle(page)
-            assert not overflow(page), path
+    for name in ("exercises", "models", "training"):
+        page.goto(f"{origin}/book/api/{name}.html")
+        settle(page)
+        assert not overflow(page), name
 
 
 FOOT = """<div class="page-foot"><a data-version="9.1" href="%s">Report an error here</a></div>"""
