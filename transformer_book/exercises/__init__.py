@@ -84,10 +84,9 @@ EXERCISES: dict[str, Exercise] = {
     "heads.ov": heads.OV,
     "heads.distance": heads.DISTANCE,
     "heads.prune": heads.PRUNE,
-    "positions.row": positions.ROW,
     "positions.shift": positions.SHIFT,
-    "positions.rotate": positions.ROTATE,
     "positions.alibi": positions.ALIBI,
+    "positions.buckets": positions.BUCKETS,
     "positions.interpolated": positions.INTERPOLATED,
     "positions.ntk_base": positions.NTK_BASE,
     "encoder.sublayer": encoder.SUBLAYER,
@@ -216,6 +215,9 @@ EXERCISES: dict[str, Exercise] = {
     "file.causal_mask": your_file.CAUSAL_MASK,
     "file.padding_mask": your_file.PADDING_MASK,
     "file.MultiHeadAttention": your_file.MULTI_HEAD_ATTENTION,
+    "file.rotate": your_file.ROTATE,
+    "file.MultiHeadAttention.7": your_file.MULTI_HEAD_ATTENTION_7,
+    "file.sinusoids": your_file.SINUSOIDS,
 }
 
 
