@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def rotate(x, positions):
-    """Turn each pair of features by an angle that grows with the position."""
+    """Turn pairs of features by angles that grow with the position."""
     Dk = x.shape[-1]
     speeds = 10_000.0 ** -(torch.arange(0, Dk, 2) / Dk)  # (Dk/2,)
     angles = positions[:, None] * speeds  # (T, Dk/2)

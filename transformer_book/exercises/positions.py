@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.grading.checking import Exercise, random_inputs
+from transformer_book.exercises.grading.checking import Exercise
 
 _EXPONENT = "The exponent is i / d; it must be 2i / d, so that the slowest pair is really slow."
 

@@ -967,7 +967,7 @@ _FROM_ONE = "Positions begin at 1 here; they begin at 0: torch.arange(T)."
 _DEGREES = "The angles were taken for degrees and converted; they are in radians already."
 _WRONG_BASE = "The base is not 10,000."
 _MULTIPLIED = (
-    "The speeds grow from pair to pair; they must fall: a minus in the exponent is missing."
+    "The speeds grow from pair to pair; they must fall: the minus in the exponent is lost."
 )
 _ONE_SPEED = "All pairs turn equally fast; each pair has a speed of its own."
 SINUSOIDS = Exercise(
