@@ -8,7 +8,7 @@ that is here is computed from those lines, so that no list can fall out of step 
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,15 @@ _EXERCISE = re.compile(
 )
 _NEEDS = re.compile(r"You need: (.*?)\.(?=[\s*]|$)", re.DOTALL)
 _LINK = re.compile(r"\]\((\w+)\.ipynb(?:#[\w-]*)?\)")
+# The path of a newcomer to the field: what one can do after each step, and the last pages of it.
+NEWCOMERS = {
+    "say what attention is": ("03_attention",),
+    "say what a model reads, and why it may not look ahead": ("04_scaling", "05_masks"),
+    "build a whole block": ("07_positions", "10_residuals"),
+    "write a GPT from an empty page": ("lab4_mini_gpt",),
+    "say what came before, and why it was given up": ("01_recurrence",),
+}
+
 _LISTED = 16  # pages of a path that a row of a table names
 _BOX, _HIGH, _GAP, _LANE, _ROW = 126, 65, 12, 24, 108
 
@@ -186,6 +195,37 @@ def path_to(
     return [page for name, page in pages.items() if name in wanted]
 
 
+def in_steps(
+    pages: Mapping[str, Page], goals: Mapping[str, Iterable[str]]
+) -> dict[str, list[Page]]:
+    """Go to one goal after another: each step has what its goals need and no earlier step had.
+
+    Args:
+        pages: of the whole book.
+        goals: for each step, with its name, the pages to which it leads.
+
+    Returns:
+        The pages of each step, in reading order.
+
+    Raises:
+        ValueError: if a goal does not exist.
+
+    Example:
+        >>> names = {"a": (), "b": ("a",), "c": ("a",)}
+        >>> pages = {
+        ...     name: Page(name, name, 10, needs)
+        ...     for name, needs in names.items()
+        ... }
+        >>> steps = in_steps(pages, {"first": ["c"], "then": ["b"]})
+        >>> [[page.name for page in path] for path in steps.values()]
+        [['a', 'c'], ['b']]
+    """
+    steps: dict[str, list[Page]] = {}
+    for name, last in goals.items():
+        steps[name] = path_to(pages, last, [page.name for path in steps.values() for page in path])
+    return steps
+
+
 def total_minutes(path: Iterable[Page]) -> int:
     """Add up the reading time of some pages; a lab is not read.
 
@@ -218,6 +258,25 @@ def practice_minutes(path: Iterable[Page]) -> int:
         110
     """
     return sum(sum(page.exercises) + page.is_lab * page.minutes for page in path)
+
+
+def all_minutes(path: Iterable[Page]) -> int:
+    """Add up everything: reading, exercises and labs.
+
+    Args:
+        path: the pages.
+
+    Returns:
+        Minutes.
+
+    Example:
+        >>> all_minutes(
+        ...     [Page("a", "A", 10, (), (5, 15)), Page("lab1_b", "B", 90, ())]
+        ... )
+        120
+    """
+    pages = list(path)
+    return total_minutes(pages) + practice_minutes(pages)
 
 
 @dataclass(frozen=True)
@@ -286,12 +345,15 @@ def _time(minutes: int) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def sessions(path: Iterable[Page], number: int) -> list[list[Page]]:
+def sessions(
+    path: Iterable[Page], number: int, minutes: Callable[[Iterable[Page]], int] = total_minutes
+) -> list[list[Page]]:
     """Cut a path into so many sessions, in order, the longest as short as it can be.
 
     Args:
         path: the pages.
-        number: of sessions, or days.
+        number: of sessions, or weeks.
+        minutes: what counts: reading alone, or :func:`all_minutes`.
 
     Returns:
         For each session its pages; a short path makes fewer sessions.
@@ -310,17 +372,19 @@ def sessions(path: Iterable[Page], number: int) -> list[list[Page]]:
     path = list(path)
     if not path or number < 1:
         raise ValueError(f"expected pages and at least one session, got {len(path)} and {number}")
-    longest = max(total_minutes([page]) for page in path)
-    while len(cut := _cut(path, longest)) > number:
-        longest += 5  # minutes are given in fives
+    longest = max(minutes([page]) for page in path)
+    while len(cut := _cut(path, longest, minutes)) > number:
+        longest += 1
     return cut
 
 
-def _cut(path: list[Page], longest: int) -> list[list[Page]]:
+def _cut(
+    path: list[Page], longest: int, minutes: Callable[[Iterable[Page]], int]
+) -> list[list[Page]]:
     """Cut a path into sessions of at most so many minutes, each as full as it can be."""
     cut: list[list[Page]] = [[]]
     for page in path:
-        if cut[-1] and total_minutes([*cut[-1], page]) > longest:
+        if cut[-1] and minutes([*cut[-1], page]) > longest:
             cut.append([])
         cut[-1].append(page)
     return cut

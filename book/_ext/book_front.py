@@ -57,6 +57,7 @@ def sizes(of: Sequence[Page]) -> dict[str, str]:
     labs = [page for page in of if page.is_lab]
     core = path_to({page.name: page for page in of}, [p.name for p in of if p.is_core])
     exercises = [minutes for page in of for minutes in page.exercises]
+    needed = ", ".join(page.number for page in core if not page.is_core)
     return {
         "pages": str(len(of) - len(labs)),
         "hours": _hours(total_minutes(of)),
@@ -65,8 +66,22 @@ def sizes(of: Sequence[Page]) -> dict[str, str]:
         "labs": str(len(labs)),
         "lab_hours": _hours(sum(lab.minutes for lab in labs)),
         "core_hours": _hours(total_minutes(core)),
-        "core_needs": ", ".join(page.number for page in core if not page.is_core),
+        "core_needs": needed,
+        "core_rule": _core_rule(needed),
     }
+
+
+def _core_rule(needed: str) -> str:
+    """What the core still needs of other pages, as a sentence that stays true when that is nothing.
+
+    >>> _core_rule("2b, 3b")
+    'Some of them also need a page with a letter (2b, 3b), which is counted in.'
+    >>> _core_rule("")
+    'They need no other page.'
+    """
+    if not needed:
+        return "They need no other page."
+    return f"Some of them also need a page with a letter ({needed}), which is counted in."
 
 
 def _hours(minutes: int) -> str:

@@ -669,6 +669,27 @@ def test_who_wants_to_write_a_gpt_is_not_sent_through_the_encoder() -> None:
     assert not {"11", "12", "13"} & set(way)
 
 
+def test_newcomers_begin_with_attention_and_never_need_what_they_have_not_read() -> None:
+    pages = paths.read_pages(BOOK)
+    steps = paths.in_steps(pages, paths.NEWCOMERS)
+    way = [page for path in steps.values() for page in path]
+    assert [page.number for page in way[:2]] == ["0", "3"]  # 0 is about this book
+    assert {"lab4", "1"} <= {page.number for page in way}
+    for number, page in enumerate(way):
+        late = set(page.needs) - {before.name for before in way[:number]}
+        assert not late, f"the path for newcomers reads {page.name} before {late}"
+    assert all(steps.values()), "a step has nothing to read: take it out of NEWCOMERS"
+    assert len(way) == len(set(way))
+
+
+def test_a_week_can_count_exercises_too() -> None:
+    path = [paths.Page(f"{n:02}_a", "A", 10, (), (n * 10,)) for n in range(4)]
+    assert paths.all_minutes(path) == 100
+    cut = paths.sessions(path, 2, paths.all_minutes)
+    assert [len(week) for week in cut] == [3, 1]
+    assert [len(week) for week in paths.sessions(path, 2)] == [2, 2]
+
+
 def test_a_table_of_paths_leads_to_its_pages() -> None:
     lab = paths.Page("lab1_b", "B", 90, ("03_a",))
     table = paths.table_of_paths({"x": [paths.Page("03_a", "A", 150, (), (5, 10)), lab]}, "have")

@@ -82,6 +82,9 @@ TESTS = {
     "tests/book/test_site.py": {
         "test_the_built_site_is_served_until_ctrl_c": ["python -m tools.site serve"],
     },
+    "tests/browser/test_live.py": {
+        "test_the_bench_prints_a_time_for_each_screen": ["python -m bench.live"],
+    },
     "tests/browser/test_pdf.py": {
         "test_readers_find_it_on_the_front_page_and_in_the_menu_of_a_chapter": [
             "python -m tools.pdf"

@@ -13,7 +13,7 @@ import pytest
 from omissions import fail_on
 
 from tools.notebooks.model import code_cells, load
-from transformer_book.paths import Page, path_to, sessions, total_minutes
+from transformer_book.paths import NEWCOMERS, Page, in_steps, path_to, sessions, total_minutes
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
@@ -39,6 +39,7 @@ def test_sizes_are_those_of_the_pages() -> None:
     assert book_front.sizes(of) == {
         **{"pages": "2", "hours": "3", "exercises": "2", "exercise_hours": "1.5"},
         **{"labs": "1", "lab_hours": "2.5", "core_hours": "1.7", "core_needs": ""},
+        "core_rule": "They need no other page.",
     }
 
 
@@ -85,6 +86,14 @@ def test_the_first_claim_is_the_same_in_the_readme() -> None:
     for path in (BOOK / "index.md", BOOK.parent / "README.md"):
         words = path.read_text(encoding="utf-8").replace("**", "").split()
         assert claim in " ".join(words), f"{path.name} does not say {claim!r}"
+
+
+def test_the_front_page_sends_newcomers_where_their_path_begins() -> None:
+    front = (BOOK / "index.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"^\*\*New to this\?\*\*.*$", front, re.MULTILINE)
+    first = next(iter(in_steps(book_front.pages(), NEWCOMERS).values()))
+    assert re.findall(r"\((\w+)\.ipynb\)", said) == [page.name for page in first]
+    assert "](place:paths#new-to-this)" in said
 
 
 def test_chapters_stand_under_the_part_that_the_contents_give_them() -> None:

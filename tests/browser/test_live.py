@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import combinations, product
 
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
-from built_site import CHAPTER_03, SITE
+from built_site import CHAPTER_03, ROOT, SITE
 from live_page import (
     FIGURES,
     PLANE,
@@ -505,11 +507,29 @@ def test_the_bench_finds_the_controls_of_every_figure(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it measures depends on the machine; that it presses something must not."""
-    monkeypatch.setattr(bench, "ROUNDS", 1)
     monkeypatch.setattr(bench, "MEASURE", "(figure, at) => { figure.bench[at][1](); return 1; }")
-    found = bench.race(browser, [SITE], "1280 px")
-    assert list(found) == [*FIGURES]
+    found = bench.race(browser, [SITE], "1280 px", rounds=1)
+    assert list(found) == ["front", *FIGURES]
     for name, (controls,) in found.items():
         assert len(controls) >= len(live.FIGURES[name]["tries"]) + 1, f"{name}: {controls}"
     assert {"query of fox", "Ask for nothing"} <= set(found["attention-plane"][0])
     assert {"layers", "window (0: off)", "a cell"} <= set(found["mask-lab"][0])
+    assert {"Step ▶", "[role=radio]", "drawn by chance"} <= set(found["front"][0])
+    assert "a letter more" in found["tokenizer"][0]
+
+
+def test_the_bench_prints_a_time_for_each_screen() -> None:
+    """Of one figure, one round: what the command prints of all is the same many times over."""
+    command = [sys.executable, "-m", "bench.live", "--figures", "scale", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = [
+        re.fullmatch(r"(.*), scale: (\d+) ms \(.+\)", line) for line in done.stdout.splitlines()
+    ]
+    assert [line and line[1] for line in lines] == [*bench.SCREENS], done.stdout + done.stderr
+    assert all(line and int(line[2]) > 0 for line in lines)
+    over = [
+        int(line[2]) > limit
+        for line, (*_, limit) in zip(lines, bench.SCREENS.values(), strict=True)
+        if line
+    ]
+    assert done.returncode == any(over)  # the verdict is the machine's, and follows from the times

@@ -10,8 +10,18 @@ from math import dist
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
 from built_site import CHAPTER_03, SITE
-from live_page import PLANE, PLAY, SETTLED, centre, live_figure, run_model, watched, words
-from playwright.sync_api import BrowserContext, Page, expect
+from live_page import (
+    PLANE,
+    PLAY,
+    SETTLED,
+    Finger,
+    centre,
+    live_figure,
+    run_model,
+    watched,
+    words,
+)  # fmt: skip
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 WORDS = ("The", "quick", "brown", "fox", "jumps")
 RECURRENCE, TOKENIZER, SCALE = map(live_figure, ("recurrence", "tokenizer", "scale"))
@@ -276,3 +286,113 @@ def test_the_text_box_shows_the_whole_sentence_on_a_phone(page: Page, origin: st
     box = page.get_by_label("text", exact=True)
     hidden = "b => [b.scrollWidth - b.clientWidth, b.scrollHeight - b.clientHeight]"
     assert max(box.evaluate(hidden)) <= 1
+
+
+# Positions ----------------------------------------------------------------------------------------
+
+POSITIONS = live_figure("positions")
+
+
+def grip(page: Page, name: str) -> tuple[float, float]:
+    """Where a word of the text, or the grip between both, can be taken."""
+    slider = page.locator(POSITIONS).get_by_role("slider", name=name, exact=True)
+    slider.scroll_into_view_if_needed()
+    box = slider.locator(".live-mark").bounding_box()
+    assert box
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def standing(page: Page) -> tuple[int, int]:
+    """The places of the key and of the query, as the words say."""
+    found = re.search(r"at place (\d+), the query runs at place (\d+)", words(page, POSITIONS))
+    assert found
+    return int(found[1]), int(found[2])
+
+
+def place_of(page: Page) -> float:
+    """How wide a place is on the screen."""
+    cell = page.locator(f"{POSITIONS} .live-place").first.bounding_box()
+    later = page.locator(f"{POSITIONS} .live-place").nth(10).bounding_box()
+    assert cell
+    assert later
+    return (later["x"] - cell["x"]) / 10
+
+
+def test_words_and_both_are_dragged_along_the_text(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    moves = (("query: runs", 3, (4, 11)), ("key: man", 2, (6, 11)), ("both words", 5, (11, 16)))
+    for name, by, expected in moves:
+        x, y = grip(page, name)
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + by * place_of(page), y, steps=4)
+        assert page.locator(POSITIONS + SETTLED).count() == 1  # it is under the finger
+        page.mouse.up()
+        assert standing(page) == expected, name
+    assert page.url.endswith("#live:positions:key=11;distance=5")
+
+
+def test_words_are_dragged_with_a_finger(browser: Browser, origin: str) -> None:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    finger = Finger(page)
+    for name, by, expected in (("query: runs", 6, (4, 14)), ("both words", 4, (8, 18))):
+        start = grip(page, name)
+        scrolled = page.evaluate("scrollY")
+        finger.drag(start, (by * place_of(page), 30))
+        finger.lift()
+        assert page.evaluate("scrollY") == scrolled
+        assert standing(page) == expected, name
+    assert "key=8;distance=10" in page.url
+    finger.drag(grip(page, "key: man"), (-3 * place_of(page), 0))
+    finger.lose()  # the system took it: what was reached stays
+    assert standing(page) == (5, 18)
+    expect(page.locator(f"{POSITIONS} .live-held")).to_have_count(0)
+    context.close()
+
+
+def test_words_are_moved_with_the_arrow_keys(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(POSITIONS)
+    for name, key, expected in (
+        ("query: runs", "ArrowLeft", (4, 7)),
+        ("key: man", "ArrowRight", (5, 7)),
+        ("both words", "Shift+ArrowRight", (8, 10)),
+        ("key: man", "Shift+ArrowRight", (10, 10)),  # not behind the query
+        ("key: man", "ArrowRight", (10, 10)),
+        ("query: runs", "ArrowLeft", (10, 10)),
+    ):
+        figure.get_by_role("slider", name=name).focus()
+        page.keyboard.press(key)
+        assert standing(page) == expected, name
+    key = figure.get_by_role("slider", name="key: man")
+    expect(key).to_have_attribute("aria-valuetext", "place 10, distance 0")
+    expect(key).to_have_attribute("aria-valuenow", "10")
+
+
+def test_ropes_curve_stands_still_when_both_move(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    lines = page.locator(f"{POSITIONS} .live-chart g:not(.live-ghost) > path[stroke-width='2.4']")
+    drawn = "all => all.map(line => line.getAttribute('d'))"
+    before = lines.evaluate_all(drawn)
+    page.locator(f"{POSITIONS} .live-tries button", has_text="Move both").click()
+    after = lines.evaluate_all(drawn)
+    same = [one == other for one, other in zip(before, after, strict=True)]
+    assert same == [True, False, False, True, True, True]  # learned and sinusoidal change
+
+
+def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(POSITIONS)
+    figure.get_by_role("radio", name="ALiBi").check()
+    page.locator(POSITIONS + SETTLED).wait_for()
+    assert "Chosen: ALiBi" in words(page, POSITIONS)
+    assert page.url.endswith("#live:positions:scheme=alibi")
+    strong = figure.locator(
+        ".live-chart g:not(.live-ghost) > path[stroke-width='2.4']:not(.live-faint)"
+    )
+    expect(strong).to_have_count(1)
+    expect(figure.locator("label", has_text="ALiBi").locator("output")).to_have_text("1.06")

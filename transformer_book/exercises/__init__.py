@@ -44,7 +44,9 @@ from transformer_book.exercises import (
 from transformer_book.exercises.grading.checking import Answer, Exercise, Verdict, judge
 
 EXERCISES: dict[str, Exercise] = {
+    "reading.reach": reading.REACH,
     "reading.score_shape": reading.SCORE_SHAPE,
+    "reading.running_mean": reading.RUNNING_MEAN,
     "reading.directions": reading.DIRECTIONS,
     "reading.table_module": reading.TABLE_MODULE,
     "tokens.bits_per_byte": tokens.BITS_PER_BYTE,
@@ -66,6 +68,7 @@ EXERCISES: dict[str, Exercise] = {
     "attention.second_token": attention_backward.SECOND_TOKEN,
     "attention.head_backward": attention_backward.HEAD_BACKWARD,
     "scaling.slope": scaling.SLOPE,
+    "scaling.divisors": scaling.DIVISORS,
     "scaling.needle": scaling.NEEDLE,
     "scaling.sink": scaling.SINK,
     "scaling.online": scaling.ONLINE,

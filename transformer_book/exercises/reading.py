@@ -11,6 +11,53 @@ from transformer_book.exercises.grading.checking import Exercise, UnfitError, ra
 Module = Callable[[Tensor], Tensor]
 
 
+def _reach(n_words: int, place: int, boxes: int) -> list[int]:
+    return list(range(place, min(n_words, place + boxes + 1)))
+
+
+REACH = Exercise(
+    reference=_reach,
+    inputs=[(5, 1, 1), (5, 1, 2), (5, 1, 4), (9, 2, 3), (6, 0, 0), (7, 6, 2)],
+    mistakes={
+        "The change runs to the right: a word hears its left neighbour, so what it says is heard "
+        "by the word on its right.": lambda t, place, n: list(range(max(0, place - n), place + 1)),
+        "A word hears its left neighbour only. The change does not run to both sides.": (
+            lambda t, place, n: list(range(max(0, place - n), min(t, place + n + 1)))
+        ),
+        "Each further box hands the change on by one more word.": (
+            lambda t, place, n: list(range(place, min(t, place + min(n, 1) + 1)))
+        ),
+        "A box takes the change one word further, and does not double its reach.": (
+            lambda t, place, n: list(range(place, min(t, place + 2**n)))
+        ),
+        "The text has an end: there is no word behind the last one.": (
+            lambda t, place, n: list(range(place, place + n + 1))
+        ),
+        "The word that was changed moves, too: it takes part in its own mean.": (
+            lambda t, place, n: list(range(place + 1, min(t, place + n + 1)))
+        ),
+        "One word is missing at the far end: after one box the right neighbour has moved.": (
+            lambda t, place, n: list(range(place, min(t, place + max(n, 1))))
+        ),
+        "Not every word: which word can hear of the change after a single box?": (
+            lambda t, place, n: list(range(t))
+        ),
+        "Words to the left never hear of it.": lambda t, place, n: list(
+            range(min(t, place + n + 1))
+        ),
+        "Count the words from 0, as Python does.": (
+            lambda t, place, n: list(range(place + 1, min(t, place + n + 1) + 1))
+        ),
+    },
+    hints=(
+        "Draw the words in a row, and below them the same row once more for each box. Draw an "
+        "arrow from each word down to itself and to its right neighbour. Where can a change go?",
+        "Each box lets the change go one word further to the right. It stops at the last word.",
+        "The places begin with `place` and end before `min(T, place + boxes + 1)`.",
+    ),
+)
+
+
 def _score_shape(b: int, t: int, s: int, h: int, d: int) -> tuple[int, ...]:
     queries = torch.empty(b, h, t, d // h, device="meta")  # shapes without numbers
     keys = torch.empty(b, h, s, d // h, device="meta")
@@ -24,23 +71,22 @@ SCORE_SHAPE = Exercise(
         "The head belongs before the positions: each head has its own matrix.": (
             lambda b, t, s, h, d: (b, t, s, h)
         ),
-        "The head stands between queries and keys; each head has a whole matrix of its own, so H "
-        "comes before both.": lambda b, t, s, h, d: (b, t, h, s),
-        "Queries come first: one row for each query, one column for each key.": (
+        "The head stands between T and S; each head has a whole table of its own, so H comes "
+        "before both.": lambda b, t, s, h, d: (b, t, h, s),
+        "Who looks comes first: one row for each of the T tokens, one column for each of the S.": (
             lambda b, t, s, h, d: (b, h, s, t)
         ),
         "The batch comes first: the heads belong to one sequence.": (
             lambda b, t, s, h, d: (h, b, t, s)
         ),
-        "That is the shape of the queries; a score has no width left.": (
+        "There is a width in it: a score is one number, so no width is left.": (
             lambda b, t, s, h, d: (b, h, t, d // h)
         ),
-        "That is the shape of the model's vectors; a score is one number for a query and a key.": (
+        "That is the shape of the model's vectors; a score is one number for two tokens.": (
             lambda b, t, s, h, d: (b, t, d)
         ),
-        "There is one column for each key, and there are S keys: T and S may differ.": (
-            lambda b, t, s, h, d: (b, h, t, t)
-        ),
+        "There is one column for each token that is looked at, and there are S of them: T and S "
+        "may differ.": (lambda b, t, s, h, d: (b, h, t, t)),
         "Each head keeps a matrix of its own: H is missing.": lambda b, t, s, h, d: (b, t, s),
         "Each sequence keeps matrices of its own: B is missing.": lambda b, t, s, h, d: (h, t, s),
         "That is one matrix; there is one for each sequence and each head.": (
@@ -51,8 +97,8 @@ SCORE_SHAPE = Exercise(
     hints=(
         "A score is one number. How many numbers are there for one head of one sequence, and in "
         "what table do they stand?",
-        "That table has a row for each of the T queries and a column for each of the S keys. The "
-        "width D is gone: the dot product has added it up.",
+        "That table has a row for each of the T tokens that look, and a column for each of the S "
+        "tokens that they look at. The width D is gone: a comparison gives one number.",
         "Each sequence has H such tables, and the batch comes first: `(B, H, ..., ...)`.",
     ),
 )
@@ -217,6 +263,57 @@ DIRECTIONS = Exercise(
 )
 
 
+def _running_mean(x: Tensor) -> Tensor:
+    counts = torch.arange(1, x.shape[1] + 1)[:, None]  # (T, 1)
+    return x.cumsum(dim=1) / counts
+
+
+def _counts(x: Tensor) -> Tensor:
+    return torch.arange(1, x.shape[1] + 1)
+
+
+RUNNING_MEAN = Exercise(
+    reference=_running_mean,
+    inputs=[
+        lambda: random_inputs((1, 4, 4)),
+        lambda: random_inputs((2, 5, 3)),
+        lambda: random_inputs((3, 3, 3)),
+    ],
+    mistakes={
+        "It adds up the numbers of one vector: the words stand on axis 1, and the last axis holds "
+        "the D numbers.": lambda x: x.cumsum(dim=-1) / _counts(x)[:, None],
+        "The counts lie along the wrong axis: shape (T,) is laid along the last axis, the D "
+        "numbers.": lambda x: x.cumsum(dim=1) / _counts(x),
+        "The texts of a batch are added up: axis 0 is the batch.": (
+            lambda x: x.cumsum(dim=0) / _counts(x)[:, None]
+        ),
+        "It is the mean of all words. Each word may take only itself and those before it.": (
+            lambda x: x.mean(dim=1, keepdim=True).expand_as(x)
+        ),
+        "It is a sum: divide by the number of words in it.": lambda x: x.cumsum(dim=1),
+        "Divide by how many words are in the sum, not by T.": lambda x: (
+            x.cumsum(dim=1) / x.shape[1]
+        ),
+        "Each word takes part in its own mean.": lambda x: (
+            (x.cumsum(dim=1) - x) / (_counts(x)[:, None] - 1).clamp(min=1)
+        ),
+        "It runs from the end: each word hears those behind it.": lambda x: (
+            x.flip(1).cumsum(dim=1).flip(1) / _counts(x).flip(0)[:, None]
+        ),
+        "There is one word in the first mean, so the counts begin with 1.": lambda x: (
+            x.cumsum(dim=1) / (_counts(x)[:, None] + 1)
+        ),
+    },
+    hints=(
+        "The influence is a diagonal: no word hears another. So which axis was added up? Then try "
+        "it with 5 words of width 3: why does it fail?",
+        "`x` has the axes B, T and D, in this order. The words stand on axis 1. Each word has a "
+        "count of its own: what shape must the counts have, so that they go down the words?",
+        "`x.cumsum(dim=1) / counts[:, None]`: the counts become `(T, 1)`.",
+    ),
+)
+
+
 Keep = Callable[[nn.Module, Tensor], None]
 
 
@@ -308,8 +405,7 @@ TABLE_MODULE = Exercise(
     hints=(
         "Three kinds of tensor can live in a module: a plain attribute, a parameter and a buffer. "
         "Which of them move, which are trained, which are saved?",
-        "A buffer moves and is not trained. Look in the documentation of `register_buffer` for "
-        "the argument that keeps it out of the checkpoint.",
+        "A buffer moves and is not trained. With `persistent=False` it is not saved, either.",
         '`self.register_buffer("table", table, persistent=False)`, and in `forward` '
         "`x + self.table[: x.shape[1]]`.",
     ),

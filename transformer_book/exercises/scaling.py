@@ -42,6 +42,43 @@ FIRST_STD = Exercise(
 )
 
 
+def _divisors(d_k: int, rho: float) -> tuple[float, float]:
+    return math.sqrt(d_k), rho * d_k
+
+
+DIVISORS = Exercise(
+    reference=_divisors,
+    inputs=[(64, 0.5), (16, 0.25), (100, 0.3)],
+    mistakes={
+        "d_k is the variance of a random score; its std is the root.": (
+            lambda d, rho: (float(d), rho * d)
+        ),
+        "The match scores rho sqrt(d_k) after the division by the root; the raw score is larger.": (
+            lambda d, rho: (math.sqrt(d), rho * math.sqrt(d))
+        ),
+        "A copy of the query scores d_k; a key that matches by rho scores less.": (
+            lambda d, rho: (math.sqrt(d), float(d))
+        ),
+        "The two are swapped: first the divisor for random keys.": (
+            lambda d, rho: (rho * d, math.sqrt(d))
+        ),
+        "These are factors to multiply by; a divisor is one over each.": (
+            lambda d, rho: (1 / math.sqrt(d), 1 / (rho * d))
+        ),
+        "Only the key contains rho, so each term of the score has the mean rho, not its square.": (
+            lambda d, rho: (math.sqrt(d), rho**2 * d)
+        ),
+    },
+    hints=(
+        "What is left of a number that is divided by itself?",
+        "A random score has the std sqrt(d_k). In the match, each of the d_k terms is "
+        "rho q_i² plus something with mean 0, and q_i² is 1 on average.",
+        "Return `math.sqrt(d_k)` and `rho * d_k`.",
+    ),
+    returns=("for random keys", "for a match"),
+)
+
+
 def _needle(n: int, d_k: int) -> float:
     return (math.log(n) + 0.5) / math.sqrt(d_k)
 

@@ -10,7 +10,7 @@ const SOFT = {
   query: "var(--fig-q-soft)", key: "var(--fig-k-soft)", value: "var(--fig-v-soft)", weight: "var(--fig-w-soft)",
   plain: "var(--fig-panel)", muted: "var(--fig-panel)",
 };
-const DASHES = ["none", "7 4", "2 4", "9 3 2 3"];
+const DASHES = ["none", "7 4", "2 4", "9 3 2 3", "14 4", "4 2"];
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 const MOST_RADIOS = 5; // a longer list is a menu
 let count = 0;
@@ -183,9 +183,13 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
     },
     dragTo: ([x, y]) => move(value(x, y)),
   };
-  (drawing.handles ??= listen(drawing, figure)).push(one);
+  draggable(drawing, figure, one);
   return one;
 }
+
+/* A handle of any kind: where it stands (`drawn`, `px`), where a drag begins (`at`) and goes (`dragTo`).
+   One that is `wide` is taken from so many times as far to its sides. */
+const draggable = (drawing, figure, one) => (drawing.handles ??= listen(drawing, figure)).push(one);
 
 function listen(drawing, figure) {
   const handles = [];
@@ -204,7 +208,7 @@ function listen(drawing, figure) {
     pointerdown: (event) => {
       if (held || event.button) return;
       const [x, y] = inside(event);
-      const far = ({ drawn }) => Math.hypot(drawn.x - x, drawn.y - y);
+      const far = ({ drawn, wide = 1 }) => Math.hypot((drawn.x - x) / wide, drawn.y - y);
       const handle = handles.reduce((best, one) => (far(one) < far(best) ? one : best));
       if (far(handle) > (event.pointerType === "mouse" ? 20 : 32) * handle.px()) return;
       held = { pointer: event.pointerId, handle, from: [x, y], start: handle.at(figure.state[handle.name]) };
@@ -522,7 +526,8 @@ function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false,
     across, axis, drawing: node, frame: { left, right: width - right, top, bottom: height - bottom },
     /* The height of a value, at most a little outside of the frame. */
     up: (value) => Math.min(Math.max(up(value), -height), 2 * height),
-    /* Always as many lines, each with its role; a line with a `name` stands in the legend. */
+    /* Always as many lines, each with its role; a line with a `name` stands in the legend. One that is
+       `faint` steps back, and has no ghost. */
     set(list, { step = 0 } = {}) {
       const shape = list.map(({ role, points }) => `${role}${points.length > 1}`).join();
       if (shape !== made) {
@@ -532,6 +537,8 @@ function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false,
         made = shape;
       }
       list.filter(({ name }) => name).forEach(({ name }, at) => write(legend.children[at].lastChild, name));
+      for (const layer of [curves, ghosts])
+        list.forEach(({ faint = false }, at) => layer.children[at].classList.toggle("live-faint", faint));
       const to = list.map(({ points }) => points.map(([px, py]) => [across(px), this.up(py)]));
       Live.tween(curves, to, (now, before) => {
         now.forEach((points, at) => put(curves.children[at], points));
@@ -542,7 +549,7 @@ function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false,
 }
 
 Live.part = {
-  html, svg, number, colour, soft, control, player, handle, spread, columns, titled, isNarrow, drawing, numbers, bars, tokens,
+  html, svg, number, colour, soft, control, player, handle, draggable, dashes: DASHES, spread, columns, titled, isNarrow, drawing, numbers, bars, tokens,
   heat, lines, fit, write, visible,
 };
 })();

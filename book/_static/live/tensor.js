@@ -101,14 +101,14 @@ function rmsNorm(x, weight, eps = 1e-5) {
 const relu = (x) => Float64Array.from(x, (value) => Math.max(0, value));
 const silu = (x) => Float64Array.from(x, (value) => value / (1 + Math.exp(-value)));
 
-// By how much pair number `pair` of `width` features turns from one position to the next.
-const frequency = (pair, width, theta) => theta ** ((-2 * pair) / width);
+// By what a pair turns: float32, as in the library.
+const turn = (position, pair, width, theta) => Math.fround(position * Math.fround(theta ** ((-2 * pair) / width)));
 
 // What is added to the embedding at a position: sines (even features) and cosines (odd ones).
 function sinusoid(position, width, theta = 10000) {
   const added = new Float64Array(width);
   for (let pair = 0; pair < width / 2; pair++) {
-    const angle = position * frequency(pair, width, theta);
+    const angle = turn(position, pair, width, theta);
     added[2 * pair] = Math.sin(angle);
     added[2 * pair + 1] = Math.cos(angle);
   }
@@ -119,7 +119,7 @@ function sinusoid(position, width, theta = 10000) {
 function rotate(x, position, width = x.length, theta = 10000) {
   const turned = new Float64Array(x.length);
   for (let pair = 0; pair < width / 2; pair++) {
-    const angle = position * frequency(pair, width, theta);
+    const angle = turn(position, pair, width, theta);
     const cos = Math.cos(angle), sin = Math.sin(angle);
     for (let i = 2 * pair; i < x.length; i += width) {
       turned[i] = x[i] * cos - x[i + 1] * sin;
