@@ -105,9 +105,9 @@ class MultiHeadAttention(nn.Module):
         q = self.split(self.query(x))  # (B, H, T, Dk)
         k = self.split(self.key(source))  # (B, H, S, Dk)
         v = self.split(self.value(source))
-        if self.rotary and memory is None:  # new: not in cross-attention
-            positions = torch.arange(x.shape[1])
-            q, k = rotate(q, positions), rotate(k, positions)  # v stays
+        if self.rotary and memory is None:  # new, for self-attention
+            places = torch.arange(x.shape[1], device=x.device)
+            q, k = rotate(q, places), rotate(k, places)  # v stays
         found, _ = attention(q, k, v, mask)  # (B, H, T, Dk)
         return self.output(found.transpose(1, 2).flatten(start_dim=2))
 
@@ -118,7 +118,8 @@ class MultiHeadAttention(nn.Module):
 def rotate(x, positions):
     """Turn pairs of features by angles that grow with the position."""
     Dk = x.shape[-1]
-    speeds = 10_000.0 ** -(torch.arange(0, Dk, 2) / Dk)  # (Dk/2,)
+    pairs = torch.arange(0, Dk, 2, device=x.device)
+    speeds = 10_000.0 ** -(pairs / Dk)  # (Dk/2,)
     angles = positions[:, None] * speeds  # (T, Dk/2)
     cos, sin = angles.cos(), angles.sin()
     u, v = x[..., 0::2], x[..., 1::2]  # (..., T, Dk/2) each
