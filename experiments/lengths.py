@@ -1,11 +1,10 @@
-"""What happens beyond the trained length? Six ways to tell positions, and ways to stretch RoPE.
+"""What happens beyond the trained length? Six ways to tell positions.
 
     python -m experiments.lengths
 
 Small decoders learn from short sequences and are tested on longer ones: to copy the symbol three
-places back, and to guess the next letter of Shakespeare. Everything but the positions is the same.
-The language models with RoPE are then stretched to longer texts by changing its frequencies, as
-they are and after a short training at the new length. Each run has a process of its own.
+places back, and to guess the next letter of Shakespeare. Everything but the positions is the same. Each
+run has a process of its own. Models with RoPE are stretched in ``stretching``.
 """
 
 import math
@@ -46,9 +45,7 @@ from transformer_lib import (
 )
 
 CHAPTER = "07b_length"
-Method = Literal["plain", "interpolation", "ntk", "yarn", "yarn-8"]
 SCHEMES: tuple[Position, ...] = get_args(Position)
-METHODS: tuple[Method, ...] = get_args(Method)
 BACK, N_SYMBOLS = 3, 16  # of the copy task
 MEASURED = 64  # how many letters at the end of a text are guessed and counted
 ABOUT = {
