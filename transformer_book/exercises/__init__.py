@@ -90,7 +90,6 @@ EXERCISES: dict[str, Exercise] = {
     "positions.shift": positions.SHIFT,
     "positions.alibi": positions.ALIBI,
     "positions.buckets": positions.BUCKETS,
-    "positions.interpolated": positions.INTERPOLATED,
     "positions.ntk_base": positions.NTK_BASE,
     "encoder.sublayer": encoder.SUBLAYER,
     "encoder.layer": encoder.LAYER,

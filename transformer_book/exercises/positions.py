@@ -7,8 +7,6 @@ from torch import Tensor
 
 from transformer_book.exercises.grading.checking import Exercise
 
-_EXPONENT = "The exponent is i / d; it must be 2i / d, so that the slowest pair is really slow."
-
 
 def _shift(k: int, frequency: float) -> Tensor:
     c, s = math.cos(k * frequency), math.sin(k * frequency)
@@ -139,39 +137,6 @@ BUCKETS = Exercise(
         "larger ones 8 + 8 ln(r/8) / ln(128/8), cut down to a whole number, and at most 15.",
         "`far = (8 + (8 * ratio).long()).clamp(max=15)`, then `torch.where(r < 8, r, far)`; keys "
         "to the right get `+ 16`. Clamp r before the logarithm: ln 0 is no number.",
-    ),
-)
-
-
-def _interpolated(position: Tensor, scale: float, width: int) -> Tensor:
-    return position[:, None] / scale * 10_000.0 ** -(torch.arange(0, width, 2) / width)
-
-
-INTERPOLATED = Exercise(
-    reference=_interpolated,
-    inputs=[(torch.arange(4), 2.0, 4), (torch.arange(100, 105), 4.0, 6)],
-    mistakes={
-        "Nothing is stretched yet: divide by the scale.": lambda p, s, d: _interpolated(p, 1.0, d),
-        "The angles grow; positions of a longer text must fall between the trained ones.": (
-            lambda p, s, d: _interpolated(p, 1 / s, d)
-        ),
-        "Positions are cut down to whole numbers: two neighbours would share one.": (
-            lambda p, s, d: _interpolated(p // s, 1.0, d)
-        ),
-        "That changes the base, as NTK-aware scaling does; interpolation divides all angles.": (
-            lambda p, s, d: p[:, None] * (10_000.0 * s) ** -(torch.arange(0, d, 2) / d)
-        ),
-        _EXPONENT: lambda p, s, d: p[:, None] / s * 10_000.0 ** -(torch.arange(d // 2) / d),
-        "Every angle stands there twice: one for each pair, (T, width/2).": (
-            lambda p, s, d: _interpolated(p, s, d).repeat_interleave(2, dim=-1)
-        ),
-    },
-    hints=(
-        "Interpolation changes the positions and nothing else: a text that is twice as long is "
-        "squeezed into the old range.",
-        "Divide the positions by `scale`. As a column `(T, 1)` they meet the speeds of the pairs, "
-        "`(width/2,)`.",
-        "`positions[:, None] / scale` times `10_000.0 ** -(torch.arange(0, width, 2) / width)`.",
     ),
 )
 

@@ -1240,6 +1240,10 @@ MULTI_HEAD_ATTENTION_7 = Exercise(
         "The values are turned as well; turn queries and keys only.": _turning(
             lambda q, k, v, crossing: (q, k, v) if crossing else (_at(q), _at(k), _at(v))
         ),
+        "Values are turned as well, and everything in cross-attention, too: turn queries and keys "
+        "only, and nothing if there is a memory.": _turning(
+            lambda q, k, v, _: (_at(q), _at(k), _at(v))
+        ),
         "Only the queries are turned; the keys must be turned, too, or their distance does not "
         "matter.": _turning(lambda q, k, v, crossing: (q, k, v) if crossing else (_at(q), k, v)),
         "Only the keys are turned; the queries must be turned, too.": _turning(
