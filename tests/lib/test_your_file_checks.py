@@ -265,6 +265,11 @@ class ValuesToo(file.MultiHeadAttention):
         return file.rotate(x, torch.arange(x.shape[2])) if self.turns else x
 
 
+class OfChapter6(_Heads):
+    def __init__(self, d_model, n_heads):
+        super().__init__(d_model, n_heads)
+
+
 class InCrossAttention(file.MultiHeadAttention):
     def forward(self, x, memory=None, mask=None):
         memory = x if memory is None else memory
@@ -292,7 +297,8 @@ class InCrossAttention(file.MultiHeadAttention):
         ("sinusoids", lambda T, D: by_slices(T, D).tolist(), "It returns a list"),
         ("MultiHeadAttention.7", ValuesToo, "Values are turned as well, and everything in"),
         ("MultiHeadAttention.7", InCrossAttention, "turned in cross-attention as well"),
-        ("MultiHeadAttention.7", _Heads, "There is no RoPE yet"),
+        ("MultiHeadAttention.7", OfChapter6, "There is no RoPE yet"),
+        ("MultiHeadAttention.7", _Heads, "The option is not used: nothing is turned."),
     ],
 )
 def test_slips_of_positions_are_named(name, answer, sentence):

@@ -1177,6 +1177,13 @@ class _Rotary(_Heads):
         return self.merge(self.attend(q, k, v, mask))
 
 
+class _WithoutOption(_Heads):
+    """The class of chapter 6."""
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__(d_model, n_heads)
+
+
 def _at(x: Tensor, first: int = 0) -> Tensor:
     """Turned by the places of its last axis but one."""
     return _turned(x, torch.arange(first, first + x.shape[-2], device="cpu"))
@@ -1234,7 +1241,7 @@ MULTI_HEAD_ATTENTION_7 = Exercise(
     measure=_try_layer,
     tolerance=EQUAL,
     mistakes={
-        "There is no RoPE yet: this version has a third argument, rotary=False.": _Heads,
+        "There is no RoPE yet: this version has a third argument, rotary=False.": _WithoutOption,
         "The option is not used: nothing is turned.": _turning(lambda q, k, v, _: (q, k, v)),
         "The option is not looked at: without rotary=True nothing may be turned.": _Always,
         "The values are turned as well; turn queries and keys only.": _turning(
