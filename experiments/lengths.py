@@ -1,19 +1,17 @@
-"""What happens beyond the trained length? Six ways to tell positions, and ways to stretch RoPE.
+"""What happens beyond the trained length? Six ways to tell positions.
 
     python -m experiments.lengths
 
 Small decoders learn from short sequences and are tested on longer ones: to copy the symbol three
 places back, and to guess the next letter of Shakespeare. Everything but the positions is the same.
-The language models with RoPE are then stretched to longer texts by changing its frequencies, as
-they are and after a short training at the new length. Each run has a process of its own.
+Each run has a process of its own. Models with RoPE are stretched in ``stretching``.
 """
 
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -36,8 +34,6 @@ from experiments.shared.loops import minimise, rise_and_fall
 from transformer_lib import (
     IGNORE,
     CausalLM,
-    MultiHeadAttention,
-    Parts,
     Position,
     Recipe,
     TextWindows,
@@ -46,9 +42,7 @@ from transformer_lib import (
 )
 
 CHAPTER = "07b_length"
-Method = Literal["plain", "interpolation", "ntk", "yarn", "yarn-8"]
 SCHEMES: tuple[Position, ...] = get_args(Position)
-METHODS: tuple[Method, ...] = get_args(Method)
 BACK, N_SYMBOLS = 3, 16  # of the copy task
 MEASURED = 64  # how many letters at the end of a text are guessed and counted
 ABOUT = {
@@ -62,82 +56,14 @@ ABOUT = {
         random numbers they started with, since nothing decays in this training. `loss` is that of
         the last {MEASURED} characters of a text, the same characters for every length, so only what
         stands before them differs. `windowed_loss` lets every place see no more keys than the
-        trained length has. In `extension.csv` the angles of the trained RoPE models are changed for
-        a test that is `scale` times as long; `tuned` is how many more updates at 4 times the
-        length were made with the changed angles.""",
+        trained length has.""",
     "How to read the tables": """`results.csv`: losses by length. `positions.csv`: mean losses at
         the places from `first` up to, but without, `last` in the longest texts. `copy.csv`: which
-        part is right at such places. `extension.csv`: losses with `plain` RoPE, with all
-        frequencies divided by the scale (`interpolation`), with another base (`ntk`), and with some
-        divided and some not, and sharper scores (`yarn`; it leaves pairs alone that turn 32 times
-        in the trained length, as in its paper, `yarn-8` those that turn 8 times).""",
+        part is right at such places.""",
     "Intended use": "Teaching: what each way of telling positions does where it was not trained.",
     "Limits": """One size, one text, one learning rate, a short training, three or four seeds.
         Larger models trained on longer texts may behave otherwise.""",
 }
-
-
-def rope_frequencies(
-    method: Method, scale: float, d_head: int, trained: int, base: float = 10_000.0
-) -> tuple[Tensor, float]:
-    """Return how fast each pair of features turns, and what the scores are multiplied by.
-
-    Args:
-        method: one of ``METHODS``.
-        scale: how many times as long the texts are as in training.
-        d_head: Dk, the width of a head.
-        trained: the trained length, which YaRN needs.
-        base: of the wavelengths, as trained.
-
-    Returns:
-        The frequencies ``(Dk/2,)``, and a factor, which is 1 but for the two kinds of YaRN.
-    """
-    pairs = torch.arange(0, d_head, 2) / d_head  # (Dk/2,)
-    if method == "ntk":
-        return (base * scale ** (d_head / (d_head - 2))) ** -pairs, 1.0
-    plain = base**-pairs
-    if method == "plain":
-        return plain, 1.0
-    if method == "interpolation":
-        return plain / scale, 1.0
-    turns = trained * plain / (2 * math.pi)  # in the trained length
-    many = 32 if method == "yarn" else 8  # pairs that turn so often stay as they are
-    kept = ((turns - 1) / (many - 1)).clamp(0, 1)  # 1: as trained; 0: interpolated
-    return kept * plain + (1 - kept) * plain / scale, (0.1 * math.log(scale) + 1) ** 2
-
-
-class StretchedAttention(MultiHeadAttention):
-    """Attention that may turn pairs of features at other speeds than it was trained with.
-
-    Attributes:
-        frequencies: how fast each pair turns, ``(Dk/2,)``; as trained if ``None``.
-    """
-
-    frequencies: Tensor | None = None
-
-    def project_queries(self, x: Tensor, angles: Tensor | None = None) -> Tensor:
-        """Make the queries."""
-        return super().project_queries(x, self._turned(angles))
-
-    def project_keys_values(
-        self, source: Tensor, angles: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Make keys and values."""
-        return super().project_keys_values(source, self._turned(angles))
-
-    def _turned(self, angles: Tensor | None) -> Tensor | None:
-        if angles is None or self.frequencies is None:
-            return angles
-        # The first pair turns by 1 from place to place: its angle is the position.
-        return angles[..., :1] * self.frequencies.to(angles.device)
-
-
-def set_rope(model: CausalLM, method: Method, scale: float, trained: int) -> None:
-    """Let a trained model with RoPE turn by other angles."""
-    frequencies, factor = rope_frequencies(method, scale, model.config.d_head, trained)
-    for part in model.modules():
-        if isinstance(part, StretchedAttention):
-            part.frequencies, part.scale = frequencies, factor / math.sqrt(part.d_head)
 
 
 def build(
@@ -158,8 +84,7 @@ def build(
     """
     torch.manual_seed(seed)
     sizes = {"vocab_size": vocab, "max_len": longest, "d_model": d_model, "n_layers": n_layers}
-    parts = Parts(attention=lambda config: StretchedAttention(config.d_model, config.n_heads))
-    return CausalLM(small_config(**sizes, position=position), parts=parts)
+    return CausalLM(small_config(**sizes, position=position))
 
 
 # Copying
@@ -264,8 +189,7 @@ def run_text(
         options: the experiment's.
 
     Returns:
-        The rows of ``results.csv``, of ``positions.csv`` and of ``extension.csv``; the last ones
-        for RoPE only.
+        The rows of ``results.csv`` and of ``positions.csv``.
     """
     known, unknown, letters = texts(options.pick(None, 3_000))
     unknown = unknown.to(options.device)
@@ -286,67 +210,18 @@ def run_text(
         run | {"first": first, "last": last, "loss": rounded(float(by_place[first:last].mean()))}
         for first, last in stretches(trained, longest)
     ]
-    stretched = extend(model, known, unknown, lengths, seed, options) if scheme == "rope" else []
-    return {"results": rows, "positions": places, "extension": stretched}
-
-
-def extend(
-    model: CausalLM,
-    known: Tensor,
-    unknown: Tensor,
-    lengths: tuple[int, ...],
-    seed: int,
-    options: Options,
-) -> list[Row]:
-    """Stretch a trained model with RoPE, as it is and after a short training at 4 times the length.
-
-    Args:
-        model: the model.
-        known: text to learn from.
-        unknown: text to test with.
-        lengths: the trained length, and longer ones.
-        seed: of the batches.
-        options: the experiment's.
-
-    Returns:
-        Rows of ``extension.csv``.
-    """
-    trained, longest = lengths[0], lengths[-1]
-    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    rows: list[Row] = []
-
-    def measure(method: Method, scale: int, tuned: int) -> None:
-        run = {"seed": seed, "method": method, "scale": scale, "tuned": tuned}
-        for length in (trained, scale * trained):
-            loss = last_loss(model, unknown, length, longest)
-            rows.append(run | {"length": length, "loss": loss})
-
-    for method in METHODS:
-        for scale in (length // trained for length in lengths):
-            if scale > 1:
-                set_rope(model, method, scale, trained)
-                measure(method, scale, tuned=0)
-    steps, scale = options.pick(100, 2), 4
-    recipe = constant_adam(steps, 5e-4, seed=seed)
-    for method in METHODS:
-        model.load_state_dict(weights)
-        set_rope(model, method, scale, trained)
-        windows = TextWindows(known, scale * trained, batch_size=8, seed=1_000 + seed)
-        train(model, windows, recipe, device=options.device, progress=False)
-        measure(method, scale, tuned=steps)
-    return rows
+    return {"results": rows, "positions": places}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make all runs and write four tables."""
+    """Make all runs and write three tables."""
     options = read_options("lengths", __doc__, arguments)
     recipe = modern_recipe(options.n_steps(2_000), 2e-3, weight_decay=0.0, checkpoint_every=10**6)
     copying = constant_adam(recipe.steps)
     lengths = options.pick((128, 192, 256, 512, 1_024), (16, 64, 128))
-    order = sorted(SCHEMES, key=lambda scheme: scheme != "rope")  # the longest runs come first
     sizes = options.pick((32, 128), (16, 32))
     plan: list[tuple[object, ...]] = [
-        *((run_text, *run, recipe, lengths, options) for run in product(order, options.seeds(3))),
+        *((run_text, *run, recipe, lengths, options) for run in product(SCHEMES, options.seeds(3))),
         *(
             (run_copy, *run, copying, sizes, options.device)
             for run in product(SCHEMES, options.seeds(4))

@@ -47,6 +47,7 @@ from experiments import (
     scaling,
     scores,
     shakespeare,
+    stretching,
     surfaces,
     warmup,
     word_head,
@@ -62,6 +63,7 @@ from transformer_lib.core.eval_mode import evaluating
 from transformer_lib.layers.attention import attention
 from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.layers.masks import window_mask
+from transformer_lib.layers.positions import rope_angles
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.saving import load_model
 from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
@@ -677,11 +679,6 @@ def test_lengths_compares_six_kinds_of_positions(results):
     copied = read_csv(folder / "copy.csv")
     assert {row["scheme"] for row in copied} == set(lengths.SCHEMES)
     assert all(0 <= float(row["accuracy"]) <= 1 for row in copied)
-    stretched = read_csv(folder / "extension.csv")
-    found = [(row["method"], row["scale"], row["tuned"]) for row in stretched]
-    wanted = [(method, scale, "0") for method in lengths.METHODS for scale in ("4", "8")]
-    wanted += [(method, "4", "2") for method in lengths.METHODS]
-    assert found == [each for each in wanted for _ in range(2)]
 
 
 def test_letters_are_the_same_whatever_stands_before_them():
@@ -696,30 +693,70 @@ def test_letters_are_the_same_whatever_stands_before_them():
     assert losses[8][-1] == pytest.approx(wanted.item(), rel=1e-5)
 
 
-def test_rope_is_stretched_by_the_formulas():
-    plain, _ = lengths.rope_frequencies("plain", 4, d_head=8, trained=100)
-    assert plain.tolist() == pytest.approx([1, 0.1, 0.01, 0.001])
-    halved, _ = lengths.rope_frequencies("interpolation", 4, d_head=8, trained=100)
-    torch.testing.assert_close(halved, plain / 4)
-    ntk, factor = lengths.rope_frequencies("ntk", 4, d_head=8, trained=100)
-    assert (ntk[0].item(), ntk[-1].item()) == pytest.approx((1, 0.001 / 4))
-    assert factor == 1
-    yarn, factor = lengths.rope_frequencies("yarn", 4, d_head=8, trained=1_000)
-    assert yarn[0] == plain[0]  # turns 159 times: left alone
-    assert plain[1] / 4 < yarn[1] < plain[1]  # turns 16 times: something between
-    assert yarn[-1] == plain[-1] / 4  # turns less than once: interpolated
-    assert factor == pytest.approx((0.1 * math.log(4) + 1) ** 2)
+def test_stretching_measures_all_kinds_and_rules(results):
+    folder = results(stretching)
+    places = read_csv(folder / "positions.csv")
+    assert {row["kind"] for row in places} == set(stretching.KINDS)
+    assert [int(row["last"]) for row in places[:16]] == list(range(4, 65, 4))
+    rules = read_csv(folder / "rules.csv")
+    assert {row["kind"] for row in rules} == set(stretching.STRETCHED)
+    borders = {f"turns {n:g}" for n in stretching.TURNS}
+    assert {row["rule"] for row in rules} == {*stretching.RULES} | borders
+    assert {(row["factor"], row["length"]) for row in rules} == {
+        ("2", "16"), ("2", "32"), ("4", "16"), ("4", "64"),
+    }  # fmt: skip
+    tuned = read_csv(folder / "tuned.csv")
+    assert {row["rule"] for row in tuned} == {*stretching.RULES, "short"}
+    assert {row["steps"] for row in tuned} == {"0", "2"}
 
 
-def test_a_stretched_model_reads_twice_as_long_a_text_as_if_it_were_short():
-    model = lengths.build("rope", vocab=20, longest=16, d_model=8, n_layers=1, seed=0)
+def test_the_kinds_differ_in_what_their_names_say():
+    small = stretching.KINDS["small"]
+    for name, changes in (
+        ("brief", {"steps": 0.25}), ("patient", {"steps": 3.0}), ("longer", {"trained": 256}),
+        ("larger", {"large": True}), ("both", {"trained": 256, "large": True}),
+    ):  # fmt: skip
+        assert stretching.KINDS[name] == dataclasses.replace(small, **changes)
+    both, modern, book = (stretching.KINDS[name] for name in ("both", "modern", "book"))
+    assert modern == dataclasses.replace(both, modern=True)
+    assert book == dataclasses.replace(modern, regular=True)
+
+
+def stretched_speeds(rule, length=1):
+    scaling = stretching.scaling_of(rule, 4, trained=1_000)
+    positions = torch.tensor([length - 1])
+    angles = rope_angles(positions, 8, scaling=scaling) / (length - 1)
+    return angles[0] / rope_angles(positions, 8)[0] * (length - 1)
+
+
+def test_angles_are_stretched_by_the_rules():
+    # The pairs turn 159, 16, 1.6 and 0.16 times in 1,000 positions.
+    ones = torch.ones(4)
+    for rule, wanted in (
+        ("plain", ones), ("short", ones), ("linear", ones / 4),
+        ("turns 1", torch.tensor([1, 1, 1, 0.25])), ("turns 8", torch.tensor([1, 1, 0.25, 0.25])),
+    ):  # fmt: skip
+        torch.testing.assert_close(stretched_speeds(rule, 4_000), wanted)
+    for rule in ("yarn", "llama3"):
+        speeds = stretched_speeds(rule, 4_000)
+        assert (speeds[0], speeds[-1]) == (1, 0.25)
+        assert 0.25 < speeds[2] < 1
+    inside, beyond = stretched_speeds("ntk", 1_000), stretched_speeds("ntk", 4_000)
+    torch.testing.assert_close(inside, ones)
+    assert beyond[0] == 1
+    assert beyond[-1] < 0.25
+
+
+def test_a_stretched_copy_reads_twice_as_long_a_text_as_if_it_were_short():
+    torch.manual_seed(0)
+    options = common.read_options("stretching", "", ["--tiny", "--device", "cpu"])
+    model = stretching.build(stretching.KINDS["small"], 20, 32, options).eval()
     ids = torch.arange(8)[None]
     before = model(ids)
-    lengths.set_rope(model, "plain", 2, trained=8)
-    torch.testing.assert_close(model(ids), before)
-    lengths.set_rope(model, "interpolation", 2, trained=8)
-    torch.testing.assert_close(model(ids, positions=2 * torch.arange(8)[None]), before)
-    assert not torch.allclose(model(ids), before)
+    torch.testing.assert_close(stretching.stretched(model, "plain", 2, 16)(ids), before)
+    halved = stretching.stretched(model, "linear", 2, 16)
+    torch.testing.assert_close(halved(ids, positions=2 * torch.arange(8)[None]), before)
+    assert not torch.allclose(halved(ids), before)
 
 
 def test_ablations_changes_one_thing_at_a_time(results):

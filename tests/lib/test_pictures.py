@@ -107,6 +107,7 @@ PICTURES = {
     ),
     "heads": lambda: sketches.heads_in_colour(n_tokens=3, d_model=8, n_heads=4),
     "split": lambda: sketches.split_right_and_wrong(n_tokens=3, n_heads=4),
+    "positions": sketches.where_positions_enter,
     "histograms": lambda: panels.histograms(
         {"a": [0.0, 0.5, 2.0], "b": [1.0]}, bins=(0, 4, 8), title="Shares", x_label="x"
     ),

@@ -35,7 +35,7 @@ WITHOUT_MODEL = {
     *("lengths", "activations", "warmup", "surfaces", "dropout", "decoders"),
     *("ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"),
     *("patches", "scaling", "hardware", "precision", "addition", "paragraphs"),
-    *("word_head", "input_scale", "mask_costs", "probes"),
+    *("word_head", "input_scale", "mask_costs", "probes", "stretching"),
 }
 MODELS = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
 

@@ -10,7 +10,10 @@ from transformer_book import file
 
 EQUAL = {"rtol": 1e-10, "atol": 1e-10}
 SEEDS = range(20)
-COMPARED = {"merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"}
+COMPARED = {
+    *("merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"),
+    *("rotate", "sinusoids"),
+}
 
 
 def is_own(value):
@@ -111,6 +114,39 @@ def test_multi_head_attention_is_the_librarys(seed):
             output, expected = ours(*inputs, mask=mask), theirs(*twins, mask=mask)
             own, other = [*ours.parameters()], [*theirs.parameters()]
             assert_equal(output, expected, [*inputs, *own], [*twins, *other])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rotate_is_the_librarys(seed):
+    b, h, t, *_, half = sizes(seed)
+    positions = torch.randint(500, (t,), generator=torch.Generator().manual_seed(seed))
+    angles = lib.rope_angles(positions, 2 * half)
+    (x,), (twin,) = drawn(seed, (b, h, t, 2 * half)), drawn(seed, (b, h, t, 2 * half))
+    assert_equal(file.rotate(x, positions), lib.rotate(twin, angles), [x], [twin])
+
+
+@pytest.mark.parametrize(("length", "width"), [(1, 2), (5, 8), (60, 512)])
+def test_sinusoids_are_the_librarys(length, width):
+    expected = lib.sinusoidal(torch.arange(length), width)
+    torch.testing.assert_close(file.sinusoids(length, width), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rotary_attention_is_the_librarys(seed):
+    b, h, t, s, half, _ = sizes(seed)
+    width = 2 * h * half
+    theirs = lib.MultiHeadAttention(width, h).double()
+    ours = file.MultiHeadAttention(width, h, rotary=True).double()
+    ours.load_state_dict(theirs.state_dict())
+    angles = lib.rope_angles(torch.arange(t), 2 * half)
+    own, other = [*ours.parameters()], [*theirs.parameters()]
+    for mask in masks_for(seed, b, t, t):
+        (x,), (twin,) = drawn(seed, (b, t, width)), drawn(seed, (b, t, width))
+        output, expected = ours(x, mask=mask), theirs(twin, mask=mask, angles=angles)
+        assert_equal(output, expected, [x, *own], [twin, *other])
+    shapes = (b, t, width), (b, s, width)
+    inputs, twins = drawn(seed, *shapes), drawn(seed, *shapes)
+    assert_equal(ours(*inputs), theirs(*twins), [*inputs, *own], [*twins, *other])
 
 
 def test_names_and_shapes_of_parameters_are_the_librarys():

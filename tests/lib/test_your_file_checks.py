@@ -11,7 +11,7 @@ from transformer_book import file
 from transformer_book.datasets import shakespeare
 from transformer_book.exercises import EXERCISES, pick
 from transformer_book.exercises.grading.checking import judge
-from transformer_book.exercises.your_file import _Heads, _Pairs
+from transformer_book.exercises.your_file import _Heads, _Pairs, _Rotary
 from transformer_lib import BPETokenizer
 from transformer_lib.text import tokenizers
 
@@ -218,6 +218,91 @@ def test_slips_of_the_masks_are_named(name, answer, sentence):
     told = said(f"file.{name}", answer)
     assert told.startswith("not yet. ")
     assert sentence in told
+
+
+# --- positions ----------------------------------------------------------------------------------
+
+
+def by_complex_numbers(x, positions):
+    """Another way to the same numbers."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    speeds = 10_000.0 ** -(torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angles = (positions[:, None] * speeds).to(x.dtype)
+    turned = pairs * torch.complex(angles.cos(), angles.sin())
+    return torch.view_as_real(turned).flatten(start_dim=-2)
+
+
+def by_slices(T, D):
+    table = torch.zeros(T, D)
+    angles = torch.arange(T)[:, None] * 10_000.0 ** -(torch.arange(0, D, 2) / D)
+    table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()
+    return table
+
+
+def test_positions_by_another_way_pass():
+    assert said("file.sinusoids", by_slices) == "correct."
+    assert said("file.rotate", file.rotate) == "correct."
+    assert said("file.MultiHeadAttention.7", _Rotary) == "correct."
+    assert said("file.MultiHeadAttention", _Rotary) == "correct."
+
+
+def halves(x, positions):
+    u, v = x.chunk(2, dim=-1)
+    speeds = 10_000.0 ** -(torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    c, s = (positions[:, None] * speeds).cos(), (positions[:, None] * speeds).sin()
+    return torch.cat([u * c - v * s, u * s + v * c], dim=-1)
+
+
+class ValuesToo(file.MultiHeadAttention):
+    """The turn stands in split, so that values turn as well."""
+
+    def __init__(self, d_model, n_heads, rotary=False):
+        super().__init__(d_model, n_heads)
+        self.turns = rotary
+
+    def split(self, x):
+        x = super().split(x)
+        return file.rotate(x, torch.arange(x.shape[2])) if self.turns else x
+
+
+class OfChapter6(_Heads):
+    def __init__(self, d_model, n_heads):
+        super().__init__(d_model, n_heads)
+
+
+class InCrossAttention(file.MultiHeadAttention):
+    def forward(self, x, memory=None, mask=None):
+        memory = x if memory is None else memory
+        q, k = self.split(self.query(x)), self.split(self.key(memory))
+        v = self.split(self.value(memory))
+        if self.rotary:
+            q = file.rotate(q, torch.arange(q.shape[-2]))
+            k = file.rotate(k, torch.arange(k.shape[-2]))
+        found, _ = file.attention(q, k, v, mask)
+        return self.output(found.transpose(1, 2).flatten(start_dim=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "sentence"),
+    [
+        ("rotate", halves, "the split convention; here neighbours are a pair"),
+        ("rotate", lambda x, p: file.rotate(x, p + 1), "they begin at 0"),
+        ("rotate", lambda x, p: file.rotate(x, torch.arange(len(p))), "are not used"),
+        ("rotate", lambda x, p: file.rotate(x, -p), "the wrong way round"),
+        ("rotate", lambda x, p: file.rotate(x.detach(), p), "no gradient comes back to x"),
+        ("rotate", lambda x, p: None, "not attempted yet"),
+        ("rotate", lambda x, p: 3, "It returns a int; expected a tensor like x."),
+        ("sinusoids", lambda T, D: by_slices(T + 1, D)[1:], "Positions begin at 1 here"),
+        ("sinusoids", lambda T, D: by_slices(T, D)[None], "There is an axis too many"),
+        ("sinusoids", lambda T, D: by_slices(T, D).tolist(), "It returns a list"),
+        ("MultiHeadAttention.7", ValuesToo, "Values are turned as well, and everything in"),
+        ("MultiHeadAttention.7", InCrossAttention, "turned in cross-attention as well"),
+        ("MultiHeadAttention.7", OfChapter6, "There is no RoPE yet"),
+        ("MultiHeadAttention.7", _Heads, "The option is not used: nothing is turned."),
+    ],
+)
+def test_slips_of_positions_are_named(name, answer, sentence):
+    assert sentence in said(f"file.{name}", answer)
 
 
 # --- byte pairs ---------------------------------------------------------------------------------

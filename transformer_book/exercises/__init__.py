@@ -86,11 +86,9 @@ EXERCISES: dict[str, Exercise] = {
     "heads.ov": heads.OV,
     "heads.distance": heads.DISTANCE,
     "heads.prune": heads.PRUNE,
-    "positions.row": positions.ROW,
     "positions.shift": positions.SHIFT,
-    "positions.rotate": positions.ROTATE,
     "positions.alibi": positions.ALIBI,
-    "positions.interpolated": positions.INTERPOLATED,
+    "positions.buckets": positions.BUCKETS,
     "positions.ntk_base": positions.NTK_BASE,
     "encoder.sublayer": encoder.SUBLAYER,
     "encoder.layer": encoder.LAYER,
@@ -219,6 +217,9 @@ EXERCISES: dict[str, Exercise] = {
     "file.causal_mask": your_file.CAUSAL_MASK,
     "file.padding_mask": your_file.PADDING_MASK,
     "file.MultiHeadAttention": your_file.MULTI_HEAD_ATTENTION,
+    "file.rotate": your_file.ROTATE,
+    "file.MultiHeadAttention.7": your_file.MULTI_HEAD_ATTENTION_7,
+    "file.sinusoids": your_file.SINUSOIDS,
 }
 
 

@@ -5,80 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from transformer_book.exercises.grading.checking import Exercise, random_inputs
-
-_EXPONENT = "The exponent is i / d; it must be 2i / d, so that the slowest pair is really slow."
-
-
-def _angles(position: int, width: int, base: float = 10_000.0) -> Tensor:
-    return position * base ** -(torch.arange(0, width, 2) / width)
-
-
-def _in_turn(first: Tensor, second: Tensor) -> Tensor:
-    return torch.stack((first, second), dim=-1).flatten(start_dim=-2)
-
-
-def _row(position: int, width: int) -> Tensor:
-    angles = _angles(position, width)
-    return _in_turn(angles.sin(), angles.cos())
-
-
-def _row_not_doubled(position: int, width: int) -> Tensor:
-    angles = position * 10_000.0 ** -(torch.arange(width // 2) / width)
-    return _in_turn(angles.sin(), angles.cos())
-
-
-def _row_by_feature(position: int, width: int) -> Tensor:
-    """Let every feature have a frequency of its own, where two should share one."""
-    angles = position * 10_000.0 ** -(torch.arange(width) / width)
-    even = torch.arange(width) % 2 == 0
-    return torch.where(even, angles.sin(), angles.cos())
-
-
-def _row_doubled_by_feature(position: int, width: int) -> Tensor:
-    """Take the number of the feature for that of the pair."""
-    angles = position * 10_000.0 ** -(2 * torch.arange(width) / width)
-    even = torch.arange(width) % 2 == 0
-    return torch.where(even, angles.sin(), angles.cos())
-
-
-ROW = Exercise(
-    reference=_row,
-    inputs=[(1, 4), (7, 8), (120, 6)],
-    mistakes={
-        "Sine and cosine have changed places: even features are sines.": (
-            lambda p, d: _in_turn(_angles(p, d).cos(), _angles(p, d).sin())
-        ),
-        "All sines come first here; they take turns with the cosines.": (
-            lambda p, d: torch.cat((_angles(p, d).sin(), _angles(p, d).cos()))
-        ),
-        _EXPONENT: _row_not_doubled,
-        "The i of 2i / d is the number of the pair, 0, 0, 1, 1, 2, 2, ..., not of the feature.": (
-            _row_doubled_by_feature
-        ),
-        "Every feature has a frequency of its own; the two of a pair share one.": _row_by_feature,
-        "The position is multiplied by 10000^(2i/d); it must be divided.": (
-            lambda p, d: _in_turn(
-                (p * 10_000.0 ** (torch.arange(0, d, 2) / d)).sin(),
-                (p * 10_000.0 ** (torch.arange(0, d, 2) / d)).cos(),
-            )
-        ),
-        "All pairs turn equally fast. Each has its own frequency.": (
-            lambda p, d: torch.tensor([math.sin(p), math.cos(p)] * (d // 2))
-        ),
-        "All are sines: the odd features are cosines.": (
-            lambda p, d: _in_turn(_angles(p, d).sin(), _angles(p, d).sin())
-        ),
-    },
-    hints=(
-        "There are `width / 2` pairs; pair number i has one angle, position / 10000^(2i / width), "
-        "and gives its sine and its cosine.",
-        "`torch.arange(0, width, 2)` has the numbers 2i, so there are `width / 2` angles. Sine and "
-        "cosine take turns: sin, cos, sin, cos, ...",
-        "`angles = position * 10_000.0 ** -(torch.arange(0, width, 2) / width)`; stack sines and "
-        "cosines with `torch.stack(..., dim=-1)` and `.flatten()` them.",
-    ),
-)
+from transformer_book.exercises.grading.checking import Exercise
 
 
 def _shift(k: int, frequency: float) -> Tensor:
@@ -110,70 +37,6 @@ SHIFT = Exercise(
         "times the frequency.",
         "With `c, s = math.cos(k * frequency), math.sin(k * frequency)` the first row is `[c, s]`, "
         "since sin(a + b) = sin a cos b + cos a sin b.",
-    ),
-)
-
-
-def _rotate(x: Tensor, angles: Tensor) -> Tensor:
-    first, second = x[..., 0::2], x[..., 1::2]
-    c, s = angles.cos(), angles.sin()
-    return _in_turn(first * c - second * s, first * s + second * c)
-
-
-def _rotate_halves(x: Tensor, angles: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    c, s = angles.cos(), angles.sin()
-    return torch.cat((first * c - second * s, first * s + second * c), dim=-1)
-
-
-def _rotate_not_put_back(x: Tensor, angles: Tensor) -> Tensor:
-    first, second = x[..., 0::2], x[..., 1::2]
-    c, s = angles.cos(), angles.sin()
-    return torch.cat((first * c - second * s, first * s + second * c), dim=-1)
-
-
-def _rotate_by_shuffled_angles(x: Tensor, angles: Tensor) -> Tensor:
-    """Pair neighbours, but lay their angles down half by half."""
-    c, s = (torch.cat((part, part), dim=-1) for part in (angles.cos(), angles.sin()))
-    return x * c + _in_turn(-x[..., 1::2], x[..., 0::2]) * s
-
-
-ROTATE = Exercise(
-    reference=_rotate,
-    inputs=[random_inputs((3, 4), (3, 2)), random_inputs((2, 5, 6), (5, 3))],
-    mistakes={
-        "It turns the wrong way round: (1, 0) must go to (cos, sin).": (
-            lambda x, a: _rotate(x, -a)
-        ),
-        "You paired feature 0 with the one half a width away (the split pairing); here neighbours "
-        "turn together.": _rotate_halves,
-        "The pairs are turned rightly, but then laid down half by half: put each feature back "
-        "where it was.": _rotate_not_put_back,
-        "That adds the angle's cosine and sine; RoPE multiplies.": (
-            lambda x, a: x + _in_turn(a.cos(), a.sin())
-        ),
-        "Lengths change: the second feature of a pair needs both of the old ones.": (
-            lambda x, a: _in_turn(
-                x[..., 0::2] * a.cos() - x[..., 1::2] * a.sin(), x[..., 1::2] * a.cos()
-            )
-        ),
-        "Lengths change: one of the two sines needs a minus.": (
-            lambda x, a: _in_turn(
-                x[..., 0::2] * a.cos() + x[..., 1::2] * a.sin(),
-                x[..., 0::2] * a.sin() + x[..., 1::2] * a.cos(),
-            )
-        ),
-        "Neighbours are paired, but the angles are laid down half by half: both features of a "
-        "pair turn by the same one (repeat_interleave).": _rotate_by_shuffled_angles,
-    },
-    hints=(
-        "Features 0 and 1 are one pair, 2 and 3 the next. Each pair is a point in the plane and "
-        "is turned by its own angle.",
-        "`x[..., 0::2]` and `x[..., 1::2]` are `(..., T, Dk/2)`, as wide as `angles`. A turn takes "
-        "(a, b) to (a cos - b sin, a sin + b cos). Then put the features back where they were.",
-        "With `first` and `second` for these, the new ones are `first * angles.cos() - second * "
-        "angles.sin()` and its counterpart; `torch.stack(..., dim=-1).flatten(start_dim=-2)` lets "
-        "them take turns.",
     ),
 )
 
@@ -225,35 +88,55 @@ ALIBI = Exercise(
 )
 
 
-def _interpolated(position: Tensor, scale: float, width: int) -> Tensor:
-    return position[:, None] / scale * 10_000.0 ** -(torch.arange(0, width, 2) / width)
+def _buckets(
+    n: int, exact: int = 8, *, sides: int = 16, last: int = 15, turned: bool = False
+) -> Tensor:
+    """The buckets of all pairs, from the rule, in which some numbers can go wrong."""
+    offset = -_distance(n) if not turned else _distance(n)
+    r = offset.abs()
+    far = exact + (exact * (r.clamp(min=1) / exact).log() / math.log(128 / exact)).long()
+    side = sides * (offset > 0).long()
+    return side + torch.where(r < exact, r.long(), far.clamp(max=last))
 
 
-INTERPOLATED = Exercise(
-    reference=_interpolated,
-    inputs=[(torch.arange(4), 2.0, 4), (torch.arange(100, 105), 4.0, 6)],
+def _even_buckets(n: int) -> Tensor:
+    offset = -_distance(n)
+    return offset.abs().long().clamp(max=15) + 16 * (offset > 0).long()
+
+
+BUCKETS = Exercise(
+    reference=_buckets,
+    inputs=[(12,), (40,), (150,)],
     mistakes={
-        "Nothing is stretched yet: divide by the scale.": lambda p, s, d: _interpolated(p, 1.0, d),
-        "The angles grow; positions of a longer text must fall between the trained ones.": (
-            lambda p, s, d: _interpolated(p, 1 / s, d)
+        "Rows are queries and columns keys; this is the other way round, so that left is right: "
+        "the offset is key minus query.": lambda n: _buckets(n, turned=True),
+        "Both sides share their buckets: keys to the right have 16 more.": (
+            lambda n: _buckets(n, sides=0)
         ),
-        "Positions are cut down to whole numbers: two neighbours would share one.": (
-            lambda p, s, d: _interpolated(p // s, 1.0, d)
+        "That is a decoder's rule, with 16 exact distances; an encoder has 8 on each side.": (
+            lambda n: _buckets(n, exact=16, last=31) * (_distance(n) >= 0)
         ),
-        "That changes the base, as NTK-aware scaling does; interpolation divides all angles.": (
-            lambda p, s, d: p[:, None] * (10_000.0 * s) ** -(torch.arange(0, d, 2) / d)
+        "The second half begins at 8 in place of 16.": lambda n: _buckets(n, sides=8),
+        "The far distances go beyond the last bucket of their side, 15.": (
+            lambda n: _buckets(n, last=99)
         ),
-        _EXPONENT: lambda p, s, d: p[:, None] / s * 10_000.0 ** -(torch.arange(d // 2) / d),
-        "Every angle stands there twice: one for each pair, (T, width/2).": (
-            lambda p, s, d: _interpolated(p, s, d).repeat_interleave(2, dim=-1)
+        "Far distances share one bucket; they must share in ranges that grow with the logarithm.": (
+            _even_buckets
+        ),
+        "The query's own place counts as right; it belongs to the left side, bucket 0.": (
+            lambda n: _buckets(n) + 16 * (_distance(n) == 0)
+        ),
+        "The future shares bucket 0, as in a decoder; an encoder looks to the right, too.": (
+            lambda n: _buckets(n) * (_distance(n) >= 0)
         ),
     },
     hints=(
-        "Interpolation changes the positions and nothing else: a text that is twice as long is "
-        "squeezed into the old range.",
-        "Divide the positions by `scale`. As a column `(T, 1)` they meet the speeds of the pairs, "
-        "`(width/2,)`.",
-        "`positions[:, None] / scale` times `10_000.0 ** -(torch.arange(0, width, 2) / width)`.",
+        "Two questions for each pair: on which side of the query is the key, and how far away? The "
+        "side decides about 16 more, the distance about the bucket within the side.",
+        "`places - places[:, None]` is key minus query. Distances 0 to 7 have a bucket each; the "
+        "larger ones 8 + 8 ln(r/8) / ln(128/8), cut down to a whole number, and at most 15.",
+        "`far = (8 + (8 * ratio).long()).clamp(max=15)`, then `torch.where(r < 8, r, far)`; keys "
+        "to the right get `+ 16`. Clamp r before the logarithm: ln 0 is no number.",
     ),
 )
 

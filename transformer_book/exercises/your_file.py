@@ -23,6 +23,8 @@ from transformer_book.file import (
     causal_mask,
     merge,
     padding_mask,
+    rotate,
+    sinusoids,
 )
 
 EQUAL = 1e-10  # in float64: another order of the same steps is far nearer, a mistake far off
@@ -1005,5 +1007,367 @@ MULTI_HEAD_ATTENTION = Exercise(
         "goes the same way back.",
         "`x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)` splits, and "
         "`found.transpose(1, 2).flatten(start_dim=2)` merges.",
+    ),
+)
+
+
+# --- positions ----------------------------------------------------------------------------------
+
+
+def _speeds(width: int, base: float = 10_000.0) -> Tensor:
+    return base ** -(torch.arange(0, width, 2, device="cpu") / width)
+
+
+def _waves(angles: Tensor) -> Tensor:
+    """Sines and cosines that take turns."""
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(start_dim=-2)
+
+
+def _clock(T: int, first: int = 0) -> Tensor:
+    """Positions as a column."""
+    return torch.arange(first, first + T, device="cpu")[:, None]
+
+
+def _as_numbers(found: object) -> Tensor:
+    if not isinstance(found, Tensor):
+        raise UnfitError(f"It returns a {type(found).__name__}; expected a tensor, (T, D).")
+    return found.double()
+
+
+_HALF_EXPONENT = (
+    "The exponent is i / D; it must be 2i / D, so that the last pair is really slow: "
+    "torch.arange(0, D, 2) counts 0, 2, 4, ..."
+)
+_NUMBERED_FEATURES = "Every feature has a speed of its own; the two features of a pair share one."
+_FROM_ONE = "Positions begin at 1 here; they begin at 0: torch.arange(T)."
+_DEGREES = "The angles were taken for degrees and converted; they are in radians already."
+_WRONG_BASE = "The base is not 10,000."
+_MULTIPLIED = (
+    "The speeds grow from pair to pair; they must fall: the minus in the exponent is lost."
+)
+_ONE_SPEED = "All pairs turn equally fast; each pair has a speed of its own."
+SINUSOIDS = Exercise(
+    reference=sinusoids,
+    inputs=[(5, 8), (1, 4), (40, 6)],
+    measure=_as_numbers,
+    tolerance=1e-6,
+    mistakes={
+        "All sines come first here, then all cosines; they must take turns: sin, cos, sin, cos.": (
+            lambda T, D: torch.cat(
+                [(_clock(T) * _speeds(D)).sin(), (_clock(T) * _speeds(D)).cos()], dim=-1
+            )
+        ),
+        "Sine and cosine have changed places: even features are sines.": (
+            lambda T, D: _waves(_clock(T) * _speeds(D)).unflatten(-1, (-1, 2)).flip(-1).flatten(1)
+        ),
+        _HALF_EXPONENT: lambda T, D: _waves(
+            _clock(T) * 10_000.0 ** -(torch.arange(D // 2, device="cpu") / D)
+        ),
+        "The exponent is divided by D - 2 in place of D.": lambda T, D: _waves(
+            _clock(T) * 10_000.0 ** -(torch.arange(0, D, 2, device="cpu") / (D - 2))
+        ),
+        "The exponent runs over the features, 4i / D in place of 2i / D.": lambda T, D: _waves(
+            _clock(T) * 10_000.0 ** -(2 * torch.arange(0, D, 2, device="cpu") / D)
+        ),
+        _NUMBERED_FEATURES: lambda T, D: torch.where(
+            torch.arange(D, device="cpu") % 2 == 0,
+            (_clock(T) * 10_000.0 ** -(torch.arange(D, device="cpu") / D)).sin(),
+            (_clock(T) * 10_000.0 ** -(torch.arange(D, device="cpu") / D)).cos(),
+        ),
+        _FROM_ONE: lambda T, D: _waves(_clock(T, 1) * _speeds(D)),
+        _DEGREES: lambda T, D: _waves((_clock(T) * _speeds(D)).deg2rad()),
+        _MULTIPLIED: lambda T, D: _waves(_clock(T) / _speeds(D)),
+        _WRONG_BASE: lambda T, D: _waves(_clock(T) * _speeds(D, 1_000.0)),
+        _ONE_SPEED: lambda T, D: _waves(_clock(T) * torch.ones(D // 2, device="cpu")),
+        "All are sines: the odd features are cosines.": lambda T, D: torch.stack(
+            [(_clock(T) * _speeds(D)).sin()] * 2, dim=-1
+        ).flatten(1),
+        "These are the angles; return their sines and cosines.": lambda T, D: (
+            _clock(T) * _speeds(D)
+        ).repeat_interleave(2, dim=-1),
+        "There is an axis too many: return (T, D), which can be added to any batch.": (
+            lambda T, D: sinusoids(T, D)[None]
+        ),
+        "Rows and columns have changed places: a row for each position.": (
+            lambda T, D: sinusoids(T, D).T
+        ),
+    },
+    hints=(
+        "A row for each position, and in it D/2 pairs, each with a speed of its own. A pair holds "
+        "the sine and the cosine of position times speed.",
+        "The speeds are `10_000.0 ** -(torch.arange(0, D, 2) / D)`. Positions as a column times "
+        "speeds are the angles, `(T, D/2)`.",
+        "`torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(start_dim=1)` lets sines and "
+        "cosines take turns.",
+    ),
+)
+
+
+def _turned(
+    x: Tensor,
+    positions: Tensor,
+    *,
+    speeds: Callable[[int], Tensor] = _speeds,
+    sign: float = 1.0,
+) -> Tensor:
+    """Neighbours turned by angles, which can go wrong."""
+    angles = sign * positions[:, None] * speeds(x.shape[-1])
+    u, v = x[..., 0::2], x[..., 1::2]
+    c, s = angles.cos(), angles.sin()
+    return torch.stack([u * c - v * s, u * s + v * c], dim=-1).flatten(start_dim=-2)
+
+
+def _turned_halves(x: Tensor, positions: Tensor) -> Tensor:
+    angles = positions[:, None] * _speeds(x.shape[-1])
+    u, v = x.chunk(2, dim=-1)
+    c, s = angles.cos(), angles.sin()
+    return torch.cat([u * c - v * s, u * s + v * c], dim=-1)
+
+
+def _turned_and_sorted(x: Tensor, positions: Tensor) -> Tensor:
+    return _turned(x, positions).unflatten(-1, (-1, 2)).mT.flatten(start_dim=-2)
+
+
+def _mixed_angles(x: Tensor, positions: Tensor) -> Tensor:
+    """Pair neighbours, but lay their angles down half by half."""
+    angles = (positions[:, None] * _speeds(x.shape[-1])).repeat(1, 2)
+    partner = torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(start_dim=-2)
+    return x * angles.cos() + partner * angles.sin()
+
+
+def _pair_by_pair(second: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Answer:
+    """Turned neighbours whose second feature is computed in another way."""
+
+    def answer(x: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[:, None] * _speeds(x.shape[-1])
+        u, v, c, s = x[..., 0::2], x[..., 1::2], angles.cos(), angles.sin()
+        first = u * c - v * s
+        return torch.stack([first, second(u, v, c, s)], dim=-1).flatten(start_dim=-2)
+
+    return answer
+
+
+def _queries_at(*positions: int, shape: tuple[int, ...]) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Queries that come out of something which learns, and their positions."""
+
+    def make() -> tuple[Tensor, Tensor]:
+        (x,) = random_inputs(shape)
+        return 1.0 * x.requires_grad_(), torch.tensor(positions, device="cpu")
+
+    return make
+
+
+def _rotated(found: object) -> dict[str, Tensor]:
+    """What was turned; a gradient is sent back."""
+    if not isinstance(found, Tensor):
+        raise UnfitError(f"It returns a {type(found).__name__}; expected a tensor like x.")
+    if found.requires_grad:
+        _send_back(found)
+    return {"turned": found}
+
+
+def _lost_gradient(x: Tensor, _: Tensor) -> str:
+    leaf = _leaf_of(x)
+    if leaf is None or leaf.grad is not None:
+        return ""
+    return f"The numbers are right, but no gradient comes back to x. {_NO_GRADIENT}"
+
+
+ROTATE = Exercise(
+    reference=rotate,
+    inputs=[
+        _queries_at(0, 1, 2, 3, shape=(4, 8)),
+        _queries_at(3, 7, 60, shape=(2, 2, 3, 6)),
+        _queries_at(5, shape=(1, 4)),
+    ],
+    measure=_rotated,
+    inspect=_lost_gradient,
+    leaves_arguments=True,
+    tolerance=EQUAL,
+    mistakes={
+        "Feature j is paired with the one half a width away, the split convention; here "
+        "neighbours are a pair: x[..., 0::2] and x[..., 1::2].": _turned_halves,
+        "The pairs are turned rightly, but then laid down half by half: stack them on a new last "
+        "axis and flatten, so that each feature is where it was.": _turned_and_sorted,
+        "Neighbours are paired, but their angles are laid down half by half: both features of a "
+        "pair turn by the same angle.": _mixed_angles,
+        "It turns the wrong way round: (1, 0) must go to (cos, sin).": partial(_turned, sign=-1.0),
+        _FROM_ONE.replace("torch.arange(T)", "use the positions that are given"): (
+            lambda x, p: _turned(x, p + 1)
+        ),
+        "The positions that are given are not used; a text need not begin at 0.": (
+            lambda x, p: _turned(x, torch.arange(len(p), device="cpu"))
+        ),
+        _HALF_EXPONENT.replace("D", "Dk"): partial(
+            _turned,
+            speeds=lambda n: 10_000.0 ** -(torch.arange(n // 2, device="cpu") / n),
+        ),
+        _MULTIPLIED: partial(_turned, speeds=lambda n: 1 / _speeds(n)),
+        _WRONG_BASE: partial(_turned, speeds=lambda n: _speeds(n, 500_000.0)),
+        _ONE_SPEED: partial(_turned, speeds=lambda n: torch.ones(n // 2, device="cpu")),
+        _DEGREES: partial(_turned, speeds=lambda n: _speeds(n).deg2rad()),
+        "That adds cosines and sines; RoPE multiplies.": lambda x, p: (
+            x + _waves(p[:, None] * _speeds(x.shape[-1]))
+        ),
+        "Lengths change: the second feature of a pair needs both of the old ones, u * sin + "
+        "v * cos.": _pair_by_pair(lambda u, v, c, s: v * c),
+        "Lengths change: the new second feature is computed from the new first one. Keep the old "
+        "one until both are done.": _pair_by_pair(lambda u, v, c, s: (u * c - v * s) * s + v * c),
+        "That mirrors: look at the signs, u * sin + v * cos.": _pair_by_pair(
+            lambda u, v, c, s: u * s - v * c
+        ),
+        "Nothing is turned.": lambda x, p: x.clone(),
+        f"The numbers are right, but no gradient comes back to x. {_NO_GRADIENT}": (
+            lambda x, p: _turned(x.detach(), p)
+        ),
+    },
+    hints=(
+        "Features 0 and 1 are a pair, 2 and 3 the next. Each pair is an arrow, which you turn as "
+        "by hand. Its angle is the position times the speed of the pair.",
+        "`positions[:, None] * speeds` are the angles, `(T, Dk/2)`, as wide as `u = x[..., 0::2]` "
+        "and `v = x[..., 1::2]`.",
+        "`torch.stack([u * cos - v * sin, u * sin + v * cos], dim=-1).flatten(start_dim=-2)`.",
+    ),
+)
+
+
+class _Rotary(_Heads):
+    """The layer with RoPE, in steps, so that each of them can go wrong."""
+
+    def __init__(self, d_model: int, n_heads: int, rotary: bool = False) -> None:
+        super().__init__(d_model, n_heads)
+        self.rotary = rotary
+
+    def turn(
+        self, q: Tensor, k: Tensor, v: Tensor, *, crossing: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What happens to queries, keys and values before they meet."""
+        return (q, k, v) if crossing else (_at(q), _at(k), v)
+
+    def find(self, x: Tensor, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+        sources = self.sources(x, x if memory is None else memory)
+        layers = (self.query, self.key, self.value)
+        q, k, v = (self.split(layer(y)) for layer, y in zip(layers, sources, strict=True))
+        if self.rotary:
+            q, k, v = self.turn(q, k, v, crossing=memory is not None)
+        return self.merge(self.attend(q, k, v, mask))
+
+
+class _WithoutOption(_Heads):
+    """The class of chapter 6."""
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__(d_model, n_heads)
+
+
+def _at(x: Tensor, first: int = 0) -> Tensor:
+    """Turned by the places of its last axis but one."""
+    return _turned(x, torch.arange(first, first + x.shape[-2], device="cpu"))
+
+
+def _turning(turn: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Answer:
+    """The layer with another turn."""
+    own = {"turn": lambda _, q, k, v, crossing: turn(q, k, v, crossing)}
+    return type("_Turning", (_Rotary,), own)
+
+
+def _inside(turn: Callable[[Tensor], Tensor]) -> Answer:
+    """The layer with another turn of queries and keys, in self-attention."""
+    return _turning(lambda q, k, v, crossing: (q, k, v) if crossing else (turn(q), turn(k), v))
+
+
+class _BeforeSplit(_Rotary):
+    """Turned over the whole width, before there are heads."""
+
+    def find(self, x: Tensor, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+        if not self.rotary or memory is not None:
+            return _Heads.find(self, x, memory, mask)
+        q, k = (self.split(_at(layer(x))) for layer in (self.query, self.key))
+        return self.merge(self.attend(q, k, self.split(self.value(x)), mask))
+
+
+class _BeforeProjection(_Rotary):
+    def find(self, x: Tensor, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+        turned = _at(x) if self.rotary and memory is None else x
+        return _Heads.find(self, turned, memory, mask)
+
+
+class _Always(_Rotary):
+    """The option is not looked at."""
+
+    def __init__(self, d_model: int, n_heads: int, rotary: bool = False) -> None:
+        super().__init__(d_model, n_heads, rotary=True)
+
+
+class _ByHeads(_Rotary):
+    """Turned by the number of the head, since axes 1 and 2 were taken for each other."""
+
+    def turn(
+        self, q: Tensor, k: Tensor, v: Tensor, *, crossing: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if crossing:
+            return q, k, v
+        q, k = (_at(y.transpose(1, 2)).transpose(1, 2) for y in (q, k))
+        return q, k, v
+
+
+MULTI_HEAD_ATTENTION_7 = Exercise(
+    reference=MultiHeadAttention,
+    inputs=[(_FIRST_WIDTH, 3, True), (8, 2, True), (12, 2, True), (8, 2, False), (8, 2)],
+    measure=_try_layer,
+    tolerance=EQUAL,
+    mistakes={
+        "There is no RoPE yet: this version has a third argument, rotary=False.": _WithoutOption,
+        "The option is not used: nothing is turned.": _turning(lambda q, k, v, _: (q, k, v)),
+        "The option is not looked at: without rotary=True nothing may be turned.": _Always,
+        "The values are turned as well; turn queries and keys only.": _turning(
+            lambda q, k, v, crossing: (q, k, v) if crossing else (_at(q), _at(k), _at(v))
+        ),
+        "Values are turned as well, and everything in cross-attention, too: turn queries and keys "
+        "only, and nothing if there is a memory.": _turning(
+            lambda q, k, v, _: (_at(q), _at(k), _at(v))
+        ),
+        "Only the queries are turned; the keys must be turned, too, or their distance does not "
+        "matter.": _turning(lambda q, k, v, crossing: (q, k, v) if crossing else (_at(q), k, v)),
+        "Only the keys are turned; the queries must be turned, too.": _turning(
+            lambda q, k, v, crossing: (q, k, v) if crossing else (q, _at(k), v)
+        ),
+        "Queries and keys are turned in cross-attention as well. With a memory nothing is turned, "
+        "because its places are those of another text.": _turning(
+            lambda q, k, v, _: (_at(q), _at(k), v)
+        ),
+        "Queries count from another position than keys: both from 0.": _turning(
+            lambda q, k, v, crossing: (q, k, v) if crossing else (_at(q, 1), _at(k), v)
+        ),
+        "Keys count from another position than queries: both from 0.": _turning(
+            lambda q, k, v, crossing: (q, k, v) if crossing else (_at(q), _at(k, 1), v)
+        ),
+        "Keys are turned against queries: both turn the same way round.": _turning(
+            lambda q, k, v, crossing: (
+                (q, k, v)
+                if crossing
+                else (_at(q), _turned(k, -torch.arange(k.shape[-2], device="cpu")), v)
+            )
+        ),
+        "It turns over the whole width, before the split into heads; each head has its own fast "
+        "and slow pairs, so split first.": _BeforeSplit,
+        "x is turned, so that the values turn, too: turn queries and keys after their "
+        "projections.": _BeforeProjection,
+        "Heads are taken for positions: after the split, positions are the last axis but one, and "
+        "there are x.shape[1] of them.": _ByHeads,
+        "Feature j is paired with the one half a width away; rotate pairs neighbours.": _inside(
+            lambda y: _turned_halves(y, torch.arange(y.shape[-2], device="cpu"))
+        ),
+        "It turns twice.": _inside(lambda y: _at(_at(y))),
+        "The numbers are right, but no gradient comes through the queries and keys. "
+        f"{_NO_GRADIENT}": _inside(lambda y: _at(y.detach())),
+    },
+    hints=(
+        "Take your class of chapter 6. Between the split and `attention`, queries and keys are "
+        "turned, if `rotary` was asked for and there is no memory.",
+        "After the split, `q` is `(B, H, T, Dk)`; `rotate` works on the last two axes. The "
+        "positions are those of `x`, `torch.arange(x.shape[1])`.",
+        "`if self.rotary and memory is None:` then `q, k = rotate(q, positions), rotate(k, "
+        "positions)`; ask before you put `x` in the place of the memory.",
     ),
 )

@@ -468,6 +468,56 @@ def split_right_and_wrong(*, n_tokens: int, n_heads: int) -> Picture:
     return canvas.picture(title, f"{title}: " + "; ".join(said) + ".")
 
 
+def where_positions_enter() -> Picture:
+    """Draw a block from the embedding to the values, and where six kinds of positions enter it.
+
+    Returns:
+        The picture.
+
+    Example:
+        >>> where_positions_enter().title
+        'Where a position can enter'
+    """
+    canvas, left, right = Canvas(), 40.0, 290.0
+    embedding, project, softmax, mean = (
+        canvas.box(left, y, [words], width=160, role=role)
+        for y, words, role in (
+            (8, "embedding", "plain"), (160, "project", "plain"), (338, "softmax", "weight"),
+            (396, "weighted mean", "plain"),
+        )
+    )  # fmt: skip
+    v = canvas.box(left, 218, ["v"], width=48, role="value")
+    q_and_k = canvas.box(left + 60, 218, ["q and k"], width=100, role="query")
+    middle, scores = embedding.bottom[0], q_and_k.bottom[0]
+    for start, end in (
+        (embedding.bottom, (middle, 70)), ((middle, 98), project.top),
+        ((v.top[0], 191), v.top), ((scores, 191), q_and_k.top),
+        (q_and_k.bottom, (scores, 276)), ((scores, 304), (scores, softmax.y)),
+        (softmax.bottom, mean.top),
+    ):  # fmt: skip
+        canvas.arrow(start, end)
+    canvas.arrow(v.bottom, (v.bottom[0], 264), (26, 264), (26, mean.y + 15), (left, mean.y + 15))
+    for x, y in ((middle, 84.0), (scores, 290.0)):
+        circle = f'<circle cx="{x}" cy="{y}" r="14" fill="{PAPER}" stroke="{INK}"/>'
+        canvas.elements.append(circle)
+        canvas.text(x, y + 6, "+", size=18, bold=True)
+    canvas.text(scores + 20, 308, "scores", anchor="start")
+    for y, words, how, role, target in (
+        (60, "learned table, sinusoids", "added once", "key", (middle + 15, 84)),
+        (209, "RoPE", "turns q and k, not v", "query", (left + 160, 233)),
+        (266, "ALiBi, T5", "a bias on the scores", "weight", (scores + 15, 290)),
+    ):
+        box = canvas.box(right, y, [words, how], role=role, width=210)
+        canvas.arrow((right, box.y + box.height / 2), target, color=ROLES[role][0])
+    canvas.frame(Box(12, 120, 502, 322), "in every layer")
+    return canvas.picture(
+        "Where a position can enter",
+        "Where a position can enter: a learned table and sinusoids are added once, to the "
+        "embedding. In every layer, RoPE turns q and k, but not v, and ALiBi and T5 add a bias to "
+        "the scores, before the softmax.",
+    )
+
+
 def _blocks(
     canvas: Canvas, x: float, y: float, rows: list[list[int]], gap: float, wide: float = BLOCK[0]
 ) -> float:

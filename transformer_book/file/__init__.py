@@ -93,12 +93,13 @@ def padding_mask(ids, pad_id=0):
 # --- 6 · Multi-head attention
 
 
+# page 7: queries and keys may turn with positions
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side, each with matrices of its own."""
 
-    def __init__(self, d_model, n_heads):
+    def __init__(self, d_model, n_heads, rotary=False):
         super().__init__()
-        self.n_heads = n_heads
+        self.n_heads, self.rotary = n_heads, rotary
         self.query = nn.Linear(d_model, d_model)  # all heads side by side
         self.key = nn.Linear(d_model, d_model)
         self.value = nn.Linear(d_model, d_model)
@@ -108,9 +109,35 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def forward(self, x, memory=None, mask=None):
-        memory = x if memory is None else memory
+        source = x if memory is None else memory
         q = self.split(self.query(x))  # (B, H, T, Dk)
-        k = self.split(self.key(memory))  # (B, H, S, Dk)
-        v = self.split(self.value(memory))
+        k = self.split(self.key(source))  # (B, H, S, Dk)
+        v = self.split(self.value(source))
+        if self.rotary and memory is None:  # new, for self-attention
+            places = torch.arange(x.shape[1], device=x.device)
+            q, k = rotate(q, places), rotate(k, places)  # v stays
         found, _ = attention(q, k, v, mask)  # (B, H, T, Dk)
         return self.output(found.transpose(1, 2).flatten(start_dim=2))
+
+
+# --- 7 · Positional encodings
+
+
+def rotate(x, positions):
+    """Turn pairs of features by angles that grow with the position."""
+    Dk = x.shape[-1]
+    pairs = torch.arange(0, Dk, 2, device=x.device)
+    speeds = 10_000.0 ** -(pairs / Dk)  # (Dk/2,)
+    angles = positions[:, None] * speeds  # (T, Dk/2)
+    cos, sin = angles.cos(), angles.sin()
+    u, v = x[..., 0::2], x[..., 1::2]  # (..., T, Dk/2) each
+    turned = torch.stack([u * cos - v * sin, u * sin + v * cos], dim=-1)
+    return turned.flatten(start_dim=-2)  # (..., T, Dk)
+
+
+def sinusoids(T, D):
+    """A vector of sines and cosines for each position, to be added."""
+    speeds = 10_000.0 ** -(torch.arange(0, D, 2) / D)  # (D/2,)
+    angles = torch.arange(T)[:, None] * speeds  # (T, D/2)
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
+    return waves.flatten(start_dim=1)  # (T, D): sin, cos, sin, cos ...

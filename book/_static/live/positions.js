@@ -342,8 +342,7 @@ Live.define({
   name: "positions",
   title: "Where two words stand",
   question: "Two words keep their distance and move along the text. Whose score stays?",
-  page: "play",
-  pictures: ["positions.svg"],
+  page: "07_positions",
   heights: [820, 945],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
