@@ -106,3 +106,19 @@ class MultiHeadAttention(nn.Module):
         v = self.split(self.value(memory))
         found, _ = attention(q, k, v, mask)  # (B, H, T, Dk)
         return self.output(found.transpose(1, 2).flatten(start_dim=2))
+
+
+# --- 8 · The feed-forward network
+
+
+class FeedForward(nn.Module):
+    """Expand each token, bend it, contract it again."""
+
+    def __init__(self, d_model, d_ff, activation=torch.relu):
+        super().__init__()
+        self.up = nn.Linear(d_model, d_ff)
+        self.down = nn.Linear(d_ff, d_model)
+        self.activation = activation
+
+    def forward(self, x):  # (..., D)
+        return self.down(self.activation(self.up(x)))  # inside: (..., F)

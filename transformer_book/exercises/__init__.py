@@ -121,7 +121,6 @@ EXERCISES: dict[str, Exercise] = {
     "decoder.block_parameters": decoder.BLOCK_PARAMETERS,
     "decoder.shift": decoder.SHIFT,
     "decoder.exact_match": decoder.EXACT_MATCH,
-    "feedforward.network": feedforward.NETWORK,
     "feedforward.swiglu": feedforward.SWIGLU,
     "feedforward.gated_width": feedforward.GATED_WIDTH,
     "feedforward.share": feedforward.SHARE,
@@ -216,6 +215,7 @@ EXERCISES: dict[str, Exercise] = {
     "file.causal_mask": your_file.CAUSAL_MASK,
     "file.padding_mask": your_file.PADDING_MASK,
     "file.MultiHeadAttention": your_file.MULTI_HEAD_ATTENTION,
+    "file.FeedForward": your_file.FEED_FORWARD,
 }
 
 
