@@ -112,7 +112,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Expand each token, bend it, contract it again."""
+    """Expand each token, apply a non-linearity, contract it again."""
 
     def __init__(self, d_model, d_ff, activation=torch.relu):
         super().__init__()
