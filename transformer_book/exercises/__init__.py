@@ -126,7 +126,6 @@ EXERCISES: dict[str, Exercise] = {
     "feedforward.share": feedforward.SHARE,
     "feedforward.unit": feedforward.UNIT,
     "feedforward.mixture": feedforward.MIXTURE,
-    "feedforward.balance": feedforward.BALANCE,
     "norms.layer_norm": norms.LAYER_NORM,
     "norms.rms_norm": norms.RMS_NORM,
     "norms.fold": norms.FOLD,
