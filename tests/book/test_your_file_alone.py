@@ -41,6 +41,7 @@ output, weights = names["attention"](q, k, v, torch.ones(4, 4).tril().bool())
 assert output.shape == (2, 4, 6) and weights.shape == (2, 4, 4)
 layer = names["MultiHeadAttention"](6, 3)
 assert layer(q, memory=torch.randn(2, 5, 6)).shape == (2, 4, 6)
+assert names["FeedForward"](6, 9)(q).shape == (2, 4, 6)
 print("all parts run")
 """
 

@@ -55,7 +55,7 @@ TEACHES = {
     # terms
     "RMSNorm": "09_norms#rmsnorm",
     "cross-attention": "12_decoder",
-    "mixture of experts": "08b_memory#a-larger-store-mixture-of-experts",
+    "mixture of experts": "08c_experts",
     "induction head": "20_learned#an-algorithm-in-two-heads",
     "speculative decoding": "16b_cache#guessing-ahead",
     "gradient clipping": "14_training#clipping",

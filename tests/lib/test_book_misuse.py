@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from transformer_book import counting, laws, objectives, tasks
-from transformer_book.figures import diagrams, panels, plots, sketches
+from transformer_book.figures import diagrams, networks, panels, plots, sketches
 from transformer_lib.core.config import TransformerConfig
 
 NAN, INF = math.nan, math.inf
@@ -162,6 +162,18 @@ DRAWINGS = [
     (
         lambda: sketches.heads_in_colour(n_tokens=6, d_model=10, n_heads=4),
         "n_heads=4 must divide d_model=10",
+    ),
+    (
+        lambda: networks.two_classes({}, title="t", axes={}),
+        "planes is empty; expected at least one plane",
+    ),
+    (
+        lambda: networks.two_classes({"p": {}}, title="t", axes={"p": ("x", "y")}),
+        "planes['p'] is empty; expected at least one point",
+    ),
+    (
+        lambda: networks.routing(["a", "b"], [0, 2], n_experts=2, capacity=1, title="t"),
+        "chosen=[0, 2] must hold an expert from 0 to 1 for each of 2 tokens",
     ),
     (
         lambda: sketches.split_right_and_wrong(n_tokens=0, n_heads=4),

@@ -26,6 +26,7 @@ from experiments import (
     digits,
     drafts,
     dropout,
+    experts,
     families,
     hardware,
     heads,
@@ -640,18 +641,29 @@ def test_runs_that_are_slices_equal_runs_of_their_own(kind, tmp_path):
 def test_activations_compares_networks_of_one_size(results):
     folder = results(activations)
     rows = {(row["group"], row["kind"]): row for row in read_csv(folder / "results.csv")}
-    assert {group for group, _ in rows} == {"kind", "without", "share", "width", "experts"}
+    assert {group for group, _ in rows} == {"kind", "without", "share", "width"}
     sizes = [int(row["parameters"]) for (group, _), row in rows.items() if group == "kind"]
-    sizes += [int(rows["without", name]["parameters"]) for name in ("none, deeper", "no attention")]
+    sizes += [int(rows["without", "none, deeper"]["parameters"])]
     assert max(sizes) / min(sizes) < 1.03
     assert all(float(row["loss"]) > 0 for row in rows.values())
-    shares = [row for row in read_csv(folder / "experts.csv") if row["kind"] == "two experts"]
-    assert sum(float(row["share"]) for row in shares) == pytest.approx(activations.LAYERS, 1e-3)
-    classes = [sum(float(row[name]) for name in activations.CLASSES) for row in shares]
-    assert classes == pytest.approx([1.0] * len(classes), abs=1e-3)
 
 
-@pytest.mark.parametrize("active", [1, 2, 3])
+def test_experts_compares_models_of_equal_active_size(results):
+    folder = results(experts)
+    rows = {row["kind"]: row for row in read_csv(folder / "results.csv")}
+    assert set(rows) == {kind.name for kind in experts.KINDS}
+    large = rows.pop("one network, F = 16D")
+    sizes = [int(row["active"]) for row in rows.values()]
+    assert max(sizes) / min(sizes) < 1.12  # the router of many experts counts, in a tiny model
+    assert int(large["active"]) == int(large["parameters"]) > 2 * max(sizes)
+    loads = [row for row in read_csv(folder / "loads.csv") if row["kind"] == "bias"]
+    assert sum(float(row["share"]) for row in loads) == pytest.approx(experts.LAYERS, 1e-3)
+    for row in loads:
+        classes = sum(float(row[name]) for name in experts.CLASSES)
+        assert classes == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("active", [2, 3])
 def test_experts_in_full_are_those_of_the_library(active):
     torch.manual_seed(0)
     config = TransformerConfig(
@@ -659,11 +671,28 @@ def test_experts_in_full_are_those_of_the_library(active):
         activation="gelu",
     )  # fmt: skip
     mixture, x = MixtureOfExperts(config), torch.randn(3, 5, 8)
-    expected, balance = mixture(x), mixture.balance_loss
+    in_full = experts.Experts(config, experts.Kind("ours", 6 / 8, 8, active))
+    weights = [(expert.up.weight, expert.down.weight) for expert in mixture.experts]
+    with torch.no_grad():
+        in_full.router.weight.copy_(mixture.router.weight)
+        in_full.up.copy_(torch.stack([up for up, _ in weights]))
+        in_full.down.copy_(torch.stack([down for _, down in weights]))
+    torch.testing.assert_close(in_full(x), mixture(x))
+    torch.testing.assert_close(in_full.balance_loss, mixture.balance_loss)
+
+
+def test_a_bias_moves_towards_even_loads_and_changes_no_weight():
     torch.manual_seed(0)
-    in_full = activations.Experts(config)  # draws the same weights
-    torch.testing.assert_close(in_full(x), expected)
-    torch.testing.assert_close(in_full.balance_loss, balance)
+    config = TransformerConfig(d_model=8, n_heads=2)
+    mixture = experts.Experts(config, experts.Kind("ours", 1, 4, 1, "bias"))
+    x = torch.randn(200, 8) + 1.0
+    with torch.no_grad():
+        mixture(x)
+        before = mixture.share.max()
+        for _ in range(200):
+            mixture.push()
+            mixture(x)
+    assert mixture.share.max() < min(0.3, before)
 
 
 def test_lengths_compares_six_kinds_of_positions(results):

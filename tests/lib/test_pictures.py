@@ -12,6 +12,7 @@ import torch
 from transformer_book.figures import (
     diagrams,
     landscapes,
+    networks,
     panels,
     plot_style,
     plots,
@@ -108,6 +109,15 @@ PICTURES = {
     "heads": lambda: sketches.heads_in_colour(n_tokens=3, d_model=8, n_heads=4),
     "split": lambda: sketches.split_right_and_wrong(n_tokens=3, n_heads=4),
     "positions": sketches.where_positions_enter,
+    "classes": lambda: networks.two_classes(
+        {"before": {"a": (1, 1, True), "b": (-1, 1, False)}, "after": {"a": (2, 0, True)}},
+        title="Classes",
+        axes={"before": ("x", "y"), "after": ("u", "v")},
+        lines={"after": ((0, 1), (1, 0))},
+    ),
+    "routing": lambda: networks.routing(
+        ["the", "cat", "the"], [0, 1, 0], n_experts=3, capacity=1, title="Routing"
+    ),
     "histograms": lambda: panels.histograms(
         {"a": [0.0, 0.5, 2.0], "b": [1.0]}, bins=(0, 4, 8), title="Shares", x_label="x"
     ),

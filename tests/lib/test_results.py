@@ -35,7 +35,7 @@ WITHOUT_MODEL = {
     *("lengths", "activations", "warmup", "surfaces", "dropout", "decoders"),
     *("ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"),
     *("patches", "scaling", "hardware", "precision", "addition", "paragraphs"),
-    *("word_head", "input_scale", "mask_costs", "probes", "stretching"),
+    *("word_head", "input_scale", "mask_costs", "probes", "stretching", "experts"),
 }
 MODELS = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
 
@@ -208,6 +208,7 @@ SUMMARIES = [  # a number of a card, and the rows it sums up
     ("lengths", "loss_none_128", "loss", {"scheme": "none", "length": 128}),
     ("activations", "loss (swiglu)", "loss", {"kind": "swiglu", "learning_rate": 0.003}),
     ("activations", "loss (none)", "loss", {"kind": "none", "learning_rate": 0.003}),
+    ("experts", "loss (bias)", "loss", {"kind": "bias", "learning_rate": 0.003}),
     ("warmup", "loss_post_18_warmup_80", "loss",
      {"kind": "post", "depth": 18, "rate": 0.001, "warmup": 80}),
     ("warmup", "loss_pre_18_warmup_0", "loss",

@@ -1,9 +1,11 @@
 """The reader's file equals the library with the same weights, forwards and backwards."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 import transformer_lib as lib
 from transformer_book import file
@@ -13,6 +15,7 @@ SEEDS = range(20)
 COMPARED = {
     *("merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"),
     *("rotate", "sinusoids"),
+    "FeedForward",
 }
 
 
@@ -149,10 +152,35 @@ def test_rotary_attention_is_the_librarys(seed):
     assert_equal(ours(*inputs), theirs(*twins), [*inputs, *own], [*twins, *other])
 
 
-def test_names_and_shapes_of_parameters_are_the_librarys():
-    ours, theirs = (
-        kind(12, 3).state_dict() for kind in (file.MultiHeadAttention, lib.MultiHeadAttention)
-    )
+ACTIVATIONS = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_feed_forward_is_the_librarys(seed, activation):
+    b, _, t, _, d_model, d_ff = sizes(seed)
+    theirs = lib.FeedForward(d_model, d_ff, activation).double()
+    ours = file.FeedForward(d_model, d_ff, ACTIVATIONS[activation]).double()
+    ours.load_state_dict(theirs.state_dict())
+    for shape in ((b, t, d_model), (d_model,)):
+        (x,), (twin,) = drawn(seed, shape), drawn(seed, shape)
+        own, other = [*ours.parameters()], [*theirs.parameters()]
+        assert_equal(ours(x), theirs(twin), [x, *own], [twin, *other])
+
+
+def test_feed_forward_has_a_relu_if_nothing_else_is_asked_for():
+    x = torch.randn(3, 4)
+    layer = file.FeedForward(4, 6)
+    torch.testing.assert_close(layer(x), layer.down(layer.up(x).relu()))
+
+
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "FeedForward"])
+def test_names_and_shapes_of_parameters_are_the_librarys(name):
+    ours, theirs = (getattr(module, name)(12, 3).state_dict() for module in (file, lib))
     assert [(n, v.shape) for n, v in ours.items()] == [(n, v.shape) for n, v in theirs.items()]
 
 

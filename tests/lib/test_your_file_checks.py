@@ -11,7 +11,7 @@ from transformer_book import file
 from transformer_book.datasets import shakespeare
 from transformer_book.exercises import EXERCISES, pick
 from transformer_book.exercises.grading.checking import judge
-from transformer_book.exercises.your_file import _Heads, _Pairs, _Rotary
+from transformer_book.exercises.your_file import _Heads, _Network, _Pairs, _Rotary
 from transformer_lib import BPETokenizer
 from transformer_lib.text import tokenizers
 
@@ -154,6 +154,66 @@ def test_slips_of_the_layer_are_named(answer, sentence):
 
 def test_the_layer_in_steps_is_right_before_a_step_goes_wrong():
     assert said("file.MultiHeadAttention", _Heads) == "correct."
+
+
+class OtherNames(nn.Module):
+    def __init__(self, d_model, d_ff, activation=torch.relu):
+        super().__init__()
+        self.l1, self.l2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+
+
+class TurnedRound(nn.Module):
+    """`down` widens, and `up` narrows."""
+
+    def __init__(self, d_model, d_ff, activation=torch.relu):
+        super().__init__()
+        self.down, self.up = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.activation = activation
+
+    def forward(self, x):
+        return self.up(self.activation(self.down(x)))
+
+
+class Blunt(file.FeedForward):
+    def forward(self, x):
+        return self.down(self.up(x))
+
+
+class WithoutReturn(file.FeedForward):
+    def forward(self, x): ...
+
+
+class NoChoice(file.FeedForward):
+    def __init__(self, d_model, d_ff):
+        super().__init__(d_model, d_ff)
+
+
+class NoBias(file.FeedForward):
+    def __init__(self, d_model, d_ff, activation=torch.relu):
+        super().__init__(d_model, d_ff, activation)
+        self.down = nn.Linear(d_ff, d_model, bias=False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (OtherNames, "There is no 'up.weight' in its state_dict(), but ['l1.weight',"),
+        (TurnedRound, "not yet."),
+        (Blunt, "The activation is missing: two linear layers in a row are one linear layer."),
+        (WithoutReturn, "Its forward returns nothing; expected one tensor, (..., D)."),
+        (NoChoice, "takes 3 positional arguments but 4 were given"),
+        (NoBias, "There is no 'down.bias' in its state_dict()"),
+        (lambda *_: 3, "It must be a class that inherits from nn.Module."),
+    ],
+)
+def test_slips_of_the_network_are_named(answer, sentence):
+    told = said("file.FeedForward", answer)
+    assert told != "correct."
+    assert sentence in told
+
+
+def test_the_network_in_steps_is_right_before_a_step_goes_wrong():
+    assert said("file.FeedForward", _Network) == "correct."
 
 
 def test_a_learner_who_wrote_nothing_goes_on_with_the_books_part(capsys):

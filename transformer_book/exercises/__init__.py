@@ -121,13 +121,11 @@ EXERCISES: dict[str, Exercise] = {
     "decoder.block_parameters": decoder.BLOCK_PARAMETERS,
     "decoder.shift": decoder.SHIFT,
     "decoder.exact_match": decoder.EXACT_MATCH,
-    "feedforward.network": feedforward.NETWORK,
     "feedforward.swiglu": feedforward.SWIGLU,
     "feedforward.gated_width": feedforward.GATED_WIDTH,
     "feedforward.share": feedforward.SHARE,
     "feedforward.unit": feedforward.UNIT,
     "feedforward.mixture": feedforward.MIXTURE,
-    "feedforward.balance": feedforward.BALANCE,
     "norms.layer_norm": norms.LAYER_NORM,
     "norms.rms_norm": norms.RMS_NORM,
     "norms.fold": norms.FOLD,
@@ -220,6 +218,7 @@ EXERCISES: dict[str, Exercise] = {
     "file.rotate": your_file.ROTATE,
     "file.MultiHeadAttention.7": your_file.MULTI_HEAD_ATTENTION_7,
     "file.sinusoids": your_file.SINUSOIDS,
+    "file.FeedForward": your_file.FEED_FORWARD,
 }
 
 

@@ -10,52 +10,6 @@ from torch import Tensor
 from transformer_book.exercises.grading.checking import Answer, Exercise, random_inputs
 
 
-def _network(x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
-    return (x @ w_1 + b_1).relu() @ w_2 + b_2
-
-
-NETWORK = Exercise(
-    reference=_network,
-    inputs=[  # square first: there a matrix that is transposed can run, and is found
-        random_inputs((2, 5, 4), (4, 4), (4,), (4, 4), (4,)),
-        random_inputs((2, 3, 4), (4, 8), (8,), (8, 4), (4,)),
-    ],
-    mistakes={
-        "The ReLU is missing: two linear maps in a row are one linear map.": (
-            lambda x, w, b, v, c: (x @ w + b) @ v + c
-        ),
-        "The ReLU stands after the second map: what is written could never be negative.": (
-            lambda x, w, b, v, c: ((x @ w + b) @ v + c).relu()
-        ),
-        "There is a ReLU after both maps; only the inner values pass one.": (
-            lambda x, w, b, v, c: _network(x, w, b, v, c).relu()
-        ),
-        "The first bias is added after the ReLU; it shifts where each unit begins to be active.": (
-            lambda x, w, b, v, c: ((x @ w).relu() + b) @ v + c
-        ),
-        "The biases are missing.": lambda x, w, b, v, c: (x @ w).relu() @ v,
-        "The second bias is missing.": lambda x, w, b, v, c: (x @ w + b).relu() @ v,
-        "The residual is added; here only what the network says is asked for.": (
-            lambda x, w, b, v, c: x + _network(x, w, b, v, c)
-        ),
-        "The first bias is missing.": lambda x, w, b, v, c: (x @ w).relu() @ v + c,
-        "The matrices are used as x @ w, without a transpose.": (
-            lambda x, w, b, v, c: _network(x, w.mT, b, v.mT, c)
-        ),
-        "The equation has a ReLU, not a GELU.": (lambda x, w, b, v, c: F.gelu(x @ w + b) @ v + c),
-        "The second map is missing: the result must have the width of x.": (
-            lambda x, w, b, v, c: (x @ w + b).relu()
-        ),
-    },
-    hints=(
-        "Up, cut off below zero, down: two maps, each with a bias, and a ReLU between them.",
-        "The inner values are (B, T, F): `x` times the first matrix, plus its bias, through a "
-        "ReLU. The second map brings them back to the width of `x`.",
-        "The inner values are `(x @ w_1 + b_1).relu()`; the second map has no ReLU behind it.",
-    ),
-)
-
-
 def _swiglu(x: Tensor, gate: Tensor, expand: Tensor, contract: Tensor) -> Tensor:
     return (F.silu(x @ gate) * (x @ expand)) @ contract
 
@@ -307,55 +261,5 @@ MIXTURE = Exercise(
         "their numbers, (N, k); divide the largest by their sum.",
         "`probabilities.topk(k, dim=-1)`; then put the weights into a table of zeros, (N, E), with "
         "`scatter(1, chosen, weights)`, and mix `x @ experts[i]` for all i with it.",
-    ),
-)
-
-
-def _balance(probabilities: Tensor, chosen: Tensor) -> Tensor:
-    n = probabilities.shape[-1]
-    share = F.one_hot(chosen, n).to(probabilities).mean(dim=(0, 1))
-    return n * (share * probabilities.mean(dim=0)).sum()
-
-
-BALANCE = Exercise(
-    reference=_balance,
-    inputs=[
-        (scores.softmax(dim=-1), scores.topk(k, dim=-1).indices)
-        for (scores,), k in ((random_inputs((6, 4)), 2), (random_inputs((9, 3)), 1))
-    ],
-    mistakes={
-        "The number of experts is missing: even use must give 1.": (
-            lambda p, c: _balance(p, c) / p.shape[-1]
-        ),
-        "The shares sum to k, not to 1: divide by the number of choices, N times k.": (
-            lambda p, c: _balance(p, c) * c.shape[-1]
-        ),
-        "That has the shares twice; one factor is the mean probability, which has a gradient.": (
-            lambda p, c: (
-                p.shape[-1] * F.one_hot(c, p.shape[-1]).to(p).mean(dim=(0, 1)).square().sum()
-            )
-        ),
-        "That has the mean probabilities twice; one factor is the share of the choices.": (
-            lambda p, c: p.shape[-1] * p.mean(dim=0).square().sum()
-        ),
-        "Means over tokens come first, then the product: not the mean of products.": (
-            lambda p, c: (
-                p.shape[-1] * (F.one_hot(c, p.shape[-1]).to(p).mean(dim=1) * p).sum(dim=-1).mean()
-            )
-        ),
-        "Only the first choice of each token is counted; all k are.": (
-            lambda p, c: _balance(p, c[:, :1])
-        ),
-        "The shares are counts yet: divide by the number of choices, N times k.": (
-            lambda p, c: _balance(p, c) * c.numel()
-        ),
-    },
-    hints=(
-        "Two numbers for each expert: which share of all choices fell on it, and how probable it "
-        "was on average.",
-        "The shares come from `chosen` and sum to 1 over the experts; there are N times k choices. "
-        "The mean probabilities run over the tokens. Multiply, add up, and multiply by E.",
-        "`F.one_hot(chosen, n)` is (N, k, E); its mean over the first two axes, `dim=(0, 1)`, "
-        "holds the shares.",
     ),
 )

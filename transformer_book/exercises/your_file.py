@@ -12,12 +12,14 @@ from itertools import pairwise
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor, nn
 
 import transformer_lib as lib
 from transformer_book.exercises.grading.checking import Answer, Exercise, UnfitError, random_inputs
 from transformer_book.file import (
     BytePairs,
+    FeedForward,
     MultiHeadAttention,
     attention,
     causal_mask,
@@ -896,23 +898,39 @@ def _as_layer(found: object) -> nn.Module:
     return found
 
 
-def _load_weights(layer: nn.Module) -> int:
-    """Give a layer weights by the library's names; return its width."""
+def _own_shapes(layer: nn.Module, wanted: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's weights, if it has those of the library, and no others."""
     own = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
-    wanted = lib.MultiHeadAttention(4, 2).state_dict()
+    wanted = [*wanted]
     for name in wanted:
         if name not in own:
             raise UnfitError(f"There is no {name!r} in its state_dict(), but {[*own]}.")
     if extra := [name for name in own if name not in wanted]:
         raise UnfitError(f"It has parameters or buffers that the library's has not: {extra}.")
-    width = int(own["query.weight"][-1])
-    shapes = [(width,) * value.ndim for value in wanted.values()]
-    for name, shape in zip(wanted, shapes, strict=True):
+    return own
+
+
+def _fill(
+    layer: nn.Module,
+    own: dict[str, tuple[int, ...]],
+    wanted: dict[str, tuple[int, ...]],
+    why: str,
+) -> None:
+    """Give a layer weights of the shapes that are wanted."""
+    for name, shape in wanted.items():
         if own[name] != shape:
-            why = "all heads lie side by side in each of the four layers"
             raise UnfitError(f"{name} has the shape {own[name]}; expected {shape}, because {why}.")
-    numbers = (0.5 * x for x in random_inputs(*shapes))
+    numbers = (0.5 * x for x in random_inputs(*wanted.values()))
     layer.to("cpu", torch.float64).load_state_dict(dict(zip(wanted, numbers, strict=True)))
+
+
+def _load_weights(layer: nn.Module) -> int:
+    """Give a layer of attention weights by the library's names; return its width."""
+    names = lib.MultiHeadAttention(4, 2).state_dict()
+    own = _own_shapes(layer, names)
+    width = int(own["query.weight"][-1])
+    shapes = {name: (width,) * value.ndim for name, value in names.items()}
+    _fill(layer, own, shapes, "all heads lie side by side in each of the four layers")
     return width
 
 
@@ -1369,5 +1387,126 @@ MULTI_HEAD_ATTENTION_7 = Exercise(
         "positions are those of `x`, `torch.arange(x.shape[1])`.",
         "`if self.rotary and memory is None:` then `q, k = rotate(q, positions), rotate(k, "
         "positions)`; ask before you put `x` in the place of the memory.",
+    ),
+)
+
+
+# --- the feed-forward network -------------------------------------------------------------------
+
+
+class _Network(FeedForward):
+    """The network in steps, so that each of them can go wrong."""
+
+    def bend(self, x: Tensor) -> Tensor:
+        bent: Tensor = self.activation(x)
+        return bent
+
+    def inner(self, x: Tensor) -> Tensor:
+        return self.bend(self.up(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow: Tensor = self.down(self.inner(x))
+        return narrow
+
+
+class _BentLate(_Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bend(self.down(self.up(x)))
+
+
+class _BentTwice(_Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bend(super().forward(x))
+
+
+class _BentEarly(_Network):
+    def inner(self, x: Tensor) -> Tensor:
+        wide: Tensor = self.up(self.bend(x))
+        return wide
+
+
+class _NetworkWithInput(_Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x)
+
+
+class _NetworkDetached(_Network):
+    def inner(self, x: Tensor) -> Tensor:
+        return super().inner(x).detach()
+
+
+class _OnlyExpanded(_Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def _bending(bend: Callable[[Tensor], Tensor]) -> Answer:
+    """The network with this activation, whatever was asked for."""
+    return type("_Bending", (_Network,), {"bend": lambda _, x: bend(x)})
+
+
+def _own_default(activation: Callable[[Tensor], Tensor]) -> Answer:
+    """The network with this activation, if none is asked for."""
+    return lambda d_model, d_ff, given=activation: _Network(d_model, d_ff, given)
+
+
+def _always_four(d_model: int, _: int, activation: Callable[[Tensor], Tensor] = F.relu) -> _Network:
+    return _Network(d_model, 4 * d_model, activation)
+
+
+def _try_network(found: object) -> dict[str, Tensor]:
+    """What a network returns, with the gradients of its inputs and parameters."""
+    layer = _as_layer(found)
+    own = _own_shapes(layer, ("up.weight", "up.bias", "down.weight", "down.bias"))
+    d_model, d_ff = int(own["up.weight"][-1]), int(own["up.weight"][0])
+    shapes = {"up.weight": (d_ff, d_model), "up.bias": (d_ff,)}
+    shapes |= {"down.weight": (d_model, d_ff), "down.bias": (d_model,)}
+    _fill(layer, own, shapes, "up leads from d_model to d_ff, and down leads back")
+    measured = {"the widths D and F": torch.tensor([d_model, d_ff])}
+    given = {"a batch of texts": (2, 5, d_model), "a single token": (d_model,)}
+    inputs = [1.0 * x.requires_grad_() for x in random_inputs(*given.values())]
+    for case, x in zip(given, inputs, strict=True):
+        output = layer(x)
+        if not isinstance(output, Tensor):
+            what = "nothing" if output is None or output is ... else f"a {type(output).__name__}"
+            raise UnfitError(f"Its forward returns {what}; expected one tensor, (..., D).")
+        measured[case] = output
+    for case, x in zip(given, inputs, strict=True):  # after all outputs: of these one learns more
+        measured[f"gradients for {case}"] = _gradients(measured[case], [x], layer)
+    return measured
+
+
+FEED_FORWARD = Exercise(
+    reference=FeedForward,
+    inputs=[(6, 8), (4, 9, F.gelu), (5, 7, torch.tanh)],
+    measure=_try_network,
+    tolerance=EQUAL,
+    mistakes={
+        "The activation is missing: two linear layers in a row are one linear layer.": _bending(
+            lambda x: x
+        ),
+        "The activation stands behind the second layer; it belongs between the two.": _BentLate,
+        "There is an activation behind both layers; only the inner numbers pass one.": _BentTwice,
+        "The activation stands before the first layer; it belongs between the two.": _BentEarly,
+        "It is a ReLU whatever `activation` says: use the one that is given.": _bending(F.relu),
+        "It is a GELU whatever `activation` says: use the one that is given.": _bending(F.gelu),
+        "If no activation is given it must be ReLU; yours is a GELU.": _own_default(F.gelu),
+        "If no activation is given it must be ReLU; yours is none at all.": _own_default(
+            nn.Identity()
+        ),
+        "x is added to the result: that is the residual connection around the layer, not the "
+        "layer.": _NetworkWithInput,
+        "The second layer is missing: the result must have the width of x.": _OnlyExpanded,
+        "The inner width is 4 · d_model whatever d_ff says: use d_ff.": _always_four,
+        f"The numbers are right, but no gradient comes through the units. {_NO_GRADIENT}": (
+            _NetworkDetached
+        ),
+    },
+    hints=(
+        "Two linear layers, with the activation between them. The first leads from d_model to "
+        "d_ff, the second leads back.",
+        "`up` widens each token, the activation bends every number, `down` narrows it again; "
+        "nn.Linear works on the last axis, whatever stands before it.",
+        "`self.down(self.activation(self.up(x)))`.",
     ),
 )

@@ -141,3 +141,19 @@ def sinusoids(T, D):
     angles = torch.arange(T)[:, None] * speeds  # (T, D/2)
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
     return waves.flatten(start_dim=1)  # (T, D): sin, cos, sin, cos ...
+
+
+# --- 8 · The feed-forward network
+
+
+class FeedForward(nn.Module):
+    """Expand each token, apply a non-linearity, contract it again."""
+
+    def __init__(self, d_model, d_ff, activation=torch.relu):
+        super().__init__()
+        self.up = nn.Linear(d_model, d_ff)
+        self.down = nn.Linear(d_ff, d_model)
+        self.activation = activation
+
+    def forward(self, x):  # (..., D)
+        return self.down(self.activation(self.up(x)))  # inside: (..., F)
