@@ -6,7 +6,7 @@ SURVIVORS: dict[str, list[str]] = {
     # Near distances have buckets of their own, so that nothing comes of their logarithm; and at the
     # border both rules give the bucket 8.
     "positions.buckets": ["off by one: 1", "other comparison: r < exact"],
-    # Queries and keys with their features in another order, the same for both, have the same scores.
+    # Scores stay if the features of queries and keys change places in the same way.
     "file.MultiHeadAttention.7": [
         "off by one: 1",
         "swapped axis: torch.stack([u * cos - v * sin, u * sin + v * cos], dim=-1)",
