@@ -140,7 +140,8 @@ class Experts(nn.Module):
         self.balance_loss = self.kind.n_experts * (share * mean_probability).sum()
         self.share = share.detach()
         inner = F.gelu(x @ self.up.flatten(end_dim=1).T).unflatten(-1, (self.kind.n_experts, -1))
-        output = (gates[..., None] * inner).flatten(start_dim=-2) @ self.down.mT.flatten(end_dim=1)
+        output: Tensor = (gates[..., None] * inner).flatten(start_dim=-2)
+        output = output @ self.down.mT.flatten(end_dim=1)
         return output if self.shared is None else output + self.shared(x)
 
     @torch.no_grad()
@@ -285,6 +286,12 @@ def plan_of(options: Options, recipe: Recipe) -> list[tuple[Any, ...]]:
     ]
 
 
+def best_rate(rows: Sequence[Row], name: str) -> float:
+    """Find the learning rate at which a kind has the lowest mean loss."""
+    rates: set[float] = {row["learning_rate"] for row in rows}
+    return min(rates, key=lambda rate: mean_of(rows, "loss", kind=name, learning_rate=rate))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write three tables."""
     options = read_options("experts", __doc__, arguments)
@@ -292,28 +299,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipe = modern_recipe(steps, RATES[1], warmup=steps // 20)
     found = side_by_side(run_one, plan_of(options, recipe), options)
     rows = [row for row, _, _ in found]
-    best = {
-        kind.name: min(
-            {row["learning_rate"] for row in rows},
-            key=lambda rate, name=kind.name: mean_of(rows, "loss", kind=name, learning_rate=rate),
+    best = {kind.name: best_rate(rows, kind.name) for kind in KINDS}
+    tables = {
+        name: [row for part in parts for row in part if row["learning_rate"] == best[row["kind"]]]
+        for name, parts in (
+            ("loads", [loads for _, loads, _ in found]),
+            ("curves", [curve for _, _, curve in found]),
         )
-        for kind in KINDS
-    }
-    tables = {"results": rows} | {
-        name: [
-            row
-            for each in found
-            for row in each[place]
-            if row["learning_rate"] == best[row["kind"]]
-        ]
-        for name, place in (("loads", 1), ("curves", 2))
     }
     metrics = {
         f"loss ({name})": mean_of(rows, "loss", kind=name, learning_rate=rate)
         for name, rate in best.items()
     }
     write_results(
-        options, "shakespeare.txt", ABOUT, metrics, recipe, tables=tables,
+        options, "shakespeare.txt", ABOUT, metrics, recipe, tables={"results": rows, **tables},
         more={"n_seeds": len({row["seed"] for row in rows}), "best_rates": best},
     )  # fmt: skip
 

@@ -113,8 +113,10 @@ def scaling_of(rule: str, factor: float, trained: int) -> RopeScaling | None:
         return None
     if rule.startswith("turns "):  # the rule of LLaMA 3, with hardly any room between fast and slow
         border = float(rule.removeprefix("turns "))
-        ends = {"slow_turns": border, "fast_turns": border * 1.0001}
-        return RopeScaling(kind="llama3", factor=factor, trained_len=trained, **ends)
+        fast = border * 1.0001
+        return RopeScaling(
+            kind="llama3", factor=factor, trained_len=trained, slow_turns=border, fast_turns=fast
+        )
     ends = {"fast_turns": 4.0} if rule == "llama3" else {}
     kind = rule  # the names are the library's
     return RopeScaling(kind=kind, factor=factor, trained_len=trained, **ends)  # type: ignore[arg-type]

@@ -14,8 +14,11 @@ from transformer_book.file.__main__ import main, save
 from transformer_book.your_file import TAG, emptied, pieces_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("03_attention", "05_masks", "06_heads")
-PARTS = ("merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention")
+PAGES = ("03_attention", "05_masks", "06_heads", "07_positions")
+PARTS = (
+    "merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention",
+    "rotate", "sinusoids", "FeedForward",
+)  # fmt: skip
 MINE = """from transformer_book.exercises import pick
 import itertools
 
