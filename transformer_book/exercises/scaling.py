@@ -109,7 +109,7 @@ NEEDLE = Exercise(
         "The logarithm of the root of e is one half, not 1.": (
             lambda n, d: (math.log(n) + 1) / math.sqrt(d)
         ),
-        "The power of the match must equal the sum of the others: take the logarithm of it.": (
+        "The exponential of its score must equal the sum of the others: take the logarithm.": (
             lambda n, d: n * math.sqrt(math.e) / math.sqrt(d)
         ),
         "Use the natural logarithm: the softmax has powers of e.": (
@@ -121,7 +121,7 @@ NEEDLE = Exercise(
     },
     hints=(
         "Two steps: which score does the match need, and which rho gives that score?",
-        "Half of the weight means that the match's power equals the sum of all others: "
+        "Half of the weight means that the match's e^score equals the sum of all others: "
         "e^score = n sqrt(e). And a match by rho scores rho d_k / sqrt(d_k).",
         "The logarithm of n sqrt(e) is `math.log(n) + 0.5`; divide it by `math.sqrt(d_k)`.",
     ),
