@@ -23,7 +23,7 @@ CELLS = {
 def page():
     """The names of the page once it has defined `encode`."""
     names = {}
-    for cell in ("02-imports", "02-units", "02-patterns", "02-encode"):
+    for cell in ("02-imports", "02-merge", "02-patterns", "02-encode"):
         with contextlib.redirect_stdout(io.StringIO()):
             exec(CELLS[cell], names)
     return names

@@ -109,6 +109,7 @@ PICTURES = {
     "heads": lambda: sketches.heads_in_colour(n_tokens=3, d_model=8, n_heads=4),
     "split": lambda: sketches.split_right_and_wrong(n_tokens=3, n_heads=4),
     "positions": sketches.where_positions_enter,
+    "block": sketches.inside_a_block,
     "classes": lambda: networks.two_classes(
         {"before": {"a": (1, 1, True), "b": (-1, 1, False)}, "after": {"a": (2, 0, True)}},
         title="Classes",

@@ -468,6 +468,42 @@ def split_right_and_wrong(*, n_tokens: int, n_heads: int) -> Picture:
     return canvas.picture(title, f"{title}: " + "; ".join(said) + ".")
 
 
+def inside_a_block() -> Picture:
+    """Draw the two parts of a block, the norm before each, and the way around both.
+
+    Returns:
+        The picture.
+
+    Example:
+        >>> inside_a_block().title
+        'Inside a block'
+    """
+    canvas, y, x = Canvas(), 62.0, 44.0
+    canvas.text(22, y + 5, "x", size=15, bold=True)
+    for number in (1, 2):
+        role = "value" if number == 1 else "weight"
+        norm = canvas.box(x + 34, y - 15.5, [f"norm_{number}"], width=72)
+        part = canvas.box(x + 134, y - 15.5, [f"part_{number}"], width=72, role=role)
+        plus = x + 246
+        canvas.arrow((x - 8, y), (norm.x, y))
+        canvas.arrow((norm.x + norm.width, y), (part.x, y))
+        canvas.arrow((part.x + part.width, y), (plus - 14, y))
+        canvas.arrow((x + 12, y), (x + 12, 14), (plus, 14), (plus, y - 14))
+        canvas.elements.append(
+            f'<circle cx="{plus}" cy="{y}" r="14" fill="{PAPER}" stroke="{INK}"/>'
+        )
+        canvas.text(plus, y + 6, "+", size=18, bold=True)
+        x = plus + 22
+    canvas.arrow((x - 8, y), (x + 20, y))
+    canvas.text(x + 42, y + 5, "out", size=15, bold=True)
+    canvas.width, canvas.height = x + 60, y + 20
+    return canvas.picture(
+        "Inside a block",
+        "Inside a block: x goes through norm_1 and part_1, and the result is added to x. The sum "
+        "goes through norm_2 and part_2, and the result is added to the sum.",
+    )
+
+
 def where_positions_enter() -> Picture:
     """Draw a block from the embedding to the values, and where six kinds of positions enter it.
 
