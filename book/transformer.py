@@ -123,16 +123,16 @@ class MultiHeadAttention(nn.Module):
 # --- 7 · Positional encodings
 
 
-def rotate(x, positions):
+def rotate(x, positions, theta=10_000.0):
     """Turn pairs of features by angles that grow with the position."""
     Dk = x.shape[-1]
     pairs = torch.arange(0, Dk, 2, device=x.device)
-    speeds = 10_000.0 ** -(pairs / Dk)  # (Dk/2,)
+    speeds = theta ** -(pairs / Dk)  # (Dk/2,)
     angles = positions[:, None] * speeds  # (T, Dk/2)
     cos, sin = angles.cos(), angles.sin()
     u, v = x[..., 0::2], x[..., 1::2]  # (..., T, Dk/2) each
     turned = torch.stack([u * cos - v * sin, u * sin + v * cos], dim=-1)
-    return turned.flatten(start_dim=-2)  # (..., T, Dk)
+    return turned.flatten(start_dim=-2).to(x.dtype)  # (..., T, Dk)
 
 
 def sinusoids(T, D):

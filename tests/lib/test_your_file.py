@@ -128,6 +128,21 @@ def test_rotate_is_the_librarys(seed):
     assert_equal(file.rotate(x, positions), lib.rotate(twin, angles), [x], [twin])
 
 
+def test_rotate_keeps_the_dtype_and_turns_by_the_base_that_is_given():
+    x, positions = torch.randn(3, 8), torch.tensor([0, 1, 900])
+    turned = file.rotate(x.bfloat16(), positions)
+    assert turned.dtype == torch.bfloat16
+    exact = file.rotate(x.bfloat16().float(), positions)
+    torch.testing.assert_close(turned, exact.bfloat16(), rtol=0, atol=0)
+    angles = lib.rope_angles(positions, 8, 500_000.0)
+    torch.testing.assert_close(file.rotate(x, positions, 500_000.0), lib.rotate(x, angles))
+
+
+def test_rotary_attention_runs_in_bfloat16():
+    layer = file.MultiHeadAttention(16, 2, rotary=True).bfloat16()
+    assert layer(torch.randn(2, 5, 16).bfloat16()).dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize(("length", "width"), [(1, 2), (5, 8), (60, 512)])
 def test_sinusoids_are_the_librarys(length, width):
     expected = lib.sinusoidal(torch.arange(length), width)
