@@ -115,6 +115,7 @@ PICTURES = {
         title="Classes",
         axes={"before": ("x", "y"), "after": ("u", "v")},
         lines={"after": ((0, 1), (1, 0))},
+        moves={"after": [((2, -2), (2, 0)), ((0, 0), (0, 0))]},
     ),
     "routing": lambda: networks.routing(
         ["the", "cat", "the"], [0, 1, 0], n_experts=3, capacity=1, title="Routing"

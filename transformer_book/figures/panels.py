@@ -166,6 +166,7 @@ def line_panels(
     y_label: str | Sequence[str],
     log_x: bool = False,
     log_y: bool | Sequence[bool] = False,
+    markers: bool = True,
     y_from_zero: bool = False,
     decimals: int = 2,
 ) -> Picture:
@@ -178,6 +179,7 @@ def line_panels(
         y_label: what y is; one for all panels or one for each.
         log_x: whether x has a logarithmic axis.
         log_y: whether y has a logarithmic axis; one for all panels or one for each.
+        markers: whether to mark the points.
         y_from_zero: whether the y axes start at zero; what lies below is cut off.
         decimals: decimals in the summary; with ``log_y`` significant digits instead.
 
@@ -199,6 +201,8 @@ def line_panels(
     logs = _one_each("log_y", log_y, len(panels))
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     styles = dict(zip(names, itertools.cycle(SERIES_STYLES), strict=False))
+    if not markers:
+        styles = {name: {**style, "marker": ""} for name, style in styles.items()}
     sentences = []
     with styled_axes(MAX_INCHES, 3.1, n_columns=len(panels)) as (figure, axes):
         for place, (panel, curves) in enumerate(panels.items()):
