@@ -2,7 +2,6 @@
 
 The site is built without PyTorch, and the front page is no notebook that could store the picture.
 So it is stored, wide and narrow, and a test fails while it differs from what the model gives.
-A figure that stands on the page of all figures, and in no chapter yet, is stored in the same way.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transformer_book.figures.pictures import finish_svg
-from transformer_book.live import FIGURES, complete, figure
+from transformer_book.live import FIGURES, complete
 from transformer_book.live.front import SIZES, say, still, values
 
 FOLDER = Path(__file__).resolve().parent.parent / "book" / "_static" / "live"
@@ -28,13 +27,7 @@ def pictures() -> dict[Path, str]:
     return {file: svg.replace("<svg ", mark, 1) for file, svg in zip(files, drawn, strict=True)}
 
 
-def of_play() -> dict[Path, str]:
-    """The same for figures that stand on ``book/play.md`` alone."""
-    names = [name for name, each in FIGURES.items() if each["page"] == "play"]
-    return {FOLDER / FIGURES[name]["pictures"][0]: figure(name).svg for name in names}
-
-
 if __name__ == "__main__":
-    for file, svg in {**pictures(), **of_play()}.items():
+    for file, svg in pictures().items():
         file.write_text(svg, encoding="utf-8")
         print(f"{file.name}: {len(svg):,} bytes")

@@ -185,7 +185,7 @@ def _describe(root: ET.Element, prefix: str, fallback_title: str) -> None:
 class InlineNotebookFigures(SphinxPostTransform):
     """Replace the images that myst-nb made of SVG outputs by the SVG itself."""
 
-    default_priority = 201  # after myst-nb has chosen one form of each output, and book_fold has seen it
+    default_priority = 201  # after myst-nb has chosen one form of each output, and book_fold
     formats = ("html",)
 
     def run(self, **_kwargs: Any) -> None:

@@ -11,8 +11,6 @@ from live_v8 import SCRIPTS, Engine, engine, settings
 from omissions import fail_on
 
 from tools.live_definitions import NUMERIC, PAGE, TARGET, figure_scripts, text
-from tools.live_front import of_play
-from tools.notebooks.svg import difference
 from transformer_book import live
 from transformer_book.live.wording import number
 
@@ -115,12 +113,6 @@ def test_the_picture_of_a_plain_page_is_kept_in_files() -> None:
     assert framed.count("<svg ") == 2
     (notebook,) = book_live.kept_pictures(ROOT / "book", PLANE, dict(live.FIGURES))
     assert notebook.name == "03_attention.ipynb"
-
-
-def test_the_pictures_of_play_are_up_to_date() -> None:
-    for path, drawn in of_play().items():
-        found = difference(path.read_text(encoding="utf-8"), drawn)
-        assert found is None, f"{path.name}: {found}; run: python -m tools.live_front"
 
 
 @pytest.mark.parametrize("name", sorted(live.FIGURES))

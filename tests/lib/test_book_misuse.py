@@ -164,14 +164,6 @@ DRAWINGS = [
         "n_heads=4 must divide d_model=10",
     ),
     (
-        lambda: networks.two_classes({}, title="t", axes={}),
-        "planes is empty; expected at least one plane",
-    ),
-    (
-        lambda: networks.two_classes({"p": {}}, title="t", axes={"p": ("x", "y")}),
-        "planes['p'] is empty; expected at least one point",
-    ),
-    (
         lambda: networks.routing(["a", "b"], [0, 2], n_experts=2, capacity=1, title="t"),
         "chosen=[0, 2] must hold an expert from 0 to 1 for each of 2 tokens",
     ),

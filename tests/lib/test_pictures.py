@@ -110,13 +110,6 @@ PICTURES = {
     "split": lambda: sketches.split_right_and_wrong(n_tokens=3, n_heads=4),
     "positions": sketches.where_positions_enter,
     "block": sketches.inside_a_block,
-    "classes": lambda: networks.two_classes(
-        {"before": {"a": (1, 1, True), "b": (-1, 1, False)}, "after": {"a": (2, 0, True)}},
-        title="Classes",
-        axes={"before": ("x", "y"), "after": ("u", "v")},
-        lines={"after": ((0, 1), (1, 0))},
-        moves={"after": [((2, -2), (2, 0)), ((0, 0), (0, 0))]},
-    ),
     "routing": lambda: networks.routing(
         ["the", "cat", "the"], [0, 1, 0], n_experts=3, capacity=1, title="Routing"
     ),

@@ -1,91 +1,14 @@
-"""Small drawings of feed-forward networks: points in planes, and tokens on their way to experts."""
+"""Small drawings of feed-forward networks: tokens on their way to experts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import INK, MUTED, PANEL, ROLES, Picture
-from transformer_book.figures.plot_data import as_finite, check_filled, written
-from transformer_book.figures.plot_style import picture_of, styled_axes
+from transformer_book.figures.plot_data import check_filled
 from transformer_lib import check_whole
 
 CELL, GAP = 26.0, 8.0  # height of a token, and between two tokens
 COLUMN = 148.0  # from the left edge of an expert to the next one's
-
-Place = tuple[float, float]
-Point = tuple[float, float, bool]
-
-
-def two_classes(
-    planes: Mapping[str, Mapping[str, Point]],
-    *,
-    title: str,
-    axes: Mapping[str, tuple[str, str]],
-    lines: Mapping[str, tuple[Place, Place]] | None = None,
-    moves: Mapping[str, Sequence[tuple[Place, Place]]] | None = None,
-) -> Picture:
-    """Draw named points of two classes in planes below each other: filled circles, empty squares.
-
-    Args:
-        planes: for each plane its name and its points: name, x, y and whether it is a circle.
-        title: a short name for the picture.
-        axes: for each plane what its two axes are.
-        lines: for some planes both ends of a line, such as a border between the classes.
-        moves: for some planes where points came from, and where they went, in the order of a grey
-            line that is drawn through where they came from.
-
-    Returns:
-        The picture.
-
-    Raises:
-        ValueError: if there is nothing to draw, or a number is not finite.
-
-    Example:
-        >>> two_classes(
-        ...     {"one": {"a": (0, 1, True)}},
-        ...     title="One",
-        ...     axes={"one": ("x", "y")},
-        ... ).summary
-        'One. one (x, y): a (0.0, 1.0) circle.'
-    """
-    check_filled("planes", planes, "at least one plane")
-    lines, moves, sentences = lines or {}, moves or {}, []
-    with styled_axes(3.7, 2.7 * len(planes), n_rows=len(planes)) as (figure, drawn):
-        for axis, (plane, points) in zip(drawn, planes.items(), strict=True):
-            check_filled(f"planes[{plane!r}]", points, "at least one point")
-            for name, (x, y, circle) in points.items():
-                as_finite(name, [x, y])
-                color = ROLES["value"][0] if circle else ROLES["query"][0]
-                axis.plot(
-                    [x], [y], "o" if circle else "s", color=color, markersize=10,
-                    markerfacecolor=color if circle else "none", markeredgewidth=2,
-                )  # fmt: skip
-                axis.annotate(
-                    name, (x, y), xytext=(0, 11 if circle else -11), textcoords="offset points",
-                    color=color, ha="center", va="bottom" if circle else "top", fontweight="bold",
-                )  # fmt: skip
-            if plane in lines:
-                (x0, y0), (x1, y1) = lines[plane]
-                axis.plot([x0, x1], [y0, y1], "--", color=MUTED, linewidth=1.5)
-            before = moves.get(plane, ())
-            axis.plot([a[0] for a, _ in before], [a[1] for a, _ in before], "o-", color=MUTED, ms=4)
-            for start, end in before:
-                if start != end:
-                    arrow = {"arrowstyle": "->", "color": MUTED, "shrinkB": 7}
-                    axis.annotate("", end, xytext=start, arrowprops=arrow)
-            axis.margins(0.35)
-            axis.set(xlabel=axes[plane][0], ylabel=axes[plane][1])
-            axis.set_title(plane, fontsize=11)
-            listed = ", ".join(
-                f"{name} ({written(x, 1)}, {written(y, 1)}) {'circle' if circle else 'square'}"
-                for name, (x, y, circle) in points.items()
-            )
-            border = ", a line between the classes" if plane in lines else ""
-            went = "".join(
-                f", grey ({written(a, 1)}, {written(b, 1)}) to ({written(x, 1)}, {written(y, 1)})"
-                for (a, b), (x, y) in before
-            )
-            sentences.append(f"{plane} ({', '.join(axes[plane])}): {listed}{border}{went}.")
-        return picture_of(figure, title, f"{title}. " + " ".join(sentences))
 
 
 def routing(

@@ -319,8 +319,7 @@ Live.define({
   name: "fold",
   title: "Units that fold the plane",
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
-  page: "play",
-  pictures: ["fold.svg"],
+  page: "08_feedforward",
   heights: [765, 900],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
