@@ -197,6 +197,16 @@ def test_heatmap_lists_every_value_and_large_ones_their_range():
     )
 
 
+def test_a_marked_place_is_drawn_in_every_panel_and_told():
+    curves = {"up": {"a": ([1, 3], [1, 2])}, "down": {"a": ([1, 3], [2, 1])}}
+    plain, marked = (
+        panels.line_panels(curves, title="t", x_label="x", y_label="y", x_mark=mark)
+        for mark in (None, 2)
+    )
+    assert marked.summary == f"{plain.summary} A vertical line at 2."
+    assert marked.svg.count("<path") == plain.svg.count("<path") + 2
+
+
 def test_text_on_a_cell_contrasts_with_the_cell():
     svg = plots.heatmap([[0.0, 1.0]], rows=["r"], columns=["a", "b"], title="W").svg
     assert re.search(rf"fill: {plot_style.ON_LIGHT}[^>]*>0.00<", svg)

@@ -168,6 +168,7 @@ def line_panels(
     log_y: bool | Sequence[bool] = False,
     markers: bool = True,
     y_from_zero: bool = False,
+    x_mark: float | None = None,
     decimals: int = 2,
 ) -> Picture:
     """Draw panels of curves side by side; a name means the same curve in each.
@@ -181,6 +182,7 @@ def line_panels(
         log_y: whether y has a logarithmic axis; one for all panels or one for each.
         markers: whether to mark the points.
         y_from_zero: whether the y axes start at zero; what lies below is cut off.
+        x_mark: where a vertical line is drawn in each panel; the caption says what it stands for.
         decimals: decimals in the summary; with ``log_y`` significant digits instead.
 
     Returns:
@@ -219,8 +221,12 @@ def line_panels(
             axis.set_yscale("log" if logs[place] else "linear")
             if y_from_zero and not logs[place]:
                 axis.set_ylim(bottom=0)
+            if x_mark is not None:
+                axis.axvline(x_mark, color=MUTED, linewidth=1, linestyle=":")
         if len(names) > 1:
             _legend_below(figure, axes[0], styles)
+        if x_mark is not None:
+            sentences.append(f"A vertical line at {x_mark:g}.")
         return picture_of(figure, title, f"{title}. " + " ".join(sentences))
 
 
