@@ -117,7 +117,8 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         future = "only the prefix hears ahead, as meant"
     words = (
         f"{values['allowed']} of 64 pairs are allowed{_say_sums(state['mistake'], values)}. "
-        f"After {_layers(state)}, position {last} hears of {values['counts'][last]} of 8; {future}."
+        f"After {_layers(state)}, position {last} has heard of {values['counts'][last]} of the 8; "
+        f"{future}."
     )
     if state["padding"] == "none":
         return words

@@ -94,7 +94,7 @@ function say(state, found) {
       : leaks ? `the future leaks in ${many(leaks, "pair")}` : "only the prefix hears ahead, as meant";
   const share = onPads ? `up to ${Live.part.number(onPads)} of their` : "no";
   return `${allowed} of 64 pairs are allowed${saySums(state, found)}. ` +
-    `After ${many(state.layers, "layer")}, position ${last} hears of ${counts[last]} of 8; ${future}.` +
+    `After ${many(state.layers, "layer")}, position ${last} has heard of ${counts[last]} of the 8; ${future}.` +
     (state.padding === "none" ? "" : ` Real tokens give padding ${share} weight.`);
 }
 
