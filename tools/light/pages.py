@@ -19,6 +19,8 @@ _SHEET = re.compile(r'<link (?=[^>]*rel="stylesheet")[^>]*href="(?P<href>[^"]+)"
 _SCRIPT = re.compile(r'<script(?=[^>]*\ssrc=)[^>]*\ssrc="(?P<src>[^"]+)"[^>]*>\s*</script>\s*')
 _SCRIPT_PRELOAD = re.compile(r'<link rel="preload" as="script"[^>]*/?>\s*')
 _FONT_FACE = re.compile(r"@font-face\{[^}]*\}")
+_PREFACE = re.compile(r"\s*/\*.*?\*/\s*", re.DOTALL)
+_LICENCE = re.compile(r"/\*!|licen[cs]e|copyright", re.IGNORECASE)
 _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
 
@@ -88,6 +90,19 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
     for script in scripts:
         found.update(_WORD.findall(script))
     return frozenset(found)
+
+
+def without_preface(code: str) -> str:
+    r"""Leave out the comment that a script begins with, but a licence.
+
+    >>> (
+    ...     without_preface("/* What it does. */\nrun();"),
+    ...     without_preface("/*! MIT */ x"),
+    ... )
+    ('run();', '/*! MIT */ x')
+    """
+    preface = _PREFACE.match(code)
+    return code if preface is None or _LICENCE.search(preface[0]) else code[preface.end() :]
 
 
 def _optional(face: re.Match[str]) -> str:
@@ -162,7 +177,8 @@ class Lightener:
         """Write one script for several, in their order, and return its name."""
         if tuple(scripts) not in self._joined:
             # A file's last line may be a comment or lack its semicolon.
-            code = "".join(f"{path.read_text(encoding='utf-8')}\n;\n" for path in scripts)
+            texts = (without_preface(path.read_text(encoding="utf-8")) for path in scripts)
+            code = "".join(f"{text}\n;\n" for text in texts)
             code = re.sub(r"^//# sourceMappingURL=.*$", "", code, flags=re.MULTILINE)
             self._joined[tuple(scripts)] = self._written(code, "js")
         return self._joined[tuple(scripts)]
