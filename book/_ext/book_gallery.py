@@ -158,10 +158,9 @@ class FigureList(Gallery):
         shown = [page for page in pages().values() if drawings(page.name)]
         made: list[nodes.Node] = [nodes.raw("", self._ways(shown), format="html")]
         for page in shown:
-            link = place(page.name, self.env.docname, nodes.Text(f"{page.number} · {page.title}"))
-            heading = nodes.rubric("", "", link, classes=["plan-part"], ids=[_anchor(page)])
-            heading["heading-level"] = 2
-            made += [heading, self.cards(drawings(page.name), offer)]
+            link = f'<a href="{page.name}.html">{html.escape(f"{page.number} · {page.title}")}</a>'
+            heading = f'<h2 class="plan-part" id="{_anchor(page)}">{link}</h2>'
+            made += [nodes.raw("", heading, format="html"), self.cards(drawings(page.name), offer)]
         return made
 
     def _ways(self, shown: Iterable[Page]) -> str:

@@ -92,17 +92,21 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def without_preface(code: str) -> str:
-    r"""Leave out the comment that a script begins with, but a licence.
+def without_room(code: str) -> str:
+    r"""Leave out indents, and the comment that a script begins with; but a licence stays.
+
+    No script may need the indent of a line inside a text; the browser tests would show it.
 
     >>> (
-    ...     without_preface("/* What it does. */\nrun();"),
-    ...     without_preface("/*! MIT */ x"),
+    ...     without_room("/* What it does. */\nif (x)\n  run();"),
+    ...     without_room("/*! MIT */ x"),
     ... )
-    ('run();', '/*! MIT */ x')
+    ('if (x)\nrun();', '/*! MIT */ x')
     """
     preface = _PREFACE.match(code)
-    return code if preface is None or _LICENCE.search(preface[0]) else code[preface.end() :]
+    if preface is not None and not _LICENCE.search(preface[0]):
+        code = code[preface.end() :]
+    return re.sub(r"^[ \t]+", "", code, flags=re.MULTILINE)
 
 
 def _optional(face: re.Match[str]) -> str:
@@ -177,7 +181,7 @@ class Lightener:
         """Write one script for several, in their order, and return its name."""
         if tuple(scripts) not in self._joined:
             # A file's last line may be a comment or lack its semicolon.
-            texts = (without_preface(path.read_text(encoding="utf-8")) for path in scripts)
+            texts = (without_room(path.read_text(encoding="utf-8")) for path in scripts)
             code = "".join(f"{text}\n;\n" for text in texts)
             code = re.sub(r"^//# sourceMappingURL=.*$", "", code, flags=re.MULTILINE)
             self._joined[tuple(scripts)] = self._written(code, "js")
