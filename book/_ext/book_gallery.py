@@ -214,9 +214,23 @@ def write_drawings(app: Sphinx, error: Exception | None) -> None:
             (folder.parent / drawing.file).write_text(drawing.svg, encoding="utf-8")
 
 
+def add_style(
+    app: Sphinx,
+    _page: str,
+    _template: str,
+    _context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Give a page with a gallery its style sheet; the others are lighter without it."""
+    boxes = doctree.findall(nodes.container) if doctree is not None else ()
+    if any("figure-gallery" in box["classes"] for box in boxes):
+        app.add_css_file("gallery.css")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.add_directive("figure-list", FigureList)
     app.add_directive("live-gallery", LiveGallery)
+    app.connect("html-page-context", add_style)
     app.connect("build-finished", write_drawings)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from docutils import nodes
 from omissions import fail_on
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
 
 import book_gallery  # noqa: E402
+import book_search  # noqa: E402
 from book_front import pages  # noqa: E402
 from book_gallery import Drawing  # noqa: E402
 from book_places import problem_with  # noqa: E402
@@ -75,6 +77,15 @@ def test_a_live_figure_leads_to_a_page_that_has_it(name: str) -> None:
         )
     else:
         assert f":::{{live-figure}} {name}\n" in plain.read_text(encoding="utf-8")
+
+
+def test_the_search_does_not_find_the_words_of_the_live_gallery() -> None:
+    """They would lead to the top of the page, and not to the figure."""
+    gallery = nodes.container("", nodes.paragraph("", "masks"), classes=["live-gallery"])
+    page = nodes.container("", nodes.paragraph("", "live"), gallery)
+    assert book_search.words_of(page) == "live"
+    gallery["classes"] = []
+    assert book_search.words_of(page).split() == ["live", "masks"]
 
 
 def test_a_card_has_a_picture_a_file_and_a_licence() -> None:

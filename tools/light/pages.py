@@ -20,6 +20,7 @@ _SCRIPT = re.compile(r'<script(?=[^>]*\ssrc=)[^>]*\ssrc="(?P<src>[^"]+)"[^>]*>\s
 _SCRIPT_PRELOAD = re.compile(r'<link rel="preload" as="script"[^>]*/?>\s*')
 _FONT_FACE = re.compile(r"@font-face\{[^}]*\}")
 _PREFACE = re.compile(r"\s*/\*.*?\*/\s*", re.DOTALL)
+_LINE = re.compile(r"^//.*\n", re.MULTILINE)
 _LICENCE = re.compile(r"/\*!|licen[cs]e|copyright", re.IGNORECASE)
 _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
@@ -93,12 +94,12 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
 
 
 def without_room(code: str) -> str:
-    r"""Leave out indents, and the comment that a script begins with; but a licence stays.
+    r"""Leave out indents, lines of comment, and what a script begins with; but a licence stays.
 
     No script may need the indent of a line inside a text; the browser tests would show it.
 
     >>> (
-    ...     without_room("/* What it does. */\nif (x)\n  run();"),
+    ...     without_room("/* What it does. */\nif (x)\n  // so\n  run();"),
     ...     without_room("/*! MIT */ x"),
     ... )
     ('if (x)\nrun();', '/*! MIT */ x')
@@ -106,7 +107,8 @@ def without_room(code: str) -> str:
     preface = _PREFACE.match(code)
     if preface is not None and not _LICENCE.search(preface[0]):
         code = code[preface.end() :]
-    return re.sub(r"^[ \t]+", "", code, flags=re.MULTILINE)
+    code = re.sub(r"^[ \t]+", "", code, flags=re.MULTILINE)
+    return _LINE.sub(lambda line: line[0] if _LICENCE.search(line[0]) else "", code)
 
 
 def _optional(face: re.Match[str]) -> str:
