@@ -53,7 +53,8 @@ def moment() -> dict[str, Any]:
     """
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     cold = FRESH in os.environ.get(COMPILER_CACHES[0], "")
-    return {"date": today, "load": round(os.getloadavg()[0], 2), "cold_compiler": cold}
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None  # not on Windows
+    return {"date": today, "load": load, "cold_compiler": cold}
 
 
 @contextmanager

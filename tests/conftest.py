@@ -6,11 +6,8 @@ import os
 import pytest
 import torch
 from jaxtyping import config
-from untraced import (  # noqa: F401
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_ignore_collect,
-)
+from untraced import leave_out, pytest_addoption, pytest_ignore_collect  # noqa: F401
+from windows import skip_on_windows
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports transformers
 gc.disable()  # what is imported and collected stays: to look through it takes 5 s in each process
@@ -20,6 +17,12 @@ if not os.environ.get("JAXTYPING_DISABLE"):
     from shape_checks import check_shapes_of
 
     check_shapes_of("transformer_lib", "transformer_book")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what another run has; mark what cannot run here."""
+    leave_out(config, items)
+    skip_on_windows(items)
 
 
 def pytest_collection_finish():

@@ -51,7 +51,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if (is_whole if wanted == "yes" else not (is_whole or has_some)) else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the other run has."""
     wanted: str | None = config.getoption("--tracing")
     if wanted:

@@ -12,6 +12,10 @@ NO_BROWSER = (
     "`.venv/bin/python -m playwright install chromium`"
 )
 ON_PATH = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ON_WINDOWS = tuple(
+    Path(os.environ.get(folder, "C:/")) / "Google" / "Chrome" / "Application" / "chrome.exe"
+    for folder in ("PROGRAMFILES", "PROGRAMFILES(X86)", "LOCALAPPDATA")
+)
 ON_MACOS = (
     Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"),
     Path("/Applications/Chromium.app/Contents/MacOS/Chromium"),
@@ -28,7 +32,7 @@ def find_browser(bundled: Path) -> str | None:
     for name in ON_PATH:
         if path := shutil.which(name):
             return path
-    for file in (*ON_MACOS, bundled):
+    for file in (*ON_MACOS, *ON_WINDOWS, bundled):
         if file.is_file():
             return str(file)
     return None
@@ -36,4 +40,5 @@ def find_browser(bundled: Path) -> str | None:
 
 def has_sandbox() -> bool:
     """Tell whether Chromium's sandbox can start: not under root, which containers run as."""
-    return os.geteuid() != 0 and not os.environ.get("CI")
+    is_root = os.geteuid() == 0 if hasattr(os, "geteuid") else False  # Windows has no such user
+    return not is_root and not os.environ.get("CI")

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "_build" / "seconds"
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1  # Windows has neither
 _BEFORE = "(start, imports, collection)"
 
 

@@ -107,13 +107,17 @@ def _drop_title(fold: HideCodeCellNode) -> None:
 def _answer_first(cell: nodes.container) -> None:
     """Put the code below what it made; tables are marked, for their form on a phone."""
     tables = list(cell.findall(nodes.table))
-    pictures = [
-        image for image in cell.findall(nodes.image) if image.get("uri", "").endswith(".svg")
-    ]
-    if (tables or pictures) and isinstance(cell[0], HideCodeCellNode):
+    if (tables or _has_picture(cell)) and isinstance(cell[0], HideCodeCellNode):
         cell.append(cell.pop(0))
     for table in tables:
         table["classes"].append("plan")
+
+
+def _has_picture(cell: nodes.container) -> bool:
+    """Whether a cell shows a picture, be it still a file or in the page already (book_figures)."""
+    files = (image.get("uri", "") for image in cell.findall(nodes.image))
+    drawn = (raw.astext() for raw in cell.findall(nodes.raw))
+    return any(file.endswith(".svg") for file in files) or any("figure-svg" in svg for svg in drawn)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,20 +1,17 @@
 """What the ways into the book say of it is computed from its pages: sizes, specimens, courses.
 
 ``{book-size}`` fills numbers into a text, ``{stored-cell}`` shows a cell of a notebook with what it
-printed, ``{course-plan}`` cuts the way to some pages into sessions, and ``{figure-list}`` offers
-all figures as files. None of them runs code.
+printed, and ``{course-plan}`` cuts the way to some pages into sessions. None of them runs code.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import re
-import textwrap
 from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst.directives import flag
@@ -30,7 +27,6 @@ from transformer_book.paths import (
     total_minutes,
 )
 
-from book_places import place
 from book_plan import parse_plan
 from book_sources import counts
 
@@ -230,65 +226,6 @@ class CoursePlan(MarkdownDirective):
         return promises()[page.name]
 
 
-class Drawing(NamedTuple):
-    """A figure as a notebook stores it: its own file, its title, what it shows, and the SVG."""
-
-    file: str
-    title: str
-    summary: str
-    svg: str
-
-
-@cache
-def drawings(page: str) -> list[Drawing]:
-    """Read the figures of a page, in order."""
-    cells = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-    outputs = [(cell, o.get("data", {})) for cell in cells for o in cell.get("outputs", [])]
-    found = []
-    for cell, data in ((cell, data) for cell, data in outputs if "image/svg+xml" in data):
-        svg, words = "".join(data["image/svg+xml"]), "".join(data["text/plain"])
-        title = html.unescape(re.search(r"<title[^>]*>(.*?)</title>", svg, re.DOTALL)[1])  # type: ignore[index]
-        caption = cell["metadata"].get("mystnb", {}).get("figure", {}).get("caption", "")
-        found.append(
-            Drawing(f"{page}-{len(found) + 1}.svg", title, _short(title, caption or words), svg)
-        )
-    return found
-
-
-def _short(title: str, words: str) -> str:
-    """What a figure shows in a line or two: its caption without marks, or how its numbers begin."""
-    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[*`$]", r"\1", words).removeprefix(f"{title}:")
-    return textwrap.shorten(plain, 240, placeholder=" …")
-
-
-class FigureList(SphinxDirective):
-    """Every figure of the chapters: a link to its file, and what it shows."""
-
-    def run(self) -> list[nodes.Node]:
-        """Write a list for each page that has figures."""
-        made: list[nodes.Node] = []
-        for page in (page for page in pages().values() if drawings(page.name)):
-            link = place(page.name, self.env.docname, nodes.Text(f"{page.number} · {page.title}"))
-            made.append(nodes.paragraph("", "", link, classes=["plan-part"]))
-            items = nodes.bullet_list()
-            for drawing in drawings(page.name):
-                file = nodes.reference("", drawing.title, refuri=f"figures/{drawing.file}")
-                items += nodes.list_item(
-                    "", nodes.paragraph("", "", file, nodes.Text(f": {drawing.summary}"))
-                )
-            made.append(items)
-        return made
-
-
-def write_drawings(app: Sphinx, error: Exception | None) -> None:
-    """Write the files that the list of figures leads to, beside its page."""
-    if error is None and "book/figures" in app.env.found_docs:
-        folder = Path(app.outdir) / "book" / "figures"
-        folder.mkdir(parents=True, exist_ok=True)
-        for drawing in (d for page in pages() for d in drawings(page)):
-            (folder / drawing.file).write_text(drawing.svg, encoding="utf-8")
-
-
 def _offer_no_download(
     app: Sphinx, pagename: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
@@ -304,6 +241,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("book-size", BookSize)
     app.add_directive("stored-cell", StoredCell)
     app.add_directive("course-plan", CoursePlan)
-    app.add_directive("figure-list", FigureList)
-    app.connect("build-finished", write_drawings)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -29,6 +29,7 @@ from book_words import plain
 
 INDEX = "searchindex.js"
 GLOSSARY = "book/glossary"
+GALLERY = "live-gallery"
 FIGURES = "book/figures"  # repeats what stands below each figure: found there
 LINKS = (
     "where-this-book-teaches-it"  # of a document: each item is found on the page that teaches it
@@ -233,7 +234,8 @@ def _said_in(node: nodes.Element) -> list[nodes.Node]:
 
 
 def _is_silent(node: nodes.Element) -> bool:
-    return isinstance(node, _SILENT) or node.get("nb_element") == "cell_code_output"
+    is_repeated = GALLERY in node.get("classes", ())  # in the sections below it
+    return isinstance(node, _SILENT) or node.get("nb_element") == "cell_code_output" or is_repeated
 
 
 def _beginning(node: nodes.Element) -> Part | None:

@@ -90,6 +90,11 @@ TESTS = {
             "python -m tools.pdf"
         ],
     },
+    "tests/book/test_windows.py": {
+        "test_it_installs_what_is_missing_and_runs_the_steps": [
+            *("python make.py book", "python make.py test"),
+        ],
+    },
     "tests/lib/test_bench.py": {"test_the_whole_cpu_suite": ["python -m bench"]},
     "tests/lib/test_cli.py": {
         "test_messages_are_answered_with_all_before_in_view": ["python -m transformer_lib chat *"],

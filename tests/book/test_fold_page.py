@@ -84,8 +84,15 @@ def test_a_table_stands_above_the_code_that_made_it() -> None:
     assert answer[0]["classes"] == ["plan"]
 
 
-def test_a_picture_stands_above_the_line_that_says_how_it_was_drawn() -> None:
-    fold, shown = HideCodeCellNode(), nodes.container("", nodes.image(uri="/a/b.svg"))
+@pytest.mark.parametrize(
+    "picture",
+    [
+        nodes.image(uri="/a/b.svg"),
+        nodes.raw("", '<div class="figure-scroll"><svg class="figure-svg"/></div>', format="html"),
+    ],
+)
+def test_a_picture_stands_above_the_line_that_says_how_it_was_drawn(picture: nodes.Node) -> None:
+    fold, shown = HideCodeCellNode(), nodes.container("", nodes.figure("", picture))
     cell = nodes.container("", fold, shown)
     book_fold._answer_first(cell)
     assert cell.children == [shown, fold]

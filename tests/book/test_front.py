@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import doctest
-import json
 import re
 import sys
 from pathlib import Path
@@ -148,20 +147,6 @@ def test_every_page_of_a_course_has_a_promise() -> None:
 def test_a_page_that_the_front_page_lacks_is_told_its_line(name: str, line: str) -> None:
     (problem,) = book_front.unpromised([Page(name, "A", 5, ())], set())
     assert problem == f'book/index.md has no line for {name}: add "{line}"'
-
-
-# --- figures ------------------------------------------------------------------------------------
-
-
-def test_every_stored_figure_is_offered_with_its_description() -> None:
-    for page in book_front.pages():
-        stored = json.loads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-        outputs = [o for cell in stored for o in cell.get("outputs", [])]
-        count = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
-        drawings = book_front.drawings(page)
-        assert len(drawings) == count
-        assert all(drawing.title and drawing.summary for drawing in drawings)
-        assert len({drawing.file for drawing in drawings}) == count
 
 
 # --- the paths ----------------------------------------------------------------------------------

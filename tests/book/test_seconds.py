@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -51,11 +52,11 @@ def test_every_test_is_measured(workers: list[str], tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "-p", "tools.seconds"),
+            *(sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "tools.seconds"),
             *("-p", "plugin", "--seconds", "some", *workers, "test_it.py"),
         ],
         cwd=tmp_path,
-        env={"PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        env={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
         capture_output=True,
         text=True,
         check=False,

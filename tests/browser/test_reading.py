@@ -170,6 +170,65 @@ def test_phone_menu_opens(chapter: Page) -> None:
     expect(entry).to_be_in_viewport()
 
 
+def test_the_article_is_few_stops_of_tab_away(chapter: Page) -> None:
+    """It was 85, one for each link of the menu, without the link that skips them."""
+    inside = "() => document.activeElement.closest('article') !== null"
+    for _ in range(15):
+        chapter.keyboard.press("Tab")
+        if chapter.evaluate(inside):
+            break
+    assert chapter.evaluate(inside)
+
+
+def test_arrow_keys_go_through_the_menu(chapter: Page) -> None:
+    links = chapter.locator("nav.bd-links a:visible")
+    names = links.all_inner_texts()
+    here = chapter.locator("nav.bd-links a[aria-current=page]")
+    for _ in range(10):
+        chapter.keyboard.press("Tab")
+        if chapter.evaluate("() => document.activeElement.closest('nav.bd-links') !== null"):
+            break
+    expect(here).to_be_focused()
+    at = names.index(here.inner_text())
+    chapter.keyboard.press("ArrowDown")
+    expect(links.nth(at + 1)).to_be_focused()
+    chapter.keyboard.press("ArrowUp")
+    chapter.keyboard.press("ArrowUp")
+    expect(links.nth(at - 1)).to_be_focused()
+    chapter.keyboard.press("Tab")
+    chapter.keyboard.press("Shift+Tab")
+    expect(links.nth(at - 1)).to_be_focused()
+    chapter.keyboard.press("Home")
+    expect(links.first).to_be_focused()
+    address = links.first.get_attribute("href")
+    chapter.keyboard.press("Enter")
+    chapter.wait_for_url(f"**/{address}")
+
+
+MARKED = """async (share) => {
+  const links = [...document.querySelectorAll(".page-toc a[href^='#']")];
+  const parts = links.map((link) => document.getElementById(link.hash.slice(1)));
+  const most = document.documentElement.scrollHeight - innerHeight;
+  scrollTo({ top: share * most, behavior: "instant" });
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  const above = parts.filter((part) => part.getBoundingClientRect().top < 0.3 * innerHeight);
+  const marked = links.filter((link) => link.classList.contains("active"));
+  return [parts.indexOf(above.at(-1)), ...marked.map((link) => links.indexOf(link))];
+}"""
+
+
+def test_on_this_page_marks_what_is_read_after_a_jump(chapter: Page) -> None:
+    """The theme marks a heading that it sees on its way up: after a jump it marked another one."""
+    wrong = []
+    for share in (0.3, 0.85, 0.15, 0.6, 0.45, 0.75, 0.35):
+        read, *marked = chapter.evaluate(MARKED, share)
+        if marked != [read]:
+            wrong.append(f"at {share:.0%}: {marked} instead of {read}")
+    assert not wrong
+    *_, last = chapter.evaluate(MARKED, 1)
+    assert last == chapter.locator(".page-toc a[href^='#']").count() - 1
+
+
 def test_a_page_works_straight_from_the_disk(context: BrowserContext) -> None:
     page = context.new_page()
     traffic = Traffic("file://")

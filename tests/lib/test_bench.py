@@ -450,7 +450,8 @@ def test_the_environment_names_the_machine():
     here = environment("cpu")
     assert here["cpu"] == cpu_name() != ""
     assert here["cores"] >= 1
-    assert math.isfinite(moment()["load"])
+    load = moment()["load"]
+    assert load is None or math.isfinite(load)  # Windows does not say
 
 
 def test_compilers_start_from_nothing_and_leave_nothing(monkeypatch):

@@ -19,6 +19,9 @@ _SHEET = re.compile(r'<link (?=[^>]*rel="stylesheet")[^>]*href="(?P<href>[^"]+)"
 _SCRIPT = re.compile(r'<script(?=[^>]*\ssrc=)[^>]*\ssrc="(?P<src>[^"]+)"[^>]*>\s*</script>\s*')
 _SCRIPT_PRELOAD = re.compile(r'<link rel="preload" as="script"[^>]*/?>\s*')
 _FONT_FACE = re.compile(r"@font-face\{[^}]*\}")
+_PREFACE = re.compile(r"\s*/\*.*?\*/\s*", re.DOTALL)
+_LINE = re.compile(r"^//.*\n", re.MULTILINE)
+_LICENCE = re.compile(r"/\*!|licen[cs]e|copyright", re.IGNORECASE)
 _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
 
@@ -88,6 +91,24 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
     for script in scripts:
         found.update(_WORD.findall(script))
     return frozenset(found)
+
+
+def without_room(code: str) -> str:
+    r"""Leave out indents, lines of comment, and what a script begins with; but a licence stays.
+
+    No script may need the indent of a line inside a text; the browser tests would show it.
+
+    >>> (
+    ...     without_room("/* What it does. */\nif (x)\n  // so\n  run();"),
+    ...     without_room("/*! MIT */ x"),
+    ... )
+    ('if (x)\nrun();', '/*! MIT */ x')
+    """
+    preface = _PREFACE.match(code)
+    if preface is not None and not _LICENCE.search(preface[0]):
+        code = code[preface.end() :]
+    code = re.sub(r"^[ \t]+", "", code, flags=re.MULTILINE)
+    return _LINE.sub(lambda line: line[0] if _LICENCE.search(line[0]) else "", code)
 
 
 def _optional(face: re.Match[str]) -> str:
@@ -162,7 +183,8 @@ class Lightener:
         """Write one script for several, in their order, and return its name."""
         if tuple(scripts) not in self._joined:
             # A file's last line may be a comment or lack its semicolon.
-            code = "".join(f"{path.read_text(encoding='utf-8')}\n;\n" for path in scripts)
+            texts = (without_room(path.read_text(encoding="utf-8")) for path in scripts)
+            code = "".join(f"{text}\n;\n" for text in texts)
             code = re.sub(r"^//# sourceMappingURL=.*$", "", code, flags=re.MULTILINE)
             self._joined[tuple(scripts)] = self._written(code, "js")
         return self._joined[tuple(scripts)]

@@ -18,6 +18,7 @@ from .folds import HEADINGS, classes, print_folds
 SCREEN_ELEMENTS = {"script", "style", "template", "button", "nav", "form", "iframe"}
 SCREEN_CLASSES = {
     *("headerlink", "launch-bar", "actions", "toctree-wrapper", "only-dark", "file-so-far"),
+    *("figure-small", "figure-ways", "figure-file", "live-gallery"),
 }
 # Tokens that book.css gives the colour of ink.
 PLAIN_TOKENS = set(re.findall(r"\w+", "n na ni nl nn no nt nv nx o p vc vg vi vm w x"))
