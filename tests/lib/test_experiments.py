@@ -980,7 +980,7 @@ def page_problems(name, chapter, book):
     cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
     code = "".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
     problems = []
-    if not re.search(rf'((table|results)\(|"results", |load, \()"{name}"', code):
+    if not re.search(rf'((table|results|rows_of)\(|"results", |load, \()"{name}"', code):
         remedy = f'read them there with `table("{name}")`, or name another page in CHAPTER'
         problems.append(f"book/{chapter}.ipynb does not read the results of {name}: {remedy}")
     if not (book / "results" / name / "card.json").exists():
