@@ -69,6 +69,9 @@ ASKED = {
     "api/index": ["transformer_lib", "API"],
     "sources": ["errata", "erratum"],
     "02_tokens": ["unknown word", "out of vocabulary", "OOV"],
+    "19c_hardware": ["fp16", "bf16", "half precision", "mixed precision"],
+    "api/hugging_face": ["from_pretrained"],
+    "paths": ["where to start", "where should I start", "beginner", "reading order"],
     "14b_recipes": ["batch size", "hyperparameters", "recipe", "early stopping"],
     "16_generation": ["hallucination", "hallucinate", "making things up"],
     "18b_beyond_text": ["multimodal", "images", "audio", "speech", "video"],
@@ -89,7 +92,9 @@ ASKED = {
 GROUPS = {
     "BEYOND": ["longer", "beyond", "extend", "extrapolate", "exceed", "past", "outside"],
     "DATA": ["tokens", "data", "text", "examples"],
+    "DERIVE": ["derivative", "backprop", "backpropagation", "backward"],
     "FAST": ["fast", "faster", "speed", "slow", "slower", "accelerate", "latency", "efficient"],
+    "FOUND": ["gpt2", "weights", "checkpoint", "missing keys", "unexpected keys"],
     "GENERATE": ["generate", "generation", "inference", "decoding", "sampling"],
     "GPT": ["gpt", "llm", "language model", "chatgpt", "chatbot"],
     "GPU": ["gpu", "cuda", "card"],
@@ -116,6 +121,8 @@ GROUPS = {
 INTENTS = {
     "lab4_mini_gpt": ["MAKE GPT", "OWN GPT"],
     "03_attention": ["QKV"],
+    "03b_backward": ["DERIVE attention"],
+    "05b_masks_in_practice": ["nan mask", "nan loss"],
     "05c_cheating": ["SEE HIDDEN"],
     "07b_length": ["BEYOND TRAINED"],
     "15_families": ["OR encoder decoder", "OR bert gpt"],
@@ -123,6 +130,8 @@ INTENTS = {
     "16b_cache": ["FAST GENERATE"],
     "19b_scaling": ["MUCH DATA train"],
     "19c_hardware": ["MEMORY GPU", "FAST train"],
+    "20b_questions": ["attention explanation", "understand reason"],
+    "21_real_weights": ["load FOUND", "load_state_dict"],
 }
 # How texts are written: the signs of a script's string, and how many of them are a whole number, or
 # the first of two; after the rest, two follow.
