@@ -99,6 +99,15 @@ TEACHES = {
     "warmup learning rate": "09b_before_or_after",
     "why is inference slow": "16b_cache",
     "how many tokens do I need to train": "19b_scaling",
+    # what readers asked who had not seen this list, and did not find at first
+    "how do I load gpt2 weights": "21_real_weights",
+    "load_state_dict missing keys": "21_real_weights",
+    "from_pretrained": "api/hugging_face",
+    "fp16 or bf16": "19c_hardware",
+    "attention derivative backprop": "03b_backward",
+    "where should I start as a beginner": "paths",
+    "loss goes to nan with padding mask": "05b_masks_in_practice",
+    "is attention an explanation?": "20b_questions",
     # one question, in whole sentences
     "why divide by square root of d_k": "04_scaling",
     "square root of d_k proof": "04_scaling#the-proof-in-four-lines",
