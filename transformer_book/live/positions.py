@@ -138,7 +138,7 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
 @lru_cache(maxsize=1)
 def _drawn() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The query, the key, the learned table (40, 8) and T5's biases (16)."""
-    numbers = torch.from_numpy(normals(SEED, 2 * WIDTH + PLACES * WIDTH + BUCKETS))
+    numbers = torch.tensor(normals(SEED, 2 * WIDTH + PLACES * WIDTH + BUCKETS))
     query, key, table, biases = numbers.split([WIDTH, WIDTH, PLACES * WIDTH, BUCKETS])
     return query, key, LEARNED * table.view(PLACES, WIDTH), LEARNED * biases
 
