@@ -25,6 +25,7 @@ STATES: list[dict[str, Any]] = [
     {"text": LINE, "stage": 7},
     {"text": LINE, "stage": 10, "back": 4},
     {"text": LINE, "stage": 11},
+    {"text": LINE, "stage": 11, "back": 2},
     {"text": LINE, "stage": 8, "written": 2},
     {"text": LINE, "stage": 3, "written": 12, "back": 17},
     {"text": LINE, "stage": 11, "written": 1},
@@ -75,7 +76,7 @@ DAMAGES = {
     "always the likeliest": ('if (pick === "likeliest") return', "return"),
     "too long a line": (".slice(0, TYPED);", ";"),
     "lanes for all": ("Math.max(0, T - ROWS)", "0"),
-    "a letter further back": ("T - 1 - back", "T - 2 - back"),
+    "a letter further back": ("first, T - 1 - back", "first, T - 2 - back"),
     "the two weakest": ("b[1] - a[1] || a[0] - b[0]", "a[1] - b[1] || a[0] - b[0]"),
     "layers from 0": ("`Layer ${layer + 1}, attention", "`Layer ${layer}, attention"),
 }
@@ -155,6 +156,14 @@ def test_what_readers_are_told_to_see() -> None:
     assert king[2:] == ["n"] * 7
     written = at(text="My lord, the ki", written=3)
     assert "".join(written["tokens"][written["typed"] :]) == "ng "
+
+
+def test_the_next_letter_is_that_of_the_bars(v8: Engine) -> None:
+    """Whichever letter was watched: what joins the line is the guess of the last lane."""
+    found = v8.values(NAME, {"stage": 11, "back": 3})
+    assert found["at"] == len(found["tokens"]) - 1
+    token, _, chance, _ = found["guesses"][0]
+    assert found["next"] == pytest.approx([token, chance])
 
 
 def test_the_stored_pictures_are_those_of_the_model() -> None:

@@ -37,13 +37,14 @@ EDGES = [
     {"mistake": "late"},
     {"mistake": "late", "causal": False, "padding": "none"},  # changes nothing
     {"mistake": "late", "padding": "start"},
-    {"mistake": "late", "causal": False, "padding": "none", "cells": "1" * N},
+    {"mistake": "late", "causal": False, "padding": "none", "cells": "2" * N},
     {"mistake": "queries"},
     {"mistake": "queries", "padding": "start"},
     {"mistake": "queries", "padding": "none"},  # changes nothing
     {"cells": "01"},  # one cell of the future
     {"cells": "1" * N * N},
-    {"causal": False, "padding": "none", "cells": "1" * N * N, "layers": 6},
+    {"causal": False, "padding": "none", "cells": "2" * N * N, "layers": 6},
+    {"cells": "21" * 32},
 ]
 
 
@@ -128,7 +129,7 @@ def test_a_mistake_with_nothing_to_spoil_says_so(change):
 def test_a_click_turns_a_cell_over():
     v8 = engine(NAME)
     v8.run("""
-      var state = { cells: "" }, pick = null;
+      var state = Live.start(Live.figures["mask-lab"]), pick = null;
       var part = {
         heat: (options) => { pick = pick || options.onpick; return {}; },
         html: () => ({}), columns: () => ({}), titled: () => ({ style: {} }),
@@ -138,11 +139,16 @@ def test_a_click_turns_a_cell_over():
       var after = (...cells) => { cells.forEach((cell) => pick(...cell)); return state.cells; };
     """)
     for cells in ([[0, 3]], [[1, 0]], [[0, 3], [1, 0]], [[7, 7]], [[7, 7]]):
-        before = values(**START | {"cells": v8.eval("state.cells")})["mask"]
-        after = values(**START | {"cells": v8.eval(f"after(...{json.dumps(cells)})")})["mask"]
+        before = values(**BARE | {"cells": v8.eval("state.cells")})["mask"]
+        after = values(**BARE | {"cells": v8.eval(f"after(...{json.dumps(cells)})")})["mask"]
         pairs = [[i, j] for i in range(N) for j in range(N) if before[i][j] != after[i][j]]
         assert pairs == cells
     assert v8.eval("state.cells") == ""
+    v8.eval("after([2, 7], [7, 2])")  # allowed against the rule, and forbidden against it
+    for causal in (False, True):
+        v8.eval(f"state.causal = {json.dumps(causal)}")
+        mask = v8.values(NAME, v8.eval("state"))["mask"]
+        assert (mask[2][7], mask[7][2]) == (1, 0)  # what was set by hand stays as it was set
 
 
 DAMAGES = {

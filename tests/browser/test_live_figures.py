@@ -114,10 +114,13 @@ def test_the_translator_does_not_collapse_the_figure(page: Page, origin: str) ->
     for button in ("Let a space look", "Reset", "Run the number translator here"):
         expect(figure.get_by_role("button", name=button)).to_be_visible()
     expect(figure.locator("svg[role=img]").last).to_be_hidden()  # a picture of the other model
+    seen = figure.locator(".live-see > span").first
+    expect(seen).to_have_text("Run the number translator first.")  # nothing of what is not there
     assert figure.evaluate(height) >= before - 1
     run_model(page, "number translator")
     page.locator(HEADS + SETTLED).wait_for()
     assert words(page, HEADS).startswith("It writes zweiundvierzig")
+    expect(seen).to_have_text(re.compile("^German says two-and-forty"))
     assert figure.evaluate(height) >= before - 1
 
 
@@ -255,9 +258,13 @@ def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> No
 
 def test_merges_are_played_one_by_one(page: Page) -> None:
     opened(page, f"{SITE.as_uri()}/book/02_tokens.html")
+    tokens = f"{TOKENIZER} .live-strip .live-token > span"
+    page.get_by_role("button", name="One merge").click()
+    assert len(texts(page, tokens)) == 16  # all that fit are made: one more changes nothing
+    assert "; no other fits" in page.locator(TOKENIZER).inner_text()
     page.get_by_role("button", name="Take all merges away").click()
     page.locator(TOKENIZER + SETTLED).wait_for()
-    tokens = f"{TOKENIZER} .live-strip .live-token > span"
+    assert "no merges: bytes; next to fit: merge 1\n" in page.locator(TOKENIZER).inner_text()
     many = len(texts(page, tokens))
     assert many == 49
     moved = page.evaluate(

@@ -170,6 +170,41 @@ def test_a_line_is_typed_and_the_next_letter_falls(page: Page, origin: str) -> N
     expect(page.locator(f"{FIGURE} .live-words")).to_have_text(re.compile("no letter yet"))
 
 
+def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
+    """Three quick presses, as the figure asks for: the word is whole."""
+    open_front(page, origin)
+    run(page)
+    page.get_by_role("button", name="My lord, the ki").click()
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("“n” 89%")
+    for _ in range(3):
+        button(page, "Run until the next letter is written")
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
+        re.compile("^ng $"), timeout=60_000
+    )
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible(timeout=20_000)
+    assert page.url.endswith("written=3")
+
+
+def test_a_chosen_letter_goes_with_its_line(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    go(page, STAGES - 1)
+    chosen = page.locator(f"{FIGURE} [role=radio][aria-checked=true]")
+    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    assert words(page).startswith("Answer: The lane of")  # the next letter is not its own
+    go(page, STAGES - 1)
+    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 18:"))
+    assert "Next letter: “e”" in words(page)
+    button(page, "One step back")
+    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 9:"))
+    page.locator(f"{FIGURE} .front-line input").fill("To be, or not t")
+    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 15:"))
+    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    button(page, "Run until the next letter is written")
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("o", timeout=20_000)
+    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 16:"))
+
+
 def test_everything_works_with_the_keyboard_alone(page: Page, origin: str) -> None:
     open_front(page, origin)
     page.locator(f"{FIGURE} .front-start").focus()

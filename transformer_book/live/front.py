@@ -94,7 +94,8 @@ def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[st
         pick: how the next letter is chosen, ``"likeliest"`` or ``"drawn"``.
         written: how many letters the model has written behind the line.
         stage: how far the line has come.
-        back: which letter is watched: so many before the last one.
+        back: which letter is watched: so many before the last one. The next letter is written
+            from the last one.
 
     Returns:
         Letters, lengths of vectors, attention weights, guesses; under the names of ``front.js``.
@@ -113,7 +114,7 @@ def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[st
         ids.append(_choose(_run(tuple(ids)).logits[-1, -1], pick, n))
     run = _run(tuple(ids))
     first = max(0, len(ids) - ROWS)
-    at = max(first, len(ids) - 1 - back)
+    at = len(ids) - 1 if stage == WRITE else max(first, len(ids) - 1 - back)
     is_layer = 1 < stage < ANSWER
     layer = stage // 2 - 1 if is_layer else -1
     chosen = _choose(run.logits[-1, -1], pick, written)

@@ -49,7 +49,8 @@ def values(
         pads: how many positions are padding.
         mistake: ``"none"``, ``"next"``, ``"late"`` or ``"queries"``.
         layers: L, all with this mask.
-        cells: a ``1`` for each cell that is turned over, row after row; the rest may be left out.
+        cells: row after row, what is set by hand: ``1`` allows a cell and ``2`` forbids it, whatever
+            the rules say; ``0`` leaves it to them. The rest may be left out.
 
     Returns:
         Tables (``wrong`` and ``stray``: what the rules do not mean), and what is counted in them.
@@ -65,7 +66,7 @@ def values(
     meant = _mask(**rules, real=real)
     with _making(mistake):
         used = _mask(**rules, real=real, on_queries=mistake == "queries")
-        mask = used ^ _turned(cells)
+        mask = (used | _is(cells, "1")) & ~_is(cells, "2")
         weights = _weights(mask)
     heard = _hears(mask, layers, late=mistake == "late")
     stray = heard & ~_hears(meant, layers)
@@ -191,9 +192,9 @@ def _making(mistake: str) -> AbstractContextManager[Any]:
     return made(CATALOGUE[mistake]) if mistake in CATALOGUE else nullcontext()
 
 
-def _turned(cells: str) -> Tensor:
-    """Which cells are turned over, ``(T, S)``."""
-    return torch.tensor([cell == "1" for cell in cells.ljust(N * N, "0")]).view(N, N)
+def _is(cells: str, hand: str) -> Tensor:
+    """Which cells are set so by hand, ``(T, S)``."""
+    return torch.tensor([cell == hand for cell in cells.ljust(N * N, "0")]).view(N, N)
 
 
 def _weights(mask: Tensor) -> Tensor:

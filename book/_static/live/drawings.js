@@ -123,8 +123,8 @@ function listen(drawing, figure) {
 
 /* Play and Step: `step(how)` goes one step on and says whether there is another; `again()` goes back
    to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
-   where it ends. */
-function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"] }) {
+   where it ends. With `stays`, one step after the last one does nothing. */
+function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false }) {
   let timer = 0;
   const set = (isOn) => {
     clearInterval(timer);
@@ -148,7 +148,7 @@ function player(figure, { step, again, every = 800, names: [play, one] = ["Play"
   const start = html("button", { type: "button", text: play, onclick: begin, class: "live-play" });
   const next = html("button", { type: "button", text: one, onclick: () => {
     set(false);
-    if (!advance()) again();
+    if (!advance() && !stays) again();
     figure.released();
   } });
   const node = html("span", { class: "live-player" }, start, next);

@@ -180,11 +180,12 @@ class Mounted {
       html("p", { class: "live-see" }, this.see, this.hint, ...room));
   }
 
-  mark() {
+  /* What a try shows is said when its picture is there. */
+  mark(missing) {
     const now = this.addressOf(this.state);
     const one = this.buttons.find(({ address }) => address === now);
     for (const each of this.buttons) each.node.setAttribute("aria-pressed", each === one);
-    const text = one ? one.see : "";
+    const text = !one ? "" : missing ? `Run the ${MODELS[missing][0]} first.` : one.see;
     if (this.see.textContent !== text) this.see.textContent = text;
     this.hint.hidden = Boolean(one);
   }
@@ -218,9 +219,9 @@ class Mounted {
     this.timer = 0;
     this.work = null; // what was prepared for another state
     for (const control of this.controls) control.show(this.state);
-    this.mark();
     const needed = this.figure.needs ? this.figure.needs(this.state) : null;
     const model = needed && Live.model.read(needed);
+    this.mark(model || this.drawn.wait ? null : needed);
     const isFirst = Live.write(this.figure, this.state) === Live.write(this.figure, this.first);
     this.place.classList.toggle("live-waiting", Boolean(needed && !model));
     if (!isFirst) this.place.classList.remove("live-untouched"); // the static picture shows the start

@@ -80,7 +80,8 @@ function guesses(model, at, stage) {
   return order.slice(0, BEST).map((id) => [model.tokenizer.tokens[id], logits[id], chances[id], before[id]]);
 }
 
-/* Everything that the picture and its words say. `at`: the chosen letter; `first`: the first one with a lane. */
+/* Everything that the picture and its words say. `at`: the chosen letter, the last one when the next is
+   written; `first`: the first one with a lane. */
 function values({ text, pick, written, stage, back }, model) {
   const { tokenizer } = model;
   const ids = idsOf(text, model);
@@ -88,7 +89,7 @@ function values({ text, pick, written, stage, back }, model) {
   if (!typed) return { tokens: [] };
   for (let n = 0; n < written; n++) ids.push(choose(read(model, ids)[ids.length - 1].logits, pick, n));
   const letters = read(model, ids);
-  const T = ids.length, first = Math.max(0, T - ROWS), at = Math.max(first, T - 1 - back);
+  const T = ids.length, first = Math.max(0, T - ROWS), at = stage === WRITE ? T - 1 : Math.max(first, T - 1 - back);
   const shown = letters.slice(first), own = letters[at];
   const line = (weights) => Array.from({ length: T }, (_, s) => weights[s] ?? 0); // (T,): none of what comes later
   const mean = (heads) => line(heads[0]).map((_, s) => heads.reduce((sum, w) => sum + (w[s] ?? 0), 0) / heads.length);
@@ -164,7 +165,8 @@ function build(part, figure) {
   const set = figure.set.bind(figure), replace = figure.replace.bind(figure);
   figure.set = (changes, how) => {
     if (!isOurs) stop(); // whatever the reader sets stops what plays
-    set("text" in changes || "pick" in changes ? { ...changes, written: 0 } : changes, how);
+    const isOther = "text" in changes || "pick" in changes, isLonger = "written" in changes;
+    set({ ...changes, ...(isOther && { written: 0 }), ...((isOther || isLonger) && { back: 0 }) }, how);
   };
   figure.replace = (next, how) => {
     stop();
@@ -190,7 +192,7 @@ function build(part, figure) {
   const back = button("◀ Back", "One step back", () => by(-1));
   const play = button("▶ Play", "Play", () => (playing ? pause() : run(SLOW, Infinity)));
   const step = button("Step ▶", "One step forward", () => by(1));
-  const letter = button("Next letter ▶▶", "Run until the next letter is written", () => run(QUICK, 1));
+  const letter = button("Next letter ▶▶", "Run until the next letter is written", onemore);
   const track = html("input", {
     type: "range", min: 0, max: WRITE, step: 1, "aria-label": "Place in the model",
     oninput: () => figure.set({ stage: Number(track.value) }), onchange: () => figure.released(),
@@ -254,6 +256,12 @@ function build(part, figure) {
     timer = setTimeout(tick, wait);
   }
 
+  /* A press while letters are being written asks for one more: none is lost. */
+  function onemore() {
+    if (playing && Number.isFinite(playing.left)) playing.left += 1;
+    else run(QUICK, 1);
+  }
+
   function tick() {
     const { speed } = playing;
     const seen = !document.hidden && picture.getBoundingClientRect().bottom > 0;
@@ -264,7 +272,7 @@ function build(part, figure) {
       figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
     }
     if (changes.stage === ANSWER && playing.left <= 0) return pause();
-    if (speed === QUICK) tell(`Again, now with ${found.tokens.length} letters. Pause, or step, to see what happens where.`);
+    if (speed === QUICK) tell(`Quickly, with ${found.tokens.length} letters. Pause, or step, to see what happens where.`);
     const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
     timer = setTimeout(tick, speed.ms + (isKnown ? SLOW.again : speed.hold));
   }
@@ -285,7 +293,8 @@ function build(part, figure) {
   // Drawing ----
 
   const onpick = (row) => {
-    figure.set({ back: found.lengths.length - 1 - row });
+    const { stage } = figure.state; // the next letter comes from the last lane: any other has an answer at most
+    figure.set({ back: found.lengths.length - 1 - row, stage: Math.min(stage, ANSWER) });
     figure.released();
     drawn.letters[row].focus({ preventScroll: true });
   };
@@ -329,7 +338,7 @@ function build(part, figure) {
       picture.replaceChildren(drawn.node, list.node);
     }
     const { stage } = found;
-    const title = stage >= ANSWER ? ["the answer:", state.back ? "its next letter" : "the next letter"]
+    const title = stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
       : [where.narrow ? "answer if" : "if the answer", where.narrow ? "read now:" : "were read now:"];
     list.node.style.display = stage ? "" : "none";
     list.show(found.guesses, title);

@@ -22,10 +22,18 @@ const rules = (state, mistake) => {
     isReal(state, mistake === "queries" ? i : j));
 };
 
-const flip = (cells, at) => { // one cell over; zeros at the end are left out
-  const bits = [...cells.padEnd(N * N, "0")];
-  bits[at] = bits[at] === "1" ? "0" : "1";
-  return bits.join("").replace(/0+$/, "");
+const byHand = (one, cell) => ({ 1: 1, 2: 0 })[cell] ?? one; // 1 allows, 2 forbids, whatever the rules say
+const cut = ({ cells, mistake, ...state }) => {
+  const made = rules(state, mistake);
+  return { made, mask: table((i, j) => byHand(made[i][j], cells[N * i + j])) };
+};
+
+const flip = (state, i, j) => { // one cell over; what the rules make is 0, and zeros at the end are left out
+  const { made, mask } = cut(state);
+  const all = [...state.cells.padEnd(N * N, "0")];
+  const wanted = 1 - mask[i][j];
+  all[N * i + j] = wanted === made[i][j] ? "0" : wanted ? "1" : "2";
+  return all.join("").replace(/0+$/, "");
 };
 
 function weigh(mask, late) {
@@ -51,9 +59,8 @@ function hears(mask, late, layers) {
 }
 
 function values(state) {
-  const { mistake, layers, cells } = state;
-  const [late, meant, made] = [mistake === "late", rules(state), rules(state, mistake)];
-  const mask = table((i, j) => made[i][j] !== Number(cells[N * i + j] === "1"));
+  const { mistake, layers } = state;
+  const [late, meant, { made, mask }] = [mistake === "late", rules(state), cut(state)];
   const weights = weigh(mask, late);
   const [heard, wanted] = [hears(mask, late, layers), hears(meant, false, layers)];
   const stray = table((i, j) => heard[i][j] && !wanted[i][j]);
@@ -120,7 +127,7 @@ function map(part, label, options, results) {
 function build(part, figure) {
   const onpick = (i, j) => {
     if (j === N) return;
-    figure.set({ cells: flip(figure.state.cells, N * i + j) }, Live.QUICK);
+    figure.set({ cells: flip(figure.state, i, j) }, Live.QUICK);
     figure.released();
   };
   const mask = map(part, "mask: click a cell, or use arrows and Space", { digits: 0, onpick }, "n");
@@ -162,7 +169,7 @@ Live.define({
         queries: "padding hidden as queries",
       },
     },
-    cells: { kind: "text", pattern: "[01]*", letters: "01", max: N * N, start: "", hidden: true },
+    cells: { kind: "text", pattern: "[012]*", letters: "00000012", max: N * N, start: "", hidden: true },
   },
   values,
   say,

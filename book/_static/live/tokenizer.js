@@ -109,7 +109,7 @@ function build(part, figure) {
   });
   const merge = part.html("p", { class: "live-title" });
   const player = part.player(figure, {
-    names: ["Play the merges", "One merge"], every: 700,
+    names: ["Play the merges", "One merge"], every: 700, stays: true,
     step() {
       const { text, merges } = figure.state;
       const next = tokenizer().next(text, merges);
@@ -128,8 +128,10 @@ function build(part, figure) {
       cut.set(state, found);
       areas.set(found);
       const [first, second] = found.last.map(part.visible);
-      part.write(merge, found.last.length
-        ? `the ${grouped(state.merges)} merges end with ${first} + ${second} → ${first}${second}` : "no merges: bytes");
+      const next = tokenizer().next(state.text, state.merges); // the others change nothing here
+      const more = next === null ? "no other fits" : `next to fit: merge ${grouped(next)}`;
+      part.write(merge, (found.last.length
+        ? `the ${grouped(state.merges)} merges end with ${first} + ${second} → ${first}${second}` : "no merges: bytes") + `; ${more}`);
       const { letters, length, scores, letterScores, vocabulary } = found;
       numbers.set([
         letters, length, grouped(scores), grouped(letterScores), length ? part.number(found.each) : "–", grouped(vocabulary)]);
@@ -142,7 +144,7 @@ Live.define({
   title: "One text, more or fewer merges",
   question: "What do merges buy, and for whom?",
   page: "02_tokens",
-  heights: [718, 858],
+  heights: [718, 903],
   scripts: ["text.js", "merges.js"],
   state: {
     text: {
