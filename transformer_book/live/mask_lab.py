@@ -49,8 +49,8 @@ def values(
         pads: how many positions are padding.
         mistake: ``"none"``, ``"next"``, ``"late"`` or ``"queries"``.
         layers: L, all with this mask.
-        cells: row after row, what is set by hand: ``1`` allows a cell and ``2`` forbids it, whatever
-            the rules say; ``0`` leaves it to them. The rest may be left out.
+        cells: row after row, what is set by hand: ``1`` allows a cell and ``2`` forbids it,
+            whatever the rules say; ``0`` leaves it to them. The rest may be left out.
 
     Returns:
         Tables (``wrong`` and ``stray``: what the rules do not mean), and what is counted in them.
