@@ -122,7 +122,7 @@ INTENTS = {
     "lab4_mini_gpt": ["MAKE GPT", "OWN GPT"],
     "03_attention": ["QKV"],
     "03b_backward": ["DERIVE attention"],
-    "05b_masks_in_practice": ["nan mask", "nan loss"],
+    "05b_masks_in_practice": ["nan mask", "nan loss", "nan padding mask", "nan loss mask"],
     "05c_cheating": ["SEE HIDDEN"],
     "07b_length": ["BEYOND TRAINED"],
     "15_families": ["OR encoder decoder", "OR bert gpt"],
@@ -130,7 +130,8 @@ INTENTS = {
     "16b_cache": ["FAST GENERATE"],
     "19b_scaling": ["MUCH DATA train"],
     "19c_hardware": ["MEMORY GPU", "FAST train"],
-    "20b_questions": ["attention explanation", "understand reason"],
+    "20b_questions": ["understand reason"],
+    "paths": ["start beginner"],
     "21_real_weights": ["load FOUND", "load_state_dict"],
 }
 # How texts are written: the signs of a script's string, and how many of them are a whole number, or

@@ -107,7 +107,6 @@ TEACHES = {
     "attention derivative backprop": "03b_backward",
     "where should I start as a beginner": "paths",
     "loss goes to nan with padding mask": "05b_masks_in_practice",
-    "is attention an explanation?": "20b_questions",
     # one question, in whole sentences
     "why divide by square root of d_k": "04_scaling",
     "square root of d_k proof": "04_scaling#the-proof-in-four-lines",
