@@ -91,10 +91,10 @@ ASKED = {
 # words of a row must be in the query. They are few: most queries are answered by their words.
 GROUPS = {
     "BEYOND": ["longer", "beyond", "extend", "extrapolate", "exceed", "past", "outside"],
+    "CHECKPOINT": ["gpt2", "weights", "checkpoint", "missing keys", "unexpected keys"],
     "DATA": ["tokens", "data", "text", "examples"],
     "DERIVE": ["derivative", "backprop", "backpropagation", "backward"],
     "FAST": ["fast", "faster", "speed", "slow", "slower", "accelerate", "latency", "efficient"],
-    "FOUND": ["gpt2", "weights", "checkpoint", "missing keys", "unexpected keys"],
     "GENERATE": ["generate", "generation", "inference", "decoding", "sampling"],
     "GPT": ["gpt", "llm", "language model", "chatgpt", "chatbot"],
     "GPU": ["gpu", "cuda", "card"],
@@ -132,7 +132,7 @@ INTENTS = {
     "19c_hardware": ["MEMORY GPU", "FAST train"],
     "20b_questions": ["understand reason"],
     "paths": ["start beginner"],
-    "21_real_weights": ["load FOUND", "load_state_dict"],
+    "21_real_weights": ["load CHECKPOINT", "load_state_dict"],
 }
 # How texts are written: the signs of a script's string, and how many of them are a whole number, or
 # the first of two; after the rest, two follow.

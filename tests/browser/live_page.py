@@ -51,9 +51,9 @@ def run_model(page: Page, name: str = "Shakespeare model") -> None:
     expect(stage).to_be_visible(timeout=20_000)
 
 
-def centre(page: Page, handle: str) -> tuple[float, float]:
-    """Where on the screen a point of chapter 3's plane is drawn."""
-    slider = page.get_by_role("slider", name=handle, exact=True)
+def centre(page: Page, handle: str, figure: str = PLANE) -> tuple[float, float]:
+    """Where on the screen a point of a figure is drawn: of chapter 3, if no figure is named."""
+    slider = page.locator(figure).get_by_role("slider", name=handle, exact=True)
     slider.scroll_into_view_if_needed()
     box = slider.locator(".live-grip").bounding_box()
     assert box

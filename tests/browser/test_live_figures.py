@@ -410,15 +410,6 @@ def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> N
 FOLD = live_figure("fold")
 
 
-def handle_at(page: Page, name: str) -> tuple[float, float]:
-    """Where a unit's number, or the tip of its arrow, is drawn on the screen."""
-    slider = page.locator(FOLD).get_by_role("slider", name=name, exact=True)
-    slider.scroll_into_view_if_needed()
-    box = slider.locator(".live-grip").bounding_box()
-    assert box
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
 def unit_of_plane(page: Page) -> float:
     """How many px of the screen make 1 in the plane of the phrases."""
     box = page.locator(f"{FOLD} .live-drawing").first.bounding_box()
@@ -433,7 +424,7 @@ def test_a_unit_is_dragged_away_and_turned_round(page: Page, origin: str) -> Non
         ("line of unit 1", (0.7 * one, -1.7 * one), "Unit 1 is on for none of them"),
         ("arrow of unit 2", (1.6 * one, 0), "unit 2 is on for very good, very bad, not bad"),
     ):
-        x, y = handle_at(page, name)
+        x, y = centre(page, name, FOLD)
         page.mouse.move(x, y)
         page.mouse.down()
         page.mouse.move(x + by[0], y + by[1], steps=4)
@@ -448,7 +439,7 @@ def test_a_unit_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
     page = context.new_page()
     wait_for_fonts(page)
     opened(page, f"{origin}/{PLAY}")
-    finger, start, one = Finger(page), handle_at(page, "line of unit 1"), unit_of_plane(page)
+    finger, start, one = Finger(page), centre(page, "line of unit 1", FOLD), unit_of_plane(page)
     scrolled = page.evaluate("scrollY")
     finger.drag(start, (0.7 * one, -1.7 * one))
     finger.lift()
@@ -456,7 +447,7 @@ def test_a_unit_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
     assert "Unit 1 is on for none of them" in words(page, FOLD)
     assert "3 of 4 right" in words(page, FOLD)
     assert "at_1=" in page.url
-    finger.drag(handle_at(page, "arrow of unit 1"), (-one, one))
+    finger.drag(centre(page, "arrow of unit 1", FOLD), (-one, one))
     finger.lose()
     expect(page.locator(f"{FOLD} .live-held")).to_have_count(0)
     context.close()
@@ -483,7 +474,7 @@ def test_units_that_are_not_there_cannot_be_taken(page: Page, origin: str) -> No
     figure.locator(".live-tries button", has_text="Add a unit").click()
     page.locator(FOLD + SETTLED).wait_for()
     assert handles.evaluate_all(seen) == 6
-    x, y = handle_at(page, "line of unit 3")
+    x, y = centre(page, "line of unit 3", FOLD)
     figure.locator(".live-reset").click()
     page.locator(FOLD + SETTLED).wait_for()
     before = words(page, FOLD)
