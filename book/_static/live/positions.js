@@ -359,7 +359,7 @@ Live.define({
     },
     {
       do: "Base 10", set: { theta: 10 },
-      see: "All four pairs turn in sight, and the score swings down to −1.09. At 10,000 two of them hardly move.",
+      see: "All four pairs turn in sight, and the score falls from 0.31 to −0.44. At 10,000 two of them hardly move.",
     },
     {
       do: "Stretch 4", set: { stretch: 4, distance: 16 },
