@@ -63,13 +63,22 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
     show(state, [x, y], [dx, dy]) {
       node.setAttribute("aria-valuenow", state[name][0]);
       node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
+      const [hx, hy] = [within(x + dx, width), within(y + dy, height)];
+      const wide = 7.4 * label.length * px();
+      /* Is there room for the name on that side? */
+      const fits = ([tx, ty]) => {
+        const [at, foot] = [hx + tx * 14 * px(), hy + (ty * 15 + 5) * px()];
+        const left = tx > 0.3 ? at : tx < -0.3 ? at - wide : at - wide / 2;
+        return left > 0 && left + wide < width && foot > 13 * px() && foot < height - 5 * px();
+      };
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
-      const [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
-      const isEdge = isTip && x > width - 50 * px(); // no room on its right: above it
-      words.setAttribute("text-anchor", isEdge || tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
-      words.setAttribute("x", (isEdge ? -9 : tx * 14) * px());
-      words.setAttribute("y", ((isEdge ? -1.3 : ty) * 15 + 5 + (y + dy < 30 * px() ? 6 : 0)) * px());
+      const [sx, sy] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      const sides = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0]];
+      const [tx, ty] = sides.find(fits) || sides[0];
+      words.setAttribute("text-anchor", tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
+      words.setAttribute("x", tx * 14 * px());
+      words.setAttribute("y", (ty * 15 + 5) * px());
       Live.tween(node, [x, y, dx, dy], place);
     },
     dragTo: ([x, y]) => move(value(x, y)),
