@@ -78,6 +78,37 @@ def test_every_point_can_be_taken(point: str, page: Page, origin: str) -> None:
     assert {name for name in after if after[name] != before[name]} == {point}
 
 
+@pytest.mark.parametrize("kind", ["key", "value"])
+def test_even_five_points_of_one_place_are_drawn_apart(
+    kind: str, page: Page, origin: str
+) -> None:
+    all_at_one = ";".join(f"{kind}{at}=1,1" for at in range(5))
+    query = ";query=1,1" if kind == "key" else ""
+    opened(page, f"{origin}/{CHAPTER_03}#live:attention-plane:{all_at_one}{query}")
+    handles = [f"{kind} of {word}" for word in WORDS] + ["query of fox"] * (kind == "key")
+    places = {name: centre(page, name) for name in handles}
+    for one, other in combinations(handles, 2):
+        assert dist(places[one], places[other]) >= 15, f"{one} lies on {other}"
+
+
+OUTSIDE = """(figure) => {
+  const frame = figure.querySelector(".live-drawing").getBoundingClientRect();
+  return [...figure.querySelector(".live-drawing").querySelectorAll(".live-handle > text, .live-mark > :last-child")]
+    .map((node) => [node.textContent, node.getBoundingClientRect()])
+    .filter(([, box]) => box.top < frame.top || box.bottom > frame.bottom || box.left < frame.left
+      || box.right > frame.right).map(([text, box]) => `${text} ${box.top - frame.top}`);
+}"""
+
+
+@pytest.mark.parametrize("query", ["0,4", "4,4", "-4,4", "4,-4", "-4,-4", "0,-4", "4,0", "-4,0"])
+def test_a_point_at_the_edge_stands_in_the_frame_with_its_name(
+    query: str, page: Page, origin: str
+) -> None:
+    """And what "Let The win" shows: the query and a key at (0, 4)."""
+    opened(page, f"{origin}/{CHAPTER_03}#live:attention-plane:query={query};key0={query}")
+    assert not page.locator(PLANE).evaluate(OUTSIDE)
+
+
 def test_the_query_has_its_name(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{CHAPTER_03}")
     query = page.get_by_role("slider", name="query of fox")
@@ -240,6 +271,17 @@ def test_play_sends_it_and_any_other_act_stops_it(page: Page, origin: str) -> No
     expect(play).to_have_text("Send a sentence through")
 
 
+def test_the_sentence_is_as_long_as_the_caption_says(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    lines = texts(page, f"{JOURNEY} .live-picture text")
+    assert {"“the cat sleeps …”", "“die Katze schläft …”"} <= set(lines)
+    assert lines.count("64 tokens") == 2
+    page.get_by_label("tokens T").fill("0")  # the first stop of the slider: 1
+    lines = texts(page, f"{JOURNEY} .live-picture text")
+    assert {"“the”", "“die”"} <= set(lines)
+    assert lines.count("1 token") == 2
+
+
 # The others ---------------------------------------------------------------------------------------
 
 
@@ -315,6 +357,24 @@ def test_the_text_box_shows_the_whole_sentence_on_a_phone(page: Page, origin: st
     box = page.get_by_label("text", exact=True)
     hidden = "b => [b.scrollWidth - b.clientWidth, b.scrollHeight - b.clientHeight]"
     assert max(box.evaluate(hidden)) <= 1
+
+
+def test_letters_that_were_not_learnt_and_a_cut_text_are_explained(
+    page: Page, origin: str
+) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(TOKENIZER)
+    expect(figure.locator(".live-piece")).to_have_count(0)
+    box = figure.get_by_label("text", exact=True)
+    box.fill("мы")
+    expect(figure.locator(".live-words")).to_contain_text("4 tokens are pieces of a character")
+    expect(figure.locator(".live-piece")).to_have_count(4)
+    box.fill("never " * 20)
+    expect(figure.locator(".live-cut")).to_have_text("Only the first 80 characters are kept.")
+    box.press_sequentially("m")
+    expect(figure.locator(".live-cut")).to_be_visible()
+    box.fill("never")
+    expect(figure.locator(".live-cut")).to_be_hidden()
 
 
 # Positions ----------------------------------------------------------------------------------------
@@ -523,3 +583,16 @@ def test_the_plane_is_folded_step_by_step(page: Page, origin: str) -> None:
     names = page.locator(f"{FOLD} .live-drawing").nth(1).locator(".live-name")
     tops = names.evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert len({round(top) for top in tops}) >= 3  # names of one place stand below each other
+
+
+@pytest.mark.parametrize("state", ["width=6;at_1=1.6,0.6", "at_1=1.6,0.6", "width=1;at_1=2,2"])
+def test_phrases_of_one_spot_stand_around_it(state: str, page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:fold:{state}")
+    sheet = page.locator(f"{FOLD} .live-drawing").nth(1)
+    marks = sheet.locator("g:not(.live-ghost) > .live-mark-size")
+    middle = "all => all.map(m => m.getBoundingClientRect()).map(b => [b.x + b.width / 2, b.y + b.height / 2])"
+    places = marks.evaluate_all(middle)
+    assert len(places) == 4
+    assert min(dist(one, other) for one, other in combinations(places, 2)) > 8
+    told = sheet.locator("text", has_text="the others part what is one here")
+    expect(told).to_have_count(1 if "width=6" in state else 0)
