@@ -461,7 +461,7 @@ def test_the_model_runs_when_asked(where: str, page: Page, origin: str) -> None:
     heads = '.live[data-live="heads"]'
     page.get_by_role("button", name="Run the Shakespeare model here").click()
     expect(page.locator(f"{heads} .live-stage")).to_be_visible(timeout=20_000)
-    assert words(page, heads).startswith("Layer 0, head 7. Position 15, “r”, looks at: “e” (14)")
+    assert words(page, heads).startswith("Layer 1, head 8 (in code: 0, 7). Position 15, “r”, looks at: “e” (14)")
 
 
 def test_it_lives_in_a_notebooks_frame(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
