@@ -291,12 +291,27 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     dots = page.locator(f"{RECURRENCE} .live-chart circle")
     heights = [float(str(dot.get_attribute("cy"))) for dot in dots.all() if dot.is_visible()]
     _, lstm, attention, _ = heights
-    frame = page.locator(f"{RECURRENCE} .live-drawing").evaluate("d => d.viewBox.baseVal.height")
+    frame = page.locator(f"{RECURRENCE} .live-chart .live-drawing").evaluate("d => d.viewBox.baseVal.height")
     assert lstm - attention > frame / 3
     assert {"LSTM 0.0769", "attention 0.522"} <= set(texts(page, f"{RECURRENCE} text"))
     page.get_by_label("powers of ten").check()
     page.locator(RECURRENCE + SETTLED).wait_for()
     assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
+
+
+def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/01_recurrence.html")
+    trail = page.locator(f"{RECURRENCE} .live-drawing").nth(1)
+    rows = "d => [...d.querySelectorAll('rect[opacity]')].map(r => Number(r.getAttribute('opacity')))"
+    shades = trail.evaluate(rows)
+    assert len(shades) == 150
+    _, lstm, attention = (shades[at : at + 50] for at in (0, 50, 100))
+    assert lstm == sorted(lstm, reverse=True)
+    assert attention == sorted(attention, reverse=True)
+    assert lstm[12] == pytest.approx(0.95**50, abs=0.001)  # 50 steps back
+    edges = trail.evaluate("d => d.getBBox().x + d.getBBox().width")
+    assert edges <= 600
 
 
 def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, origin: str) -> None:
@@ -318,6 +333,18 @@ def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> No
     left, right, _ = page.locator(f"{LAB} .live-heat").all()
     rows = [each.locator(".live-row-name").evaluate_all(top) for each in (left, right)]
     assert rows[0] == rows[1]
+
+
+def test_a_cell_says_after_which_layer_it_is_heard(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/05_masks.html")
+    page.locator(f"{LAB} .live-tries button", has_text="One wrong cell").click()
+    page.locator(LAB + SETTLED).wait_for()
+    mask, heard, _ = page.locator(f"{LAB} .live-heat").all()
+    numbers = heard.locator(".live-cell").all_text_contents()
+    assert numbers[:8] == ["1", *["2"] * 6, "1"]  # "we" sees "night", which has seen all
+    assert numbers[8:16] == ["1", "1", *["3"] * 5, "2"]
+    assert set(mask.locator(".live-cell").all_text_contents()) == {""}  # its shade says it
+    assert mask.locator(".live-result").all_text_contents() == list("22345678")
 
 
 def test_merges_are_played_one_by_one(page: Page) -> None:
