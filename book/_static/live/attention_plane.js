@@ -207,7 +207,7 @@ Live.define({
   title: "A query among keys",
   question: "What does one query get back, and what changes it?",
   page: "03_attention",
-  heights: [780, 912],
+  heights: [778, 909],
   state: {
     query: point("query of fox", [0, 3], RANGE.keys),
     ...points(KEYS, "key", RANGE.keys),

@@ -329,7 +329,7 @@ Live.define({
   title: "Units that fold the plane",
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
   page: "08_feedforward",
-  heights: [765, 900],
+  heights: [811, 958],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
     relu: { kind: "toggle", label: "ReLU", start: true },

@@ -383,7 +383,7 @@ Live.define({
   title: "The whole model, box by box",
   question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [820, 1233],
+  heights: [826, 1230],
   scripts: ["journey_data.js"],
   state: {
     preset: {

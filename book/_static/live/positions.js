@@ -343,7 +343,7 @@ Live.define({
   title: "Where two words stand",
   question: "Two words keep their distance and move along the text. Whose score stays?",
   page: "07_positions",
-  heights: [820, 945],
+  heights: [811, 935],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
     key: { kind: "number", label: "place of the key", min: 0, max: KEYS - 1, step: 1, start: 4, hidden: true },

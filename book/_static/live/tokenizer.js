@@ -152,7 +152,7 @@ Live.define({
   title: "One text, more or fewer merges",
   question: "What do merges buy, and for whom?",
   page: "02_tokens",
-  heights: [718, 903],
+  heights: [771, 946],
   scripts: ["text.js", "merges.js"],
   state: {
     text: {
