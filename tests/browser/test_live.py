@@ -337,7 +337,7 @@ def test_who_prefers_reduced_motion_sees_the_end_at_once(page: Page, origin: str
 
 
 def test_the_ghost_of_a_try_is_the_start(page: Page, origin: str) -> None:
-    """A Try says "0.37 instead of 0.05": whatever was pressed before, it compares with the start."""
+    """A Try says "0.37 instead of 0.05": whatever came before, it compares with the start."""
     page.emulate_media(reduced_motion="reduce")
     page.goto(f"{origin}/{CHAPTER_03}")
     settle(page)
@@ -461,7 +461,9 @@ def test_the_model_runs_when_asked(where: str, page: Page, origin: str) -> None:
     heads = '.live[data-live="heads"]'
     page.get_by_role("button", name="Run the Shakespeare model here").click()
     expect(page.locator(f"{heads} .live-stage")).to_be_visible(timeout=20_000)
-    assert words(page, heads).startswith("Layer 1, head 8 (in code: 0, 7). Position 15, “r”, looks at: “e” (14)")
+    assert words(page, heads).startswith(
+        "Layer 1, head 8 (in code: 0, 7). Position 15, “r”, looks at: “e” (14)"
+    )
 
 
 def test_it_lives_in_a_notebooks_frame(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

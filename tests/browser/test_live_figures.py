@@ -79,9 +79,7 @@ def test_every_point_can_be_taken(point: str, page: Page, origin: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["key", "value"])
-def test_even_five_points_of_one_place_are_drawn_apart(
-    kind: str, page: Page, origin: str
-) -> None:
+def test_even_five_points_of_one_place_are_drawn_apart(kind: str, page: Page, origin: str) -> None:
     all_at_one = ";".join(f"{kind}{at}=1,1" for at in range(5))
     query = ";query=1,1" if kind == "key" else ""
     opened(page, f"{origin}/{CHAPTER_03}#live:attention-plane:{all_at_one}{query}")
@@ -93,10 +91,12 @@ def test_even_five_points_of_one_place_are_drawn_apart(
 
 OUTSIDE = """(figure) => {
   const frame = figure.querySelector(".live-drawing").getBoundingClientRect();
-  return [...figure.querySelector(".live-drawing").querySelectorAll(".live-handle > text, .live-mark > :last-child")]
+  const drawing = figure.querySelector(".live-drawing");
+  return [...drawing.querySelectorAll(".live-handle > text, .live-mark > :last-child")]
     .map((node) => [node.textContent, node.getBoundingClientRect()])
-    .filter(([, box]) => box.top < frame.top || box.bottom > frame.bottom || box.left < frame.left
-      || box.right > frame.right).map(([text, box]) => `${text} ${box.top - frame.top}`);
+    .filter(([, box]) => box.top < frame.top || box.bottom > frame.bottom
+      || box.left < frame.left || box.right > frame.right)
+    .map(([text, box]) => `${text} ${box.top - frame.top}`);
 }"""
 
 
@@ -158,19 +158,21 @@ def test_the_translator_does_not_collapse_the_figure(page: Page, origin: str) ->
 
 
 def test_a_try_loads_the_model_that_it_needs(page: Page, origin: str) -> None:
-    """Before anything is loaded there is something to explore; the last Try that is pressed wins."""
+    """Something can be explored before a model is there; the last Try that is pressed wins."""
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(HEADS)
     tries = figure.locator(".live-tries button")
     expect(tries.first).to_be_visible()
     bottom, top = (
         figure.locator(place).evaluate(f"node => node.getBoundingClientRect().{side}")
-        for place, side in ((":scope > svg, :scope > .figure-scroll", "bottom"), (".live-tries", "top"))
-    )  # fmt: skip
+        for place, side in ((":scope > .figure-scroll", "bottom"), (".live-tries", "top"))
+    )
     assert bottom <= top  # the picture comes first
     tries.nth(1).click()
     tries.filter(has_text="translator").click()
-    expect(figure.locator(".live-words")).to_contain_text("It writes zweiundvierzig", timeout=20_000)
+    expect(figure.locator(".live-words")).to_contain_text(
+        "It writes zweiundvierzig", timeout=20_000
+    )
     expect(figure.locator(".live-see > span").first).to_have_text(
         re.compile("^German says two-and-forty")
     )
@@ -291,7 +293,9 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     dots = page.locator(f"{RECURRENCE} .live-chart circle")
     heights = [float(str(dot.get_attribute("cy"))) for dot in dots.all() if dot.is_visible()]
     _, lstm, attention, _ = heights
-    frame = page.locator(f"{RECURRENCE} .live-chart .live-drawing").evaluate("d => d.viewBox.baseVal.height")
+    frame = page.locator(f"{RECURRENCE} .live-chart .live-drawing").evaluate(
+        "d => d.viewBox.baseVal.height"
+    )
     assert lstm - attention > frame / 3
     assert {"LSTM 0.0769", "attention 0.522"} <= set(texts(page, f"{RECURRENCE} text"))
     page.get_by_label("powers of ten").check()
@@ -303,7 +307,9 @@ def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/book/01_recurrence.html")
     trail = page.locator(f"{RECURRENCE} .live-drawing").nth(1)
-    rows = "d => [...d.querySelectorAll('rect[opacity]')].map(r => Number(r.getAttribute('opacity')))"
+    rows = (
+        "d => [...d.querySelectorAll('rect[opacity]')].map(r => Number(r.getAttribute('opacity')))"
+    )
     shades = trail.evaluate(rows)
     assert len(shades) == 150
     _, lstm, attention = (shades[at : at + 50] for at in (0, 50, 100))
@@ -386,9 +392,7 @@ def test_the_text_box_shows_the_whole_sentence_on_a_phone(page: Page, origin: st
     assert max(box.evaluate(hidden)) <= 1
 
 
-def test_letters_that_were_not_learnt_and_a_cut_text_are_explained(
-    page: Page, origin: str
-) -> None:
+def test_letters_that_were_not_learnt_and_a_cut_text_are_explained(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(TOKENIZER)
     expect(figure.locator(".live-piece")).to_have_count(0)
@@ -617,7 +621,8 @@ def test_phrases_of_one_spot_stand_around_it(state: str, page: Page, origin: str
     opened(page, f"{origin}/{PLAY}#live:fold:{state}")
     sheet = page.locator(f"{FOLD} .live-drawing").nth(1)
     marks = sheet.locator("g:not(.live-ghost) > .live-mark-size")
-    middle = "all => all.map(m => m.getBoundingClientRect()).map(b => [b.x + b.width / 2, b.y + b.height / 2])"
+    middle = """all => all.map((mark) => mark.getBoundingClientRect())
+      .map((box) => [box.x + box.width / 2, box.y + box.height / 2])"""
     places = marks.evaluate_all(middle)
     assert len(places) == 4
     assert min(dist(one, other) for one, other in combinations(places, 2)) > 8

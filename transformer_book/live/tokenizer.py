@@ -113,7 +113,7 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
 
 
 def _is_piece(token: str) -> bool:
-    """Bytes that are no whole character are written like ``\\xd0``."""
+    """Whether it is a part of a character: such bytes are written with a backslash and an x."""
     return "\\x" in token
 
 
