@@ -62,7 +62,7 @@ DAMAGES = {
         "Math.floor(stage / 2) - 1 : -1",
         "Math.max(0, Math.floor(stage / 2) - 2) : -1",
     ),
-    "heads of a feed-forward": ("isLayer && stage % 2 === 0 ?", "isLayer ?"),
+    "heads of a feed-forward": ("heads: looks ?", "heads: isLayer ?"),
     "the answer always": (
         "const place = Math.min(stage, ANSWER - 1) - 1",
         "const place = stage && ANSWER - 2",
@@ -86,6 +86,33 @@ DAMAGES = {
     "a letter further back": ("first, T - 1 - back", "first, T - 2 - back"),
     "the two weakest": ("b[1] - a[1] || a[0] - b[0]", "a[1] - b[1] || a[0] - b[0]"),
     "layers from 0": ("`Layer ${layer + 1}, attention", "`Layer ${layer}, attention"),
+    "the scale forgotten": ("score / Math.sqrt(width))", "score)"),
+    "the scale of all heads": ("score / Math.sqrt(width))", "score / Math.sqrt(D))"),
+    "the head before": (
+        "row = ({ data }, s) => data.subarray(s * D + head * width, s * D + (head + 1) * width)",
+        "row = ({ data }, s) => data.subarray(s * D + (head ? head - 1 : 7) * width,"
+        " s * D + (head ? head : 8) * width)",
+    ),
+    "the weights of another head": ("own.weights[layer][head], {", "own.weights[layer][0], {"),
+    "the layer after": ("cache.memories[layer].self", "cache.memories[(layer + 1) % 4].self"),
+    "a query that is not turned": (
+        "matmulT(x, attention.query.weight.data, 1, D, D), at,",
+        "matmulT(x, attention.query.weight.data, 1, D, D), 0,",
+    ),
+    "a query without its norm": ("matmulT(x, attention.query", "matmulT(stream, attention.query"),
+    "keys for queries": ("attention.query.weight", "attention.key.weight"),
+    "values for keys": ("few(keys)", "few(values)"),
+    "a mixture of keys": ("row(values, s).forEach", "row(keys, s).forEach"),
+    "the stream after": (
+        "lookOf(kept, own.stream[stage - 2]",
+        "lookOf(kept, own.stream[stage - 1]",
+    ),
+    "a mask that is off by one": ("later = tokens.length - 1 - at", "later = tokens.length - at"),
+    "an opened feed-forward": ("zoom: looks ? zoom : 0", "zoom"),
+    "one head's weights for the mean": (
+        "looksAt(found, found.attention[layer][at - first])",
+        "looksAt(found, found.heads[found.head])",
+    ),
 }
 
 

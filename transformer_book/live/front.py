@@ -239,7 +239,7 @@ def _zoomed(values: dict[str, Any]) -> str:
     look, weights, who = values["look"], values["heads"][head], _named(tokens[at])
     best = _strongest(weights)
     most = best[0][0]
-    other = "itself" if most == at else _named(tokens[most])
+    other = f"{who} itself" if most == at else _named(tokens[most])
     width, root = look["width"], number(look["width"] ** 0.5)
     raw, score = number(look["raw"][most]), number(look["scores"][most])
     later = len(tokens) - 1 - at

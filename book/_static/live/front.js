@@ -160,7 +160,7 @@ const sumOf = (pairs) => pairs.map((pair, n) => pair
 /* What one head does, a step at a time; behind a line break the same in numbers. */
 function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
   const who = named(tokens[at]), weights = heads[head], best = strongest(weights), [[most, share]] = best;
-  const { number } = Live.part, { width } = look, other = most === at ? "itself" : named(tokens[most]);
+  const { number } = Live.part, { width } = look, other = most === at ? `${who} itself` : named(tokens[most]);
   const raw = number(look.raw[most]), score = number(look.scores[most]), later = tokens.length - 1 - at;
   const key = look.keys[most - first], seen = best.filter(([s]) => s >= first);
   const [hidden, sums] = later
@@ -209,9 +209,9 @@ const say = ({ pick, back }, found) => {
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, upTo }; // front_picture.js adds to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, strongest, upTo }; // front_picture.js and front_zoom.js add to it
 
-const SLOW = { ms: 1100, hold: 2600, again: 1300 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
+const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
 function build(part, figure) {
   const { html, svg } = part;
@@ -219,7 +219,7 @@ function build(part, figure) {
   figure.set = (changes, how) => {
     if (!isOurs) stop(); // whatever the reader sets stops what plays
     const isOther = "text" in changes || "pick" in changes, isLonger = "written" in changes;
-    set({ ...changes, ...(isOther && { written: 0 }), ...((isOther || isLonger) && { back: 0 }) }, how);
+    set({ ...changes, ...(isOther && { written: 0 }), ...((isOther || isLonger) && { back: 0 }), ...(("stage" in changes || isLonger) && { zoom: 0 }), ...("zoom" in changes && { zoom: changes.zoom }) }, how);
   };
   figure.replace = (next, how) => {
     stop();
@@ -240,6 +240,10 @@ function build(part, figure) {
   };
   const picture = svg("svg", { class: "live-drawing front-picture", role: "group", "aria-label": "The line on its way through the model" });
   const start = html("button", { type: "button", class: "front-start", onclick: () => load() });
+  const peek = html("button", { type: "button", class: "front-peek", onclick: look });
+  const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head), "aria-label": `head ${head}`, onclick: () => onhead(head) }));
+  const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
+  const box = html("div", { class: "front-box" }, picture, peek, choice);
   const still = html("div", { class: "front-still" }, ...figure.place.childNodes, start);
   const button = (text, label, onclick) => html("button", { type: "button", text, "aria-label": label, title: label, onclick });
   const back = button("◀ Back", "One step back", () => by(-1));
@@ -257,25 +261,30 @@ function build(part, figure) {
   const details = html("details", { class: "front-inside", ontoggle: show }, name, open);
 
   let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
+  let [lens, lensKey, shownZoom] = [null, "", 0];
   let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
   const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   /* What happens here, its name first. */
   function tell(text) {
-    const [title, ...rest] = text.split(": ");
-    words.replaceChildren(...(rest.length ? [html("strong", { text: `${title}: ` }), rest.join(": ")] : [text]));
+    const [said, sums] = text.split("\n"), [title, ...rest] = said.split(": ");
+    words.replaceChildren(...(rest.length ? [html("strong", { text: `${title}: ` }), rest.join(": ")] : [text]),
+      ...(sums ? [" ", html("code", { class: "front-sums", text: sums })] : []));
   }
 
   // Playing ----
 
-  function after(by) {
-    const { stage, written } = figure.state;
-    if (by > 0) return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
-    return stage ? { stage: stage - 1 } : written ? { written: written - 1, stage: WRITE } : null;
+  /* Attention is opened in layer 1, and wherever the reader has opened it, but not while letters fly. */
+  function after(by, isQuick) {
+    const { stage, written, zoom } = figure.state, looks = stage > 1 && stage < ANSWER && stage % 2 === 0;
+    if (by < 0 && looks && zoom) return { zoom: zoom - 1 };
+    if (by < 0) return stage ? { stage: stage - 1, zoom: stage === 3 ? ZOOMS : 0 } : written ? { written: written - 1, stage: WRITE } : null;
+    if (looks && !isQuick && zoom < ZOOMS && (zoom || stage === 2)) return { zoom: zoom + 1 };
+    return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
   }
 
   function move(by, ms) {
-    const changes = after(by);
+    const changes = after(by, ms === QUICK.ms);
     pace = ms;
     isOurs = true;
     if (changes) figure.set(changes, Live.QUICK);
@@ -327,14 +336,38 @@ function build(part, figure) {
     if (changes.stage === ANSWER && playing.left <= 0) return pause();
     if (speed === QUICK) tell(`Quickly, with ${found.tokens.length} letters. Pause, or step, to see what happens where.`);
     const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
-    timer = setTimeout(tick, speed.ms + (isKnown ? SLOW.again : speed.hold));
+    const hold = isKnown ? SLOW.again : changes.zoom ? SLOW.look : speed.hold;
+    timer = setTimeout(tick, speed.ms + hold);
   }
 
   /* From the beginning of the line. */
   function begin() {
+    reveal();
     if (reduced()) return figure.set({ stage: ANSWER });
     figure.set({ stage: 0 });
     run(SLOW, Infinity, SLOW.hold);
+  }
+
+  /* What is watched and what is pressed stand on one screen. */
+  function reveal() {
+    const [{ top }, { bottom }] = [line, words].map((one) => one.getBoundingClientRect());
+    if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: reduced() ? "instant" : "smooth" });
+  }
+
+  /* Into an attention, and out of it. */
+  function look() {
+    if (!found) return load();
+    const { stage, zoom } = figure.state;
+    pace = 600;
+    figure.set(stage > 1 && stage < ANSWER && stage % 2 === 0 ? { zoom: zoom ? 0 : 1 } : { stage: 2, zoom: 1 }, Live.QUICK);
+    figure.released();
+    reveal();
+  }
+
+  function onhead(head) {
+    pace = 600;
+    figure.set({ head }, Live.QUICK);
+    figure.released();
   }
 
   function label() {
@@ -347,7 +380,7 @@ function build(part, figure) {
 
   const onpick = (row) => {
     const { stage } = figure.state; // the next letter comes from the last lane: any other has an answer at most
-    figure.set({ back: found.lengths.length - 1 - row, stage: Math.min(stage, ANSWER) });
+    figure.set({ back: found.lengths.length - 1 - row, ...(stage === WRITE && { stage: ANSWER }) });
     figure.released();
     drawn.letters[row].focus({ preventScroll: true });
   };
@@ -372,7 +405,8 @@ function build(part, figure) {
     where = Live.front.plan(upTo(260, width, 760));
     picture.setAttribute("viewBox", `0 0 ${where.width} ${where.height}`);
     picture.style.cssText = `max-width: ${where.width}px; aspect-ratio: ${where.width} / ${where.height}`;
-    key = "";
+    box.style.maxWidth = `${where.width}px`;
+    key = lensKey = "";
   }
 
   function draw() {
@@ -389,6 +423,7 @@ function build(part, figure) {
       list.node.setAttribute("transform", `translate(${where.width - where.panel} ${at})`);
       list.at = at;
       picture.replaceChildren(drawn.node, list.node);
+      lensKey = "";
     }
     const { stage } = found;
     const title = stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
@@ -402,17 +437,48 @@ function build(part, figure) {
     Live.tween(picture, base + stage, (now) => drawn.pose(now - base, spot), { ms: pace });
   }
 
+  /* The lanes make room for one attention, and come back. */
+  function drawZoom() {
+    const { zoom, layer, head } = found, isOpening = zoom && !shownZoom;
+    const text = JSON.stringify([key, layer, head]);
+    if (zoom && (text !== lensKey || !lens)) {
+      lens?.node.remove();
+      lens = Live.front.zoom(part, where, found, onhead);
+      picture.append(lens.node);
+      lensKey = text;
+    }
+    peek.textContent = zoom ? "◀ Lanes" : where.narrow ? "Look inside" : "Look inside attention";
+    peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : "Look inside attention");
+    choice.hidden = !zoom;
+    chips.forEach((chip, n) => chip.setAttribute("aria-pressed", n === head));
+    const at = zoom || shownZoom;
+    shownZoom = zoom;
+    Live.tween(box, { at, open: zoom ? 1 : 0 }, (now) => {
+      for (const one of [...drawn.parts, list.node]) {
+        one.style.opacity = now.open ? 1 - now.open : "";
+        one.style.visibility = now.open === 1 ? "hidden" : "";
+      }
+      if (!lens) return;
+      lens.node.style.opacity = now.open;
+      lens.pose(now.at);
+      if (now.open) return;
+      lens.node.remove();
+      lens = null;
+    }, { ms: pace, ...(isOpening && { from: { at: 0, open: 0 } }) });
+  }
+
   function show() {
     const some = found?.tokens.length;
     name.textContent = some ? `Open this part: ${titleOf(found.stage)}` : "Open this part";
     if (details.open && !found) return load();
-    if (details.open) open.replaceChildren(...(some ? Live.front.inside(part, state, found, where.width) : []));
+    if (details.open) open.replaceChildren(...(some ? Live.front.inside(part, state, found) : []));
   }
 
   /* A try begins to play. */
   function listen() {
     if (heard) return;
     heard = true;
+    figure.hint.textContent = "Guess the next letter of a line, then press it.";
     for (const { node } of figure.buttons) node.addEventListener("click", () => found && begin());
   }
 
@@ -421,13 +487,13 @@ function build(part, figure) {
     [state, found] = [{ ...now }, values];
     if (!where) layOut();
     still.hidden = true;
-    if (!picture.isConnected) still.after(picture);
+    if (!box.isConnected) still.after(box);
     track.value = state.stage;
     track.setAttribute("aria-valuetext", titleOf(state.stage));
     const none = !found.tokens.length;
-    picture.style.visibility = none ? "hidden" : "";
+    for (const one of [box, transport, details]) one.style.visibility = none ? "hidden" : "";
     showLine(state, none ? [] : found.tokens.slice(found.typed));
-    if (!none) draw();
+    if (!none) [draw, drawZoom].forEach((each) => each());
     show();
   }
 
@@ -446,6 +512,7 @@ function build(part, figure) {
   for (const event of ["pointerdown", "keydown", "input"]) figure.place.addEventListener(event, () => { touched = true; }, true);
 
   function arrived() {
+    reveal();
     if (document.activeElement === start || document.activeElement === document.body) play.focus({ preventScroll: true });
     if ([0, ANSWER].includes(figure.state.stage)) begin(); // no other place was asked for
   }
@@ -468,9 +535,9 @@ Live.define({
   question: "How does a Transformer find the next letter?",
   page: "index",
   pictures: ["front.svg", "front-narrow.svg"],
-  heights: [820, 927],
+  heights: [854, 986],
   drawings: false, // it draws all by itself
-  later: ["front_picture.js"], // comes with the model
+  later: ["front_picture.js", "front_zoom.js"], // comes with the model
   models: ["shakespeare"],
   slow: true,
   needs: () => "shakespeare",
@@ -483,7 +550,7 @@ Live.define({
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
     zoom: hidden(ZOOMS, 0), head: hidden(HEADS - 1, 3),
   },
-  same: ["text", "pick"], // a try stays the same try while the line goes its way
+  same: ["text", "pick", "written"], // a try stays the same try while its line goes its way, but not when it has grown
   prepare,
   values,
   say,
