@@ -233,11 +233,27 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
 
 
+def test_an_attention_opens_and_closes_in_motion(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="no-preference")
+    open_front(page, origin, "#live:front:stage=4")
+    run(page)
+    settled = page.locator(f"{FIGURE}[data-settled]")
+    lens = page.locator(f"{FIGURE} .front-zoom")
+    button(page, "Look inside attention")
+    expect(settled).to_be_attached()
+    expect(lens).to_have_css("opacity", "1")
+    assert lens.locator(".live-tick", has_text=re.compile(r"^−?\d+\.\d$")).count() == 18
+    page.get_by_role("button", name="Lanes").click()
+    expect(settled).to_be_attached()
+    expect(lens).to_have_count(0)
+    expect(page.locator(f"{FIGURE} .front-links").first).to_be_visible()
+
+
 def test_the_opened_attention_shows_what_its_words_say(page: Page, origin: str) -> None:
     """The share of the marked row, and what the mask crosses out."""
     open_front(page, origin, "#live:front:stage=2;zoom=4")
     run(page)
-    shares = page.locator(f"{FIGURE} .front-percent").all_inner_texts()
+    shares = page.locator(f"{FIGURE} .front-percent").all_text_contents()
     assert len(shares) == 18
     assert (shares[-1], shares[3]) == ("62%", "27%")
     assert "itself (62%) and “b” (27%)" in words(page)
@@ -437,6 +453,7 @@ def test_a_new_line_is_read_in_pieces(page: Page, origin: str) -> None:
 
 def test_a_pointer_that_rests_marks_nothing(page: Page, origin: str) -> None:
     """It pressed the button, and the picture came under it."""
+    page.set_viewport_size({"width": 1280, "height": 1400})  # nothing has to be scrolled
     open_front(page, origin)
     run(page)
     fill = "band => getComputedStyle(band).fill"

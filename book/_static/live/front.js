@@ -461,7 +461,7 @@ function build(part, figure) {
       if (!lens) return;
       lens.node.style.opacity = now.open;
       lens.pose(now.at);
-      if (now.open) return;
+      if (now.open || shownZoom) return; // it is open, or about to be
       lens.node.remove();
       lens = null;
     }, { ms: pace, ...(isOpening && { from: { at: 0, open: 0 } }) });
