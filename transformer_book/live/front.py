@@ -40,8 +40,8 @@ def _inner() -> int:
     """How many units a feed-forward has."""
     model, _ = browser_model("shakespeare")
     assert isinstance(model, CausalLM)
-    units: int = model.config.d_ff
-    return units
+    assert model.config.d_ff is not None
+    return model.config.d_ff
 
 
 @lru_cache(maxsize=64)
