@@ -86,6 +86,7 @@ DAMAGES = {
     "a letter further back": ("first, T - 1 - back", "first, T - 2 - back"),
     "the two weakest": ("b[1] - a[1] || a[0] - b[0]", "a[1] - b[1] || a[0] - b[0]"),
     "layers from 0": ("`Layer ${layer + 1}, attention", "`Layer ${layer}, attention"),
+    "an earlier letter for any": ("tokens[s] === tokens[at] &&", ""),
     "the scale forgotten": ("score / Math.sqrt(width))", "score)"),
     "the scale of all heads": ("score / Math.sqrt(width))", "score / Math.sqrt(D))"),
     "the head before": (

@@ -256,7 +256,7 @@ def test_the_opened_attention_shows_what_its_words_say(page: Page, origin: str) 
     shares = page.locator(f"{FIGURE} .front-percent").all_text_contents()
     assert len(shares) == 18
     assert (shares[-1], shares[3]) == ("62%", "27%")
-    assert "itself (62%) and “b” (27%)" in words(page)
+    assert "itself (62%) and an earlier “b” (27%)" in words(page)
     assert words(page).endswith("= 62%")
     crosses = page.locator(f"{FIGURE} .front-cross")
     expect(crosses).to_have_count(1)  # the place of the next letter

@@ -216,10 +216,18 @@ def _strongest(weights: list[float]) -> list[tuple[int, str]]:
     return [(at, f"{-share:.0f}%") for share, at in shares[:2] if share]
 
 
+def _seen_as(values: dict[str, Any], place: int) -> str:
+    """Name a letter for the one that looks at it."""
+    token, own = values["tokens"][place], values["tokens"][values["at"]]
+    if place == values["at"]:
+        return "itself"
+    name = _named(token)
+    return f"an earlier {name}" if token == own and name[0] == "“" else name
+
+
 def _looks(values: dict[str, Any], weights: list[float]) -> str:
     return " and ".join(
-        f"{'itself' if at == values['at'] else _named(values['tokens'][at])} ({share})"
-        for at, share in _strongest(weights)
+        f"{_seen_as(values, place)} ({share})" for place, share in _strongest(weights)
     )
 
 
@@ -239,7 +247,7 @@ def _zoomed(values: dict[str, Any]) -> str:
     look, weights, who = values["look"], values["heads"][head], _named(tokens[at])
     best = _strongest(weights)
     most = best[0][0]
-    other = f"{who} itself" if most == at else _named(tokens[most])
+    other = f"{who} itself" if most == at else _seen_as(values, most)
     width, root = look["width"], number(look["width"] ** 0.5)
     raw, score = number(look["raw"][most]), number(look["scores"][most])
     later = len(tokens) - 1 - at

@@ -149,8 +149,12 @@ const strongest = (weights) =>
   weights.map((w, s) => [s, Math.round(100 * w)]).sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 2)
     .filter(([, share]) => share);
 
-const looksAt = ({ tokens, at }, weights) => strongest(weights)
-  .map(([s, share]) => `${s === at ? "itself" : named(tokens[s])} (${share}%)`).join(" and ");
+const seenAs = ({ tokens, at }, s) => {
+  const name = named(tokens[s]);
+  return s === at ? "itself" : tokens[s] === tokens[at] && name[0] === "“" ? `an earlier ${name}` : name;
+};
+
+const looksAt = (found, weights) => strongest(weights).map(([s, share]) => `${seenAs(found, s)} (${share}%)`).join(" and ");
 
 /* Products that are added; what is negative, and not the first, stands in brackets. */
 const sumOf = (pairs) => pairs.map((pair, n) => pair
@@ -160,7 +164,7 @@ const sumOf = (pairs) => pairs.map((pair, n) => pair
 /* What one head does, a step at a time; behind a line break the same in numbers. */
 function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
   const who = named(tokens[at]), weights = heads[head], best = strongest(weights), [[most, share]] = best;
-  const { number } = Live.part, { width } = look, other = most === at ? `${who} itself` : named(tokens[most]);
+  const { number } = Live.part, { width } = look, other = most === at ? `${who} itself` : seenAs({ tokens, at }, most);
   const raw = number(look.raw[most]), score = number(look.scores[most]), later = tokens.length - 1 - at;
   const key = look.keys[most - first], seen = best.filter(([s]) => s >= first);
   const [hidden, sums] = later

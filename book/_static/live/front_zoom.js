@@ -72,7 +72,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   const maps = narrow ? null : group({}, ...[...heads, mean].map(map), words("heads", plan.maps, above), words("mean", plan.of, above, end));
 
   const [scoreName, ...names] = [words("", plan.score, above, end), words("softmax", plan.percent, above, end), words("value", plan.value, above)];
-  const titles = group({}, words("key", plan.key, above), words("query", plan.query - 1, above), scoreName, ...names);
+  const titles = group({}, words("key", plan.key - (narrow ? 5 : 0), above), words("query", plan.query - 1, above), scoreName, ...names);
   const steps = [[0, 1, 2], [2], [2], [3], [4]]; // what each step is about
   const node = group({ class: "front-zoom" }, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
   past.setAttribute("pathLength", 1);
