@@ -52,8 +52,8 @@ ABOUT = {
     "How to read the tables": """`positions.csv`: mean losses at the positions from `first` up to,
         but without, `last`. `rules.csv`: the loss of the last letters (half of the trained length
         of them) of a text of `length` letters, if angles are stretched for a text `factor` times as
-        long by a rule: not at all (`plain`), all pairs alike (`linear`), by a base that grows
-        (`ntk`), or by turns (`yarn`, `llama3`, with their published constants). `turns 2` divides
+        long by a rule: not at all (`plain`), all pairs alike (`linear`), by a base that is raised
+        once (`base`, plain NTK) or grows with the text (`ntk`, dynamic NTK), or by turns (`yarn`, `llama3`, with their published constants). `turns 2` divides
         the pairs that turn fewer than twice in the trained length, and leaves all others alone.
         `tuned.csv`: the same after more updates on texts of four times the length with the
         stretched angles. `plain` is the control for stretching, and `short`, which goes on with
@@ -109,7 +109,7 @@ def build(kind: Kind, vocab: int, longest: int, options: Options) -> CausalLM:
 
 def scaling_of(rule: str, factor: float, trained: int) -> RopeScaling | None:
     """Say how angles are stretched: by a name of ``RULES``, or "turns 2" for a sharp border."""
-    if rule in {"plain", "short"}:
+    if rule in {"plain", "short", "base"}:
         return None
     if rule.startswith("turns "):  # the rule of LLaMA 3, with hardly any room between fast and slow
         border = float(rule.removeprefix("turns "))
@@ -125,6 +125,10 @@ def scaling_of(rule: str, factor: float, trained: int) -> RopeScaling | None:
 def stretched(model: CausalLM, rule: str, factor: float, trained: int) -> CausalLM:
     """Copy a trained model, with other angles."""
     config = replace(model.config, rope_scaling=scaling_of(rule, factor, trained))
+    if rule == "base":  # plain NTK: the slowest pair is divided by the factor, at every length
+        width = config.d_model // config.n_heads
+        raised = config.rope_theta * factor ** (width / (width - 2))
+        config = replace(config, rope_theta=raised)
     copy = CausalLM(config).to(next(model.parameters()).device)
     copy.load_state_dict(model.state_dict())
     return copy.eval()
@@ -205,7 +209,8 @@ def apply_rules(model: CausalLM, text: Tensor, trained: int, run: Row) -> list[R
         The rows of ``rules.csv``.
     """
     rows = []
-    for rule, factor in product((*RULES, *(f"turns {n:g}" for n in TURNS)), FACTORS):
+    names = (*RULES, "base", *(f"turns {n:g}" for n in TURNS))
+    for rule, factor in product(names, FACTORS):
         other = stretched(model, rule, factor, trained)
         for length in (trained, factor * trained):
             found = losses_by_part(other, text, length, trained)
