@@ -730,7 +730,7 @@ def test_stretching_measures_all_kinds_and_rules(results):
     rules = read_csv(folder / "rules.csv")
     assert {row["kind"] for row in rules} == set(stretching.STRETCHED)
     borders = {f"turns {n:g}" for n in stretching.TURNS}
-    assert {row["rule"] for row in rules} == {*stretching.RULES} | borders
+    assert {row["rule"] for row in rules} == {*stretching.RULES, "base"} | borders
     assert {(row["factor"], row["length"]) for row in rules} == {
         ("2", "16"), ("2", "32"), ("4", "16"), ("4", "64"),
     }  # fmt: skip
