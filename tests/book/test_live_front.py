@@ -35,6 +35,13 @@ STATES: list[dict[str, Any]] = [
     {"text": LINE, "stage": 11, "written": 4, "pick": "drawn"},
     {"text": "né", "stage": 5, "back": 1},
     {"text": "", "stage": 5},
+    *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5)),
+    *({"text": LINE, "stage": 2, "zoom": zoom, "head": 5, "back": 4} for zoom in (1, 3, 4, 5)),
+    {"text": LINE, "stage": 8, "zoom": 3, "head": 7, "back": 1},
+    {"text": LINE, "stage": 8, "zoom": 5, "head": 0, "written": 14},
+    {"text": LINE, "stage": 8, "zoom": 1, "head": 4, "written": 12, "back": 9},
+    {"text": "b", "stage": 6, "zoom": 4},
+    {"text": LINE, "stage": 3, "zoom": 4},
     {"text": "x" * 41, "stage": 10, "back": 17},
 ]
 DAMAGES = {

@@ -4,10 +4,12 @@ import builtins
 import copy
 import json
 import random
+import re
 import sys
 import unicodedata
 
 import pytest
+import transformers
 from checkpoint_tokenizers import (
     ASSIGNED,
     LLAMA3,
@@ -345,6 +347,61 @@ def test_there_may_be_several_ends(tmp_path):
     assert (ours.bos_id, ours.eos_ids, ours.pad_id) == (None, (2,), None)
 
 
+def test_ends_may_stand_in_the_configuration_of_the_model_alone(tmp_path):
+    """F13."""
+    ours = write_folder(tmp_path, tokenizer_config=CONFIG, config={"eos_token_id": [5, 2]})
+    assert (ours.bos_id, ours.eos_ids) == (1, (2, 5))
+    generation = {"eos_token_id": None, "temperature": 0.6}
+    assert write_folder(tmp_path, generation_config=generation).eos_ids == (2, 5)
+    ours = write_folder(tmp_path, generation_config={"eos_token_id": 7})
+    assert ours.eos_ids == (2, 7)
+
+
+TYPED = {"__type": "AddedToken", "lstrip": True, "special": True}
+MORE_TOKENS = {  # F13: what tokenizer_config.json may say beside tokenizer.json
+    "listed": {
+        "added_tokens_decoder": {
+            "1464": {"content": "<|tool|>", "special": True, "lstrip": False, "rstrip": True},
+            "1463": {"content": "[B]", "special": False, "normalized": False},
+            "2": {"content": "</s>", "special": True},
+        }
+    },
+    "special": {"additional_special_tokens": ["<|tool|>", "he", {**TYPED, "content": "[B]"}]},
+    "special, new name": {"extra_special_tokens": ["<|tool|>", "[B]"]},
+    "named": {"extra_special_tokens": {"tool_token": "<|tool|>"}, "mask_token": "▁the"},
+    "a role": {"sep_token": {**TYPED, "content": "▁the"}, "bos_token": "<s>"},
+}
+
+
+@pytest.mark.parametrize("name", MORE_TOKENS)
+def test_tokens_that_only_the_configuration_names_are_found(name, tmp_path):
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **MORE_TOKENS[name]}
+    ours = write_folder(tmp_path, tokenizer_config=config)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("he said<|tool|> so [B] the end</s>", "the <|tool|>  he", " [B][B]the he</s>"):
+        assert ours.encode(text) == theirs(text)["input_ids"]
+        ids = ours.encode(text)
+        kept = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids) == kept
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"added_tokens_decoder": {"9999": {"content": "[B]"}}},
+            "added_tokens_decoder has '[B]' with id=9999; expected 1",
+        ),
+        ({"added_tokens_decoder": {"a": "[B]"}}, "added_tokens_decoder has 'a': '[B]'; expected"),
+        ({"added_tokens_decoder": []}, "has added_tokens_decoder=[]; expected a dict"),
+        ({"additional_special_tokens": "[B]"}, "additional_special_tokens='[B]'; expected a list"),
+    ],
+)
+def test_damaged_lists_of_tokens_are_named(config, message, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        write_folder(tmp_path, tokenizer_config=config)
+
+
 def test_the_template_has_three_places(tmp_path):
     named = [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]
     assert write_folder(tmp_path, tokenizer_config={"chat_template": "c"}).chat_template == "c"
@@ -466,7 +523,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
         (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match=r"is damaged|has model=7; expected a dict"):
             PretrainedTokenizer.from_folder(tmp_path)
-    with pytest.raises(ValueError, match=r"generation_config\.json has eos_token_id='a'; expected"):
+    with pytest.raises(ValueError, match=r"a configuration has eos_token_id='a'; expected"):
         write_folder(tmp_path, generation_config={"eos_token_id": "a"})
 
 

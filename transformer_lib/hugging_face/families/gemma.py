@@ -26,7 +26,7 @@ _NORMS = {
     "stack.blocks.N.feed_forward_update_norm": "layers.N.post_feedforward_layernorm",
 }
 _GEMMA2 = replace(PRESETS["gemma-2-2b"].config, rope_pairing="split")
-_KNOWN = (
+_READS = (
     "query_pre_attn_scalar", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
     "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "rope_local_base_freq",
 )  # fmt: skip
@@ -85,7 +85,7 @@ GEMMA2 = like_llama(
     settings={"hidden_activation": "activation"},
     must_be={"use_bidirectional_attention": False},
     tensors=_NORMS,
-    known=_KNOWN,
+    reads=_READS,
     one_spelling=_gemma2_spelling,
     more_fields=_gemma2_fields,
     more_settings=_settings,
@@ -153,7 +153,7 @@ GEMMA3 = like_llama(
     settings={"hidden_activation": "activation"},
     must_be={"use_bidirectional_attention": False},
     tensors={**_NORMS, **QUERY_KEY_NORMS},
-    known=_KNOWN,
+    reads=_READS,
     one_spelling=_two_bases,
     more_fields=_gemma3_fields,
     more_settings=_gemma3_settings,
