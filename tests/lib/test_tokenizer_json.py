@@ -15,6 +15,7 @@ from checkpoint_tokenizers import (
     LLAMA3,
     MAKERS,
     O200K,
+    PRECOMPILED,
     SCRIPTS,
     mixed_texts,
     peer_of,
@@ -26,6 +27,7 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizer_json import merge_model as tokenizer_model
+from transformer_lib.text.tokenizer_json import piece_models
 from transformer_lib.text.tokenizer_json.added_tokens import AddedToken, AddedTokens
 from transformer_lib.text.tokenizer_json.patterns import find_spans
 from transformer_lib.text.tokenizer_json.steps import read_normalizer, read_pre_tokenizer
@@ -203,6 +205,7 @@ def test_pre_tokenizers_are_the_same(part):
             assert [word for word in cut([text], True) if word] == expected_words(part, text)
 
 
+BERT = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
 NORMALIZERS = [
     *({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")),
     {"type": "Strip", "strip_left": True, "strip_right": False},
@@ -210,11 +213,18 @@ NORMALIZERS = [
     {"type": "Replace", "pattern": {"Regex": r"\s{2,}|a(?=b)"}, "content": r"\1$1"},
     {"type": "Replace", "pattern": {"String": "a"}, "content": ""},
     {"type": "Prepend", "prepend": "▁"},
+    {"type": "StripAccents"},
+    {"type": "BertNormalizer", **BERT, "lowercase": False, "strip_accents": None},
+    {"type": "BertNormalizer", **BERT, "lowercase": False, "strip_accents": True},
+    {"type": "BertNormalizer", **BERT, "lowercase": True, "strip_accents": False},
+    {"type": "BertNormalizer", **BERT, "lowercase": True, "clean_text": False},
+    {"type": "BertNormalizer", **BERT, "lowercase": True, "handle_chinese_chars": False},
+    PRECOMPILED,
 ]
 NORMALIZERS += [{"type": "Sequence", "normalizers": [NORMALIZERS[5], NORMALIZERS[9]]}]
 
 
-@pytest.mark.parametrize("part", NORMALIZERS, ids=str)
+@pytest.mark.parametrize("part", NORMALIZERS, ids=lambda part: str(part)[:80])
 def test_normalizers_are_the_same(part):
     ours = read_normalizer(part)
     whole = {"version": "1.0", "added_tokens": [], "normalizer": part}
@@ -277,6 +287,38 @@ def test_special_tokens_cannot_be_forged():
     assert not ours.special_ids.intersection(ids)
     assert ours.decode(ids) == "a<|im_end|>b"
     assert len(ours.special_ids.intersection(ours.encode("a<|im_end|>b"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [  # by hand: what a reader can check
+        ("WordPiece", "unaffable", ["un", "##aff", "##able"]),
+        ("WordPiece", "unaffablex", ["[UNK]"]),
+        ("WordPiece", "un able", ["un", "[UNK]"]),
+        ("Unigram", "hugs", ["hug", "s"]),  # -2 - 1 is more than -1 - 1 - 1 - 1.5
+        ("Unigram", "hs?!s", ["h", "s", "<unk>", "s"]),
+    ],
+)
+def test_small_models_by_hand(name, text, expected):
+    pieces = {"[UNK]": 0, "un": 1, "##aff": 2, "##able": 3, "##a": 4}
+    scores = [["<unk>", 0], ["h", -1], ["u", -1.5], ["g", -1], ["s", -1], ["hug", -2], ["gs", -1]]
+    model = {"WordPiece": {"vocab": pieces}, "Unigram": {"vocab": scores, "unk_id": 0}}[name]
+    part = {"type": "BertPreTokenizer"} if name == "WordPiece" else None
+    ours = PretrainedTokenizer({"model": {"type": name, **model}, "pre_tokenizer": part})
+    assert [ours.tokens[n] for n in ours.encode(text)] == expected
+
+
+def test_pieces_are_forgotten_in_time(monkeypatch):
+    monkeypatch.setattr(piece_models, "MAX_REMEMBERED", 3)
+    ours = ours_of("BERT")
+    assert_same("BERT", ours, SCRIPTS["English"])
+    assert 0 < len(ours._model._remembered) <= 3
+
+
+@pytest.mark.parametrize("name", ["BERT", "T5"])
+def test_a_word_without_end_is_cut_in_time(name):
+    text = "".join(random.Random(0).choices("etaoinshrdlu", k=20_000)) + "a" * 5000
+    assert_same(name, ours_of(name), text)
 
 
 def test_a_special_token_that_the_normalizer_changes_is_skipped_all_the_same():
@@ -424,6 +466,14 @@ def added(**token):
     return changed(added_tokens=[{"id": 5000, "content": "<x>", **token}])
 
 
+def charsmap(text):
+    return changed(normalizer={"type": "Precompiled", "precompiled_charsmap": text})
+
+
+def unigram(vocab, **more):
+    return changed(model={"type": "Unigram", "vocab": vocab, **more}, added_tokens=[])
+
+
 def pattern(text):
     return lambda: find_spans(text)
 
@@ -432,22 +482,56 @@ STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
 FIRST = {"replacement": "▁", "prepend_scheme": "first"}
 NO_MODEL = {"type": "BPE", "vocab": {}, "merges": []}
 MISUSE = [
-    (changed(normalizer={"type": "Precompiled"}), "the normalizer 'Precompiled' is not supported"),
+    (changed(normalizer={"type": "Nmt"}), "the normalizer 'Nmt' is not supported"),
+    (changed(normalizer={"type": "Precompiled"}), "Precompiled has precompiled_charsmap=None; exp"),
+    (charsmap("!"), "Precompiled has a table that is no base64: "),
+    (charsmap("AAA="), "Precompiled has a table of 2 bytes that says 0; it is damaged"),
+    (charsmap("CAAAAAAAAAA="), "Precompiled has a table of 8 bytes that says 8; it is damaged"),
+    (lambda: charsmap("BAAAAAAAAAA=")().encode("a"), "Precompiled has a damaged table: "),
+    (
+        changed(normalizer={"type": "BertNormalizer", "lowercase": "yes"}),
+        "BertNormalizer has lowercase='yes'; expected a bool",
+    ),
+    (
+        changed("Llama 2, Metaspace", normalizer={"type": "StripAccents"}),
+        "the normalizer 'StripAccents' before prepend_scheme='first' is not supported",
+    ),
     (
         changed(pre_tokenizer={"type": "UnicodeScripts"}),
         "the pre_tokenizer 'UnicodeScripts' is not",
     ),
-    (changed(post_processor={"type": "BertProcessing"}), "the post_processor 'BertProcessing' is"),
+    (changed(post_processor={"type": "Other"}), "the post_processor 'Other' is not supported"),
+    (
+        changed(post_processor={"type": "BertProcessing", "cls": ["[CLS]", "1"]}),
+        "BertProcessing has cls=['[CLS]', '1']; expected a token and its id",
+    ),
     (changed(decoder={"type": "CTC"}), "the decoder 'CTC' is not supported"),
     (
-        changed(decoder={"type": "Sequence", "decoders": [{"type": "WordPiece"}]}),
-        "the decoder 'WordPiece' is not supported",
+        changed(decoder={"type": "Sequence", "decoders": [{"type": "BPEDecoder"}]}),
+        "the decoder 'BPEDecoder' is not supported",
     ),
     (
         changed(normalizer={"type": "Sequence", "normalizers": [7]}),
         "normalizers holds something els",
     ),
-    (changed(model={"type": "Unigram"}), "the model 'Unigram' is not supported; expected 'BPE'"),
+    (changed(model={"type": "WordLevel"}), "'WordLevel' is not supported; expected BPE, WordPiece"),
+    (changed(model={"type": "Unigram"}), "Unigram has vocab=None; expected a list"),
+    (unigram([["a"]]), "Unigram has ['a'] in vocab; expected a text and a score"),
+    (unigram([["a", float("nan")]]), "Unigram has ['a', nan] in vocab; expected a text and a sc"),
+    (unigram([["a", 0.0]], unk_id=1), "Unigram has unk_id=1; expected less than 1"),
+    (lambda: unigram([["a", 0.0]])().encode("a b"), "'Ġb' has no pieces, and unk_id=None: the fil"),
+    (
+        changed(model={"type": "WordPiece", "vocab": {"a": 0}}, added_tokens=[]),
+        "WordPiece has unk_token='[UNK]', which is not in vocab",
+    ),
+    (
+        changed(model={"type": "WordPiece", "vocab": {"[UNK]": -1}}),
+        "WordPiece has the id -1 in vocab; expected whole numbers from 0",
+    ),
+    (
+        changed(model={"type": "WordPiece", "vocab": {"[UNK]": 0}, "max_input_chars_per_word": -1}),
+        "max_input_chars_per_word=-1 must be a whole number of at least 0",
+    ),
     (changed(model=None), "tokenizer.json has model=None; expected a dict"),
     (model(dropout=0.1), "BPE with dropout=0.1 is not supported"),
     (model(end_of_word_suffix="</w>"), "BPE with end_of_word_suffix='</w>' is not supported"),

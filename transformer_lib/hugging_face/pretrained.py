@@ -26,7 +26,7 @@ from transformer_lib.hugging_face.config_json import (
 from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, is_copy
 from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
-from transformer_lib.models.language_models import CausalLM
+from transformer_lib.models.language_models import VisionTransformer
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 
 
@@ -58,7 +58,7 @@ class Pretrained(NamedTuple):
     Args:
         model: the model, in evaluation mode.
         tokenizer: what it was trained with; ``None`` if the files hold none, or if it is not asked
-            for. Those of BERT, T5 and ViT are not read.
+            for, or if it is a ViT.
 
     Example:
         >>> Pretrained._fields
@@ -95,7 +95,7 @@ def load_pretrained(
         device: where the model is put.
         revision: for a name on the hub the branch, tag or commit; the newest if left out, so what
             is read may change. The commit that was read is logged as information.
-        with_tokenizer: whether to read the tokenizer of a ``CausalLM`` too, if there is one.
+        with_tokenizer: whether to read the tokenizer too, if there is one.
         ignore: keys of ``config.json`` that are read as if they were not there, such as one that
             is refused. Each is warned of: without it, the model may compute something else.
 
@@ -154,7 +154,8 @@ def load_pretrained(
         read_object(generation) if generation.is_file() else None,
     )  # fmt: skip
     tokenizer = None
-    if with_tokenizer and isinstance(model, CausalLM) and (folder / _TOKENIZER).is_file():
+    reads_text = not isinstance(model, VisionTransformer)
+    if with_tokenizer and reads_text and (folder / _TOKENIZER).is_file():
         tokenizer = PretrainedTokenizer.from_folder(folder)
     return Pretrained(model.eval(), tokenizer)
 

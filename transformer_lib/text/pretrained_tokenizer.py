@@ -2,7 +2,8 @@
 
 :class:`PretrainedTokenizer` reads the file ``tokenizer.json`` that comes with a checkpoint, in the
 format of the ``tokenizers`` library, and gives the same ids as that library: GPT-2, Llama 2 and 3,
-Mistral, Gemma, Qwen, SmolLM2, OLMo 2 and others whose model is byte-pair encoding.
+Mistral, Gemma, Qwen, SmolLM2, OLMo 2 and others whose model is byte-pair encoding; BERT, whose
+model is WordPiece; T5, ALBERT and XLM-R, whose model is Unigram.
 """
 
 import json
@@ -23,6 +24,7 @@ from transformer_lib.text.tokenizer_json.decoders import Decoding, read_decoder
 from transformer_lib.text.tokenizer_json.fields import Part, read_field, read_parts
 from transformer_lib.text.tokenizer_json.merge_model import MergeModel
 from transformer_lib.text.tokenizer_json.patterns import cut, find_spans
+from transformer_lib.text.tokenizer_json.piece_models import WordModel, read_model
 from transformer_lib.text.tokenizer_json.steps import (
     BYTE_CHARACTERS,
     Normalizer,
@@ -96,7 +98,7 @@ class PretrainedTokenizer:
         self._process, self._decoder = steps.process, steps.decoder
         self._set_vocabulary(steps.model, steps.added)
 
-    def _set_vocabulary(self, model: MergeModel, added: Sequence[AddedToken]) -> None:
+    def _set_vocabulary(self, model: WordModel, added: Sequence[AddedToken]) -> None:
         """Give every id its token."""
         self._names = {n: token for token, n in model.vocabulary.items()}
         for token in added:
@@ -433,7 +435,7 @@ class _Steps:
 
     normalize: Normalizer
     words: PreTokenizer
-    model: MergeModel
+    model: WordModel
     process: PostProcessor
     decoder: Callable[[], Decoding]
     added: Sequence[AddedToken]
@@ -441,7 +443,7 @@ class _Steps:
     @classmethod
     def read(cls, settings: Part) -> "_Steps":
         """Read all steps from a ``tokenizer.json``."""
-        model = MergeModel.read(read_field(settings, "model", dict))
+        model = read_model(read_field(settings, "model", dict))
         listed = read_parts({"added_tokens": [], **settings}, "added_tokens")
         added = [AddedToken.read(part) for part in listed]
         check_beginning(_part(settings, "normalizer"), _part(settings, "pre_tokenizer"))
