@@ -54,6 +54,10 @@ from transformer_lib.generation.sampling import filter_logits as filter_logits
 from transformer_lib.generation.sampling_options import Sampling as Sampling
 from transformer_lib.generation.stopping import Ending as Ending
 from transformer_lib.generation.stopping import end_tokens as end_tokens
+from transformer_lib.generation.text_generation import AnyTokenizer as AnyTokenizer
+from transformer_lib.generation.text_generation import end_ids as end_ids
+from transformer_lib.generation.text_generation import generate_text as generate_text
+from transformer_lib.generation.text_generation import write_on as write_on
 from transformer_lib.hugging_face.checkpoint_notes import CheckpointNotes as CheckpointNotes
 from transformer_lib.hugging_face.checkpoint_notes import ends_of as ends_of
 from transformer_lib.hugging_face.checkpoint_notes import notes_of as notes_of
