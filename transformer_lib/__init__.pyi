@@ -78,6 +78,8 @@ from transformer_lib.hugging_face.pretrained import save_pretrained as save_pret
 from transformer_lib.hugging_face.weight_layouts import BATCHED as BATCHED
 from transformer_lib.hugging_face.weight_layouts import CONVOLUTION as CONVOLUTION
 from transformer_lib.hugging_face.weight_layouts import FUSED as FUSED
+from transformer_lib.hugging_face.weight_layouts import JOINED_GATE as JOINED_GATE
+from transformer_lib.hugging_face.weight_layouts import JOINED_QKV as JOINED_QKV
 from transformer_lib.hugging_face.weight_layouts import ROTATED as ROTATED
 from transformer_lib.hugging_face.weight_layouts import SAME as SAME
 from transformer_lib.hugging_face.weight_layouts import TRANSPOSED as TRANSPOSED

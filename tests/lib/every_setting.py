@@ -59,6 +59,8 @@ BASES = {  # the least that a file must say so that the model is tiny, and all l
     "Qwen3ForCausalLM": {**_MODERN, "head_dim": 8, "sliding_window": 5, "max_window_layers": 1},
     "Gemma2ForCausalLM": {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "Gemma3ForCausalLM": {**_GEMMA, "num_hidden_layers": 7},  # the sixth is the first global one
+    "GemmaForCausalLM": {**_MODERN, "head_dim": 8},
+    "Phi3ForCausalLM": {**_MODERN, "sliding_window": 5, "pad_token_id": 1, "eos_token_id": 2},
     "Olmo2ForCausalLM": {**_MODERN, "pad_token_id": 1, "eos_token_id": 2},
     "T5ForConditionalGeneration": {
         "vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_heads": 4,

@@ -160,6 +160,8 @@ MODELS = {
         CausalLM,
     ),
     "olmo2": ("Olmo2ForCausalLM", MODERN, CausalLM),
+    "gemma1": ("GemmaForCausalLM", {**MODERN, "head_dim": 8}, CausalLM),
+    "phi3": ("Phi3ForCausalLM", {**MODERN, "sliding_window": 5}, CausalLM),
     "t5": ("T5ForConditionalGeneration", T5, Seq2SeqLM),
     "t5, gated, untied": (
         "T5ForConditionalGeneration",
@@ -531,6 +533,12 @@ OLDER = {  # how checkpoints look that older versions of transformers wrote
         {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": None, "head_dim": None},
         lambda ts: ts | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(3)},
     ),
+    "gemma 1, whose gelu is the approximation": (
+        "gemma1",
+        {"hidden_act": "gelu", "hidden_activation": None, "rope_theta": 10_000.0},
+        None,
+    ),
+    "phi3 with a longest text": ("phi3", {"original_max_position_embeddings": 4096}, None),
     "llama with default scaling": (
         "llama, gqa, other theta",
         {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": {"type": "default"}},
@@ -848,6 +856,17 @@ BAD_SETTINGS = [  # name, change, the message
         "config.json has rope_type='yarn'; our models need 'default' here",
     ),
     ("qwen3", {"attention_bias": True}, "config.json has attention_bias=True; our models need F"),
+    *(
+        (
+            "phi3",
+            {"rope_scaling": rope},
+            "config.json has rope_",
+        )
+        for rope in (YARN, {"rope_type": "longrope", "factor": 4.0})
+    ),
+    ("phi3", {"partial_rotary_factor": 0.75}, "config.json has partial_rotary_factor=0.75; our m"),
+    ("phi3", {"attention_bias": True}, "config.json has attention_bias=True; our models need Fal"),
+    ("gemma1", {"use_bidirectional_attention": True}, "config.json has use_bidirectional_attenti"),
     ("mistral", {"sliding_window": 0}, "window=0 must be a whole number of at least 1"),
 ]
 
