@@ -251,7 +251,7 @@ def _zoomed(values: dict[str, Any]) -> str:
     width, root = look["width"], number(look["width"] ** 0.5)
     raw, score = number(look["raw"][most]), number(look["scores"][most])
     later = len(tokens) - 1 - at
-    title = f"Layer {values['layer'] + 1}, head {head}, "
+    title = f"Layer {values['layer'] + 1}, head {head + 1}, "
     if zoom == 1:
         key = look["keys"][most - values["first"]] if most >= values["first"] else None
         parts = f"{_sum(list(zip(look['query'], key, strict=True))[:2])} = " if key else ""

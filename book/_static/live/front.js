@@ -181,7 +181,7 @@ function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
     [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies. All ${heads.length} heads together, through one more learned table, are added to the lane.`,
       `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixture[0])}`],
   ][zoom - 1];
-  return `Layer ${layer + 1}, head ${head}, ${what}\n${line}`;
+  return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;
 }
 
 const say = ({ pick, back }, found) => {
@@ -245,7 +245,7 @@ function build(part, figure) {
   const picture = svg("svg", { class: "live-drawing front-picture", role: "group", "aria-label": "The line on its way through the model" });
   const start = html("button", { type: "button", class: "front-start", onclick: () => load() });
   const peek = html("button", { type: "button", class: "front-peek", onclick: look });
-  const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head), "aria-label": `head ${head}`, onclick: () => onhead(head) }));
+  const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head + 1), "aria-label": `head ${head + 1}`, onclick: () => onhead(head) }));
   const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
   const box = html("div", { class: "front-box" }, picture, peek, choice);
   const still = html("div", { class: "front-still" }, ...figure.place.childNodes, start);
