@@ -449,7 +449,7 @@ class TestStreaming:
     def test_compiled_decoding_is_used_if_asked_for(self, folder, monkeypatch, capsys):
         used = []
         monkeypatch.setattr(
-            text_generation,
+            texts,
             "stream",
             lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]]),
         )
@@ -710,7 +710,7 @@ class TestCheckpoints:
     def test_an_answer_ends_with_the_context(self, checkpoint, capsys, monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.StringIO("one " * 40))
         monkeypatch.setattr(
-            text_generation,
+            texts,
             "stream",
             lambda *_, max_new_tokens, **__: torch.full((max_new_tokens, 1), 70),
         )
@@ -738,7 +738,7 @@ class TestCheckpoints:
         used = []
         monkeypatch.setattr(compiled_decoder, "CompiledDecoder", Noted)
         monkeypatch.setattr(
-            text_generation,
+            texts,
             "stream",
             lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]]),
         )

@@ -293,9 +293,10 @@ def load_writer(given: Namespace) -> tuple[CausalLM, AnyTokenizer]:
         ValueError: if there is no such model.
 
     Example:
-        >>> load_writer(Namespace(model=Path("nowhere")))
+        >>> given = Namespace(model=Path("nowhere"))
+        >>> load_writer(given)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: model='nowhere' holds no finished model; expected what `train` makes
+        ValueError: model='nowhere' holds no finished model; expected ...
     """
     is_checkpoint = not _is_finished(given.model) and (given.model / "config.json").is_file()
     model, tokenizer = _load_checkpoint(given) if is_checkpoint else _load_own(given)

@@ -48,9 +48,10 @@ def read_model(part: Part) -> WordModel:
         ValueError: if it is of another type, or damaged.
 
     Example:
-        >>> read_model({"type": "WordLevel", "vocab": {}})
+        >>> part = {"type": "WordLevel", "vocab": {}}
+        >>> read_model(part)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: the model 'WordLevel' is not supported; expected BPE, WordPiece or Unigram
+        ValueError: the model 'WordLevel' is not supported; expected ...
     """
     kind = part.get("type", "BPE")
     if kind == "WordPiece":
