@@ -100,8 +100,8 @@ def norms(options: Options, width: int) -> list[Row]:
     device, rows = options.device, []
     dtype = options.pick(torch.bfloat16, torch.float32)
     x = torch.randn(options.pick(16_384, 8), width, device=device, dtype=dtype)
-    for name in WRITTEN:
-        forms = {"written out": WRITTEN[name], "kernel": KERNELS[name], "compiled": WRITTEN[name]}
+    for name, written in WRITTEN.items():
+        forms = {"written out": written, "kernel": KERNELS[name], "compiled": written}
         for form, make in forms.items():
             module = make(width).to(device, dtype)
             if form == "compiled" and not options.tiny:

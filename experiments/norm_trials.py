@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -300,7 +301,7 @@ def run_group(kind: str, plan: Plan, device: str) -> dict[str, list[Row]]:
 def shifts(kind: str, runs: Sequence[Row], seen: dict[int, Tensor]) -> list[Row]:
     """Say how far distributions moved between measured steps, and from the first to the last."""
     steps, rows = list(seen), []
-    pairs = [*zip(steps, steps[1:], strict=False), (steps[0], steps[-1])]
+    pairs = [*pairwise(steps), (steps[0], steps[-1])]
     for since, step in dict.fromkeys(pairs):
         before, after = seen[since].double(), seen[step].double()  # (R, sublayers, 2, D)
         old, new = before[:, 1:], after[:, 1:]  # the first reads only what is embedded
