@@ -6,7 +6,6 @@ Alone, and as a share of the time of a whole pre-norm block, at two widths. Run 
 measures times.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,7 +25,6 @@ from experiments.shared.common import (
 from transformer_lib import Block, LayerNorm, Parts, RMSNorm, TransformerConfig
 
 CHAPTER = "09c_norms_in_practice"
-LATEST = 200.0  # seconds after which the compiler is not started any more
 D_HEAD = 128
 ABOUT = {
     "Task": """`norms.csv`: one norm of 16,384 tokens. `blocks.csv`: a pre-norm block with two
@@ -35,9 +33,9 @@ ABOUT = {
     "Choices": """Numbers have 16 bits (bfloat16), weights too; statistics are taken in float32.
         `written out` is the formula in PyTorch's single operations, `kernel` is
         `torch.nn.functional.layer_norm` or `rms_norm`, `compiled` the formula after
-        `torch.compile`. A block that is `compiled` is compiled as a whole. A time is the median of
-        five runs of many calls after some that do not count. `forward` is without gradients,
-        `both` with the backward pass.""",
+        `torch.compile`. Blocks are not compiled. A time is the median of five runs of many calls
+        after some that do not count. `forward` is without gradients, `both` with the backward
+        pass.""",
     "How to read the tables": """`gigabytes` is what must be read and written if each tensor is
         touched once, a second: of `forward` the input and the output. In `blocks.csv`, `share` is
         the part of the time that is saved by a block of the same `form` without norms
@@ -150,22 +148,18 @@ class Causal(nn.Module):
         return out
 
 
-def blocks(options: Options, width: int, started: float) -> list[Row]:
+def blocks(options: Options, width: int) -> list[Row]:
     """Time a block without norms and with each kind of them."""
     device, rows = options.device, []
     dtype = options.pick(torch.bfloat16, torch.float32)
     shape = options.pick((8, 2_048), (1, 4))
     x = torch.randn(*shape, width, device=device, dtype=dtype)
     d_head = options.pick(D_HEAD, 4)
-    for form in ("written out", "kernel", "compiled"):
-        makers = {"none": None} | (KERNELS if form == "kernel" else WRITTEN)
-        if form == "compiled" and time.perf_counter() - started > LATEST:
-            break
+    for form, norm_makers in {"written out": WRITTEN, "kernel": KERNELS}.items():
+        makers = {"none": None} | norm_makers
         base: dict[str, float] = {}
         for name, make in makers.items():
             module = Causal(width, d_head, make).to(device, dtype)
-            if form == "compiled" and not options.tiny:
-                module.compile(dynamic=False)
             for direction, time_s in clock(module, x, device, options.pick(20, 1)).items():
                 base.setdefault(direction, time_s)
                 row: Row = {"width": width, "norm": name, "form": form, "pass": direction}
@@ -179,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options("norm_costs", __doc__, arguments)
     widths = options.pick((1_024, 4_096), (8,))
     found = {"norms": [row for width in widths for row in norms(options, width)]}
-    found["blocks"] = [row for w in widths for row in blocks(options, w, options.started)]
+    found["blocks"] = [row for width in widths for row in blocks(options, width)]
     metrics = {
         f"{row['norm']}_{row['width']}_{row['form']}_us".replace(" ", "_"): row["microseconds"]
         for row in rows_where(found["norms"], **{"pass": "forward"})
