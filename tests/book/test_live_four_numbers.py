@@ -46,11 +46,12 @@ DAMAGES = {
         "layer: Live.tensor.layerNorm(x, ones), root: Live.tensor.rmsNorm(x, ones)",
         "root: Live.tensor.layerNorm(x, ones), layer: Live.tensor.rmsNorm(x, ones)",
     ),
+    "added to none": ("four_numbers.js", "state[name] + state.add);\n\n", "state[name]);\n\n"),
     "a sum for a mean": ("four_numbers.js", "each ** 2 / x.length", "each ** 2"),
     "a number too few": (
         "four_numbers.js",
-        "NAMES.map((name) => state[name]);",
-        "NAMES.slice(1).map((name) => state[name]);",
+        "NAMES.map((name) => state[name] + state.add);",
+        "NAMES.slice(1).map((name) => state[name] + state.add);",
     ),
 }
 

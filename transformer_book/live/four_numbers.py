@@ -11,10 +11,12 @@ from transformer_book.live.wording import number
 from transformer_lib import layer_norm, rms_norm
 
 NAMES = ("first", "second", "third", "fourth")
-MOST = 25
+SHOWN = 35
 
 
-def values(*, first: float, second: float, third: float, fourth: float) -> dict[str, Any]:
+def values(
+    *, first: float, second: float, third: float, fourth: float, add: float = 0.0
+) -> dict[str, Any]:
     """Normalise four numbers in two ways.
 
     Args:
@@ -22,6 +24,7 @@ def values(*, first: float, second: float, third: float, fourth: float) -> dict[
         second: a number.
         third: a number.
         fourth: a number.
+        add: what is added to each of them.
 
     Returns:
         ``mean``, ``deviation`` and ``rms`` of the four; ``layer`` and ``root``, what LayerNorm and
@@ -36,7 +39,7 @@ def values(*, first: float, second: float, third: float, fourth: float) -> dict[
         ... )
         (10.0, 5.0, [-1.4, -0.2, 0.2, 1.4])
     """
-    x = torch.tensor([first, second, third, fourth], dtype=torch.float64)
+    x = torch.tensor([first, second, third, fourth], dtype=torch.float64) + add
     ones = torch.ones(4, dtype=torch.float64)
     return {
         "mean": x.mean().item(),
@@ -87,13 +90,13 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         (680.0, 280.0)
     """
     canvas = Canvas()
-    numbers = [state[name] for name in NAMES]
+    numbers = [state[name] + state.get("add", 0) for name in NAMES]
     marks = {"weight": ("7 4", values["mean"]), "key": ("2 4", values["rms"])}
-    _draw_bars(canvas, 14.0, "four numbers", numbers, MOST, "query")
+    _draw_bars(canvas, 14.0, "four numbers", numbers, SHOWN, "query")
     _draw_bars(canvas, 248.0, "LayerNorm", values["layer"], 2.2, "value")
     _draw_bars(canvas, 472.0, "RMSNorm", values["root"], 2.2, "value")
     for role, (dash, level) in marks.items():
-        y = _y(level, MOST)
+        y = _y(level, SHOWN)
         canvas.elements.append(
             f'<path d="M44 {y}h170" fill="none" stroke="{ROLES[role][0]}" stroke-width="2" '
             f'stroke-dasharray="{dash}"/>'

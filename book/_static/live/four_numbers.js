@@ -3,11 +3,13 @@
 (() => {
 const NAMES = ["first", "second", "third", "fourth"];
 const START = [3, 9, 11, 17];
-const MOST = 25;
+const [MOST, SHOWN] = [25, 35]; // of a number; of the picture, which also shows what is added
 const ROOM = { left: 34, right: 8, top: 26, bottom: 14 };
 
+const numbersOf = (state) => NAMES.map((name) => state[name] + state.add);
+
 function values(state) {
-  const x = NAMES.map((name) => state[name]);
+  const x = numbersOf(state);
   const ones = [1, 1, 1, 1];
   const mean = x.reduce((sum, each) => sum + each / x.length, 0);
   return {
@@ -84,12 +86,12 @@ function grip(part, figure, { drawing, up, middle, wide }, name, at) {
   drawing.append(node);
   const one = {
     node, name, wide: Math.max(1, wide / 60), drawn: { x: middle(at), y: 0 }, px: () => drawing.px || 1,
-    at: () => [middle(at), up(figure.state[name])],
-    dragTo: ([, y]) => move(Math.round(2 * up.invert(y)) / 2),
+    at: () => [middle(at), up(figure.state[name] + figure.state.add)],
+    dragTo: ([, y]) => move(Math.round(2 * up.invert(y)) / 2 - figure.state.add),
     show(state) {
       node.setAttribute("aria-valuenow", state[name]);
-      node.setAttribute("aria-valuetext", part.number(state[name], 1));
-      one.drawn.y = up(state[name]);
+      node.setAttribute("aria-valuetext", part.number(state[name] + state.add, 1));
+      one.drawn.y = up(state[name] + state.add);
       Live.tween(node, one.drawn.y, (y) => node.setAttribute("transform", `translate(${middle(at)} ${y})`));
     },
   };
@@ -104,7 +106,7 @@ function build(part, figure) {
     { stroke: part.colour("key"), "stroke-dasharray": part.dashes[2] }, // the rms
   ];
   const own = panel(part, {
-    ...(isNarrow ? { width: 330, height: 190 } : { width: 270, height: 240 }), most: MOST, tick: 20, digits: 1, name: "group", away: 13,
+    ...(isNarrow ? { width: 330, height: 190 } : { width: 270, height: 240 }), most: SHOWN, tick: 20, digits: 1, name: "group", away: 13,
     label: "Four numbers", role: "query", marks: looks });
   const size = isNarrow ? { width: 160, height: 150 } : { width: 200, height: 240 };
   const norms = ["LayerNorm", "RMSNorm"].map((label) => panel(part, { ...size, most: 2.2, tick: 2, digits: isNarrow ? 1 : 2, label, role: "value" }));
@@ -118,7 +120,7 @@ function build(part, figure) {
   return {
     nodes: [part.html("div", { class: "live-fours" }, title, ...named), legend],
     update(state, { mean, deviation, rms, layer, root }) {
-      own.set(NAMES.map((name) => state[name]), [mean, rms], 0);
+      own.set(numbersOf(state), [mean, rms], 0);
       for (const one of grips) one.show(state);
       norms[0].set(Array.from(layer), [], 1);
       norms[1].set(Array.from(root), [], 1);
@@ -136,12 +138,15 @@ Live.define({
   question: "What does a norm remember of four numbers, and what does it forget?",
   page: "09_norms",
   heights: [520, 700],
-  state: Object.fromEntries(NAMES.map((name, at) => [
-    name, { kind: "number", label: `${name} number`, min: -MOST, max: MOST, step: 0.1, start: START[at], hidden: true }])),
+  state: {
+    ...Object.fromEntries(NAMES.map((name, at) => [
+      name, { kind: "number", label: `${name} number`, min: -MOST, max: MOST, step: 0.1, start: START[at], hidden: true }])),
+    add: { kind: "number", label: "add\u00a0to\u00a0all", min: -10, max: 10, step: 0.5, start: 0 },
+  },
   values, say, build,
   tries: [
     {
-      do: "Add 5 to all", set: all([8, 14, 16, 22]),
+      do: "Add 5 to all", set: { add: 5 },
       see: "LayerNorm gives the same four numbers as before: it subtracts the mean, so what was added to all is gone. " +
         "RMSNorm gives others: 0.51, 0.89, 1.01, 1.39.",
     },
@@ -150,11 +155,11 @@ Live.define({
       see: "Both norms give the same four numbers as before. Neither knows how large its numbers were.",
     },
     {
-      do: "Make all four equal", set: all([10, 10, 10, 10]),
+      do: "All equal", set: all([10, 10, 10, 10]),
       see: "LayerNorm gives 0 four times: nothing differs from the mean. RMSNorm gives 1.00 four times.",
     },
     {
-      do: "Make one large", set: all([1, 2, 3, 25]),
+      do: "One large", set: all([1, 2, 3, 25]),
       see: "The large number takes the room. LayerNorm gives it 1.73, and the other three lie close together.",
     },
   ],

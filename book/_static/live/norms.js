@@ -142,7 +142,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [700, 800],
+  heights: [640, 900],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },
@@ -169,7 +169,7 @@ Live.define({
       see: "The stream is a plain sum and grows slowly, to 5.10. The gradient grows slowly as well, to 4.76: its way around the norms is open.",
     },
     {
-      do: "Tell all tokens the same", set: { order: "post", alike: 0.9 },
+      do: "Same for all tokens", set: { order: "post", alike: 0.9 },
       see: "The stream still looks healthy: its length is 1. But only 0.00120 of the gradient arrives. With pre-norm 1.39 arrives: switch the order.",
     },
   ],
