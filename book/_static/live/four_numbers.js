@@ -79,7 +79,7 @@ function grip(part, figure, { drawing, up, middle, wide }, name, at) {
       move(figure.state[name] + by * (event.shiftKey ? 5 : 1));
     },
     onkeyup: (event) => event.key.startsWith("Arrow") && figure.released(),
-  }, part.svg("g", { class: "live-mark" },
+  }, part.svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), part.svg("g", { class: "live-mark" },
     part.svg("circle", { class: "live-ring", r: 14 }),
     part.svg("circle", { r: 8.5, fill: part.colour("query"), stroke: "var(--fig-paper)", "stroke-width": 2 }),
     part.svg("path", { d: "M0 -5V5M-2.5 -2.5L0 -5L2.5 -2.5M-2.5 2.5L0 5L2.5 2.5", fill: "none", stroke: "var(--fig-paper)", "stroke-width": 1.5 })));
@@ -137,7 +137,7 @@ Live.define({
   title: "Four numbers and their norms",
   question: "What does a norm remember of four numbers, and what does it forget?",
   page: "09_norms",
-  heights: [520, 700],
+  heights: [522, 785],
   state: {
     ...Object.fromEntries(NAMES.map((name, at) => [
       name, { kind: "number", label: `${name} number`, min: -MOST, max: MOST, step: 0.1, start: START[at], hidden: true }])),
