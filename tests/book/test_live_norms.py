@@ -12,35 +12,52 @@ from transformer_book.live.norms import drawing, values
 from transformer_book.live.wording import short
 
 NAME, FILE = "norms", "norms.js"
+BACK = "return path ? plus(ofSum, ofBranch) : ofBranch"
+THROUGH = "gradient[i] - mean - hat[i] * along"
+RELU = "Live.tensor.relu(Live.tensor.matmulT(read.hat, up, TOKENS, D, F))"
+AFTER = "const after = order"
+AROUND = "const after = order === 'post' && path ? { hat: plus(x, norm(found).hat) } : order"
 DAMAGES = {
-    "mean not subtracted": ("hat[start + i] = (x[start + i] - mean)", "hat[start + i] = x[start + i]"),
+    "mean not subtracted": (
+        "hat[start + i] = (x[start + i] - mean)",
+        "hat[start + i] = x[start + i]",
+    ),
     "another eps": ("EPS = 1e-5", "EPS = 1e-6"),
     "eps outside the root": ("Math.sqrt(variance + EPS)", "(Math.sqrt(variance) + EPS)"),
     "the root forgotten": ("Math.sqrt(variance + EPS)", "(variance + EPS)"),
-    "divided by D - 1": ("(x[start + i] - mean) ** 2 / D;", "(x[start + i] - mean) ** 2 / (D - 1);"),
+    "divided by D - 1": (
+        "(x[start + i] - mean) ** 2 / D;",
+        "(x[start + i] - mean) ** 2 / (D - 1);",
+    ),
     "norm on the wrong side": ('order === "pre" ? norm(x)', 'order === "post" ? norm(x)'),
     "pre-norm after the sum, too": ('order === "post" ? norm(sum)', 'order !== "none" ? norm(sum)'),
-    "post-norm on the branch": ("const after = order", "const after = order === 'post' && path ? { hat: plus(x, norm(found).hat) } : order"),
+    "post-norm on the branch": (AFTER, AROUND),
     "the stream goes on normalised": ("path ? plus(x, found)", "path ? plus(read.hat, found)"),
     "always a residual path": ("path ? plus(x, found) : found", "plus(x, found)"),
-    "gradient without the skip": ("return path ? plus(ofSum, ofBranch) : ofBranch", "return ofBranch"),
-    "gradient of the straight path alone": ("return path ? plus(ofSum, ofBranch) : ofBranch", "return path ? ofSum : ofBranch"),
+    "gradient without the skip": (BACK, "return ofBranch"),
+    "gradient of the straight path alone": (BACK, "return path ? ofSum : ofBranch"),
     "no norm on the way back": ("after.by ? normBack(after, gradient) : gradient", "gradient"),
     "pre-norm's branch not divided": ("read.by ? normBack(read, ofRead) : ofRead", "ofRead"),
-    "a norm that only divides gradients": ("gradient[i] - mean - hat[i] * along", "gradient[i]"),
-    "the mean's direction kept": ("gradient[i] - mean - hat[i] * along", "gradient[i] - hat[i] * along"),
+    "a norm that only divides gradients": (THROUGH, "gradient[i]"),
+    "the mean's direction kept": (THROUGH, "gradient[i] - hat[i] * along"),
     "ReLU passes everything back": ("hidden[i] > 0 ? own * each : 0", "own * each"),
-    "no ReLU": ("Live.tensor.relu(Live.tensor.matmulT(read.hat, up, TOKENS, D, F))", "Live.tensor.matmulT(read.hat, up, TOKENS, D, F)"),
+    "no ReLU": (RELU, "Live.tensor.matmulT(read.hat, up, TOKENS, D, F)"),
     "shares that do not add up": ("Math.sqrt(1 - share ** 2)", "(1 - share)"),
     "alike by token": ("alike[i % D]);", "alike[Math.floor(i / TOKENS)]);"),
-    "the final norm forgotten": ("state.final ? normBack(norm(stream.at(-1)), direction) : direction", "direction"),
+    "the final norm forgotten": (
+        "state.final ? normBack(norm(stream.at(-1)), direction) : direction",
+        "direction",
+    ),
     "a block too few": ("blocks.slice(0, state.depth)", "blocks.slice(0, state.depth - 1)"),
     "blocks upside down": ("steps.toReversed()", "steps"),
-    "length and not rms": ("Math.sqrt(Live.tensor.dot(x, x) / x.length)", "Math.sqrt(Live.tensor.dot(x, x))"),
+    "length and not rms": (
+        "Math.sqrt(Live.tensor.dot(x, x) / x.length)",
+        "Math.sqrt(Live.tensor.dot(x, x))",
+    ),
     "weights half as large": ("Math.sqrt(2 / D)", "Math.sqrt(1 / D)"),
     "one draw for all": ("Live.tensor.normals(draw,", "Live.tensor.normals(1,"),
     "own part with the mean": ("each - mean[i % D]", "each"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

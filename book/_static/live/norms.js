@@ -142,7 +142,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [700, 800],
+  heights: [655, 880],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },
@@ -156,20 +156,20 @@ Live.define({
   more: ["What else can be broken", 9, 3],
   tries: [
     {
-      do: "No residual path", set: { path: false },
+      do: "No residual path", set: { order: "none", alike: 0, path: false },
       see: "Now each write takes the stream’s place, and the stream dies: 9.89\u00a0×\u00a010⁻⁹ of it is left. The gradient dies with it. " +
         "Writes of size 1.5 make both explode instead.",
     },
     {
-      do: "Post-norm", set: { order: "post" },
+      do: "Post-norm", set: { order: "post", alike: 0, path: true },
       see: "A norm follows every sum, so the length is 1 at every depth. The gradient passes all those norms, and 0.897 of it arrives.",
     },
     {
-      do: "Pre-norm", set: { order: "pre" },
+      do: "Pre-norm", set: { order: "pre", alike: 0, path: true },
       see: "The stream is a plain sum and grows slowly, to 5.10. The gradient grows slowly as well, to 4.76: its way around the norms is open.",
     },
     {
-      do: "Tell all tokens the same", set: { order: "post", alike: 0.9 },
+      do: "Same for all tokens", set: { order: "post", alike: 0.9, path: true },
       see: "The stream still looks healthy: its length is 1. But only 0.00120 of the gradient arrives. With pre-norm 1.39 arrives: switch the order.",
     },
   ],
