@@ -5,7 +5,8 @@ import math
 import pytest
 from live_v8 import agree, caught, difference, engine
 
-from transformer_book.live.recurrence import LONGEST, drawing, say, short, values
+from transformer_book.live.recurrence import LONGEST, drawing, say, values
+from transformer_book.live.wording import short
 
 NAME = "recurrence"
 START = {"distance": 50, "weight": 0.9, "tanh": True, "gate": 0.95, "score": 4.0, "axis": "share"}

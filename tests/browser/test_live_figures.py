@@ -628,3 +628,77 @@ def test_phrases_of_one_spot_stand_around_it(state: str, page: Page, origin: str
     assert min(dist(one, other) for one, other in combinations(places, 2)) > 8
     told = sheet.locator("text", has_text="the others part what is one here")
     expect(told).to_have_count(1 if "width=6" in state else 0)
+
+
+# Four numbers -------------------------------------------------------------------------------------
+
+FOUR = live_figure("four-numbers")
+
+
+def a_number_higher(page: Page) -> float:
+    """How many px of the screen make 1 on the scale of the four numbers."""
+    box = page.locator(f"{FOUR} .live-drawing").first.bounding_box()
+    assert box
+    high = 190 if page.viewport_size == PHONE else 240
+    return box["height"] * ((high - 40) / high) / 70  # margins of 26 and 14; from -35 to 35
+
+
+def test_a_bar_is_dragged(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    x, y = centre(page, "fourth number", FOUR)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 5, y + 12 * a_number_higher(page), steps=4)
+    assert page.locator(FOUR + SETTLED).count() == 1
+    page.mouse.up()
+    assert "Mean 7.00" in words(page, FOUR)
+    assert page.url.endswith("#live:four-numbers:fourth=5")
+
+
+def test_a_bar_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    finger, start = Finger(page), centre(page, "first number", FOUR)
+    scrolled = page.evaluate("scrollY")
+    finger.drag(start, (0, -8 * a_number_higher(page)))
+    finger.lift()
+    assert page.evaluate("scrollY") == scrolled
+    assert "Mean 12.00" in words(page, FOUR)
+    context.close()
+
+
+def test_a_bar_is_moved_with_keys_also_when_something_is_added(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:four-numbers:add=5")
+    third = page.locator(FOUR).get_by_role("slider", name="third number")
+    third.focus()
+    expect(third).to_have_attribute("aria-valuetext", "16.0")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Shift+ArrowDown")
+    expect(third).to_have_attribute("aria-valuetext", "12.0")
+    assert page.url.endswith("#live:four-numbers:third=7;add=5")
+
+
+# Norms --------------------------------------------------------------------------------------------
+
+NORMS = live_figure("norms")
+
+
+def test_the_chosen_order_stands_out(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    charts = page.locator(f"{NORMS} .live-chart > .live-drawing")
+    strong = "g[clip-path]:not(.live-ghost) > path:not(.live-faint)"
+    for order, colour in (("post-norm", "var(--fig-v)"), ("pre-norm", "var(--fig-q)")):
+        page.locator(NORMS).get_by_label(order, exact=True).check()
+        page.locator(NORMS + SETTLED).wait_for()
+        for chart in charts.all():
+            assert chart.locator(strong).count() == 1
+            assert chart.locator(strong).get_attribute("stroke") == colour
+    assert page.url.endswith("#live:norms:order=pre")
+
+
+def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:norms:order=post;alike=0.9")
+    assert "0.00120 arrives at the bottom" in words(page, NORMS)
+    assert page.get_by_label("one more norm at the end").is_visible()  # it is not folded now

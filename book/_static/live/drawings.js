@@ -376,6 +376,15 @@ const tickText = (tick, isLog) =>
     ? `10${[...String(Math.round(Math.log10(tick)))].map((letter) => RAISED[letter]).join("")}`
     : String(tick).replace("-", "−");
 
+/* Three digits, far ones as a power of ten. */
+function short(x) {
+  if (x === 0) return "0";
+  const up = x * (1 + 1e-9); // so that a tie is rounded up, here and in Python
+  const [digits, exponent] = up.toExponential(2).split("e");
+  if (Math.abs(exponent) < 4) return up.toFixed(Math.max(0, 2 - exponent));
+  return `${digits}\u00a0×\u00a010${[...exponent.replace("+", "")].map((letter) => RAISED[letter]).join("")}`;
+}
+
 /* Lines and single points in a chart. The faint ones are where they were before. */
 function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400 }) {
   const { left, right, top, bottom } = ROOM;
@@ -450,6 +459,6 @@ function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY 
 }
 
 Object.assign(Live.part, {
-  player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible,
+  player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
 });
 })();

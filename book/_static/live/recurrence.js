@@ -1,6 +1,7 @@
 "use strict";
 /* Chapter 1: a first input of 1, then n steps of silence. How much of it is left, and of its gradient? */
 (() => {
+const { short } = Live.part;
 const LONGEST = 200;
 const SMALLEST = 1e-300; // float64 has not much below; what is smaller counts as nothing
 const NAMES = ["RNN", "LSTM", "attention"];
@@ -46,17 +47,6 @@ function values({ distance, weight, tanh, gate, score }) {
     inputs: left.map(({ input }) => input.map(power)), // (3, 200): powers of ten at 1, 2, ... steps
     gradients: left[0].gradient.map(power), // (200,): the RNN's; those of the others are as their inputs
   };
-}
-
-/* Three digits, far ones as a power of ten. */
-function short(x) {
-  if (x === 0) return "0";
-  const up = x * (1 + 1e-9); // so that a tie is rounded up, here and in Python
-  const [digits, exponent] = up.toExponential(2).split("e");
-  if (Math.abs(exponent) < 4) return up.toFixed(Math.max(0, 2 - exponent));
-  const raise = (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)];
-  const raised = exponent.replace("+", "").replace(/./g, raise);
-  return `${digits}\u00a0×\u00a010${raised}`;
 }
 
 function say({ distance }, { input, gradient }) {
