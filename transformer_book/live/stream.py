@@ -261,7 +261,7 @@ def _bus(values: dict[str, Any]) -> Iterator[str]:
         beside = MIDDLE + max(0.0, effects[n] * unit) + 4
         yield _text(round(beside, 1), y + 4.5, number(effects[n]))
         token, chance = values["answers"][n]
-        look = {"font_family": "ui-monospace, monospace", "font_weight": 700}
+        look: dict[str, Any] = {"font_family": "ui-monospace, monospace", "font_weight": 700}
         yield _text(END + 4, y + 4.5, _sign(token), **look)
         yield _text(WIDTH - 4, y + 4.5, _percent(chance), text_anchor="end")
     yield f'<path d="M{SIZES + 4} {bottom}H{END}" stroke="{INK}" stroke-width="1.5"/>'
@@ -275,7 +275,11 @@ def _lens(values: dict[str, Any], top: float) -> Iterator[str]:
     left, tall = 72.0, 20.0
     wide = (WIDTH - left - 2) / MAX
     tokens, color = values["tokens"], ROLES["weight"][0]
-    mono = {"font_family": "ui-monospace, monospace", "text_anchor": "middle", "font_size": 13}
+    mono: dict[str, Any] = {
+        "font_family": "ui-monospace, monospace",
+        "text_anchor": "middle",
+        "font_size": 13,
+    }
     yield _text(NAME, top - 8, "what it would answer after each block", MUTED)
     for t, token in enumerate(tokens):
         yield _text(left + (t + 0.5) * wide, top + 14, _sign(token), font_weight=700, **mono)
