@@ -29,7 +29,16 @@ from experiments.shared.common import (
     texts,
     write_results,
 )
-from transformer_lib import Block, CausalLM, Metrics, Recipe, TextWindows, evaluate, train
+from transformer_lib import (
+    Block,
+    CausalLM,
+    Metrics,
+    MultiHeadAttention,
+    Recipe,
+    TextWindows,
+    evaluate,
+    train,
+)
 
 CHAPTER = "10c_dropout"
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7)
@@ -79,6 +88,7 @@ def drop_at(model: CausalLM, place: str, rate: float) -> None:
         model.decoder.embedding.register_forward_hook(after)
     for block in model.decoder.stack.blocks:
         assert isinstance(block, Block)
+        assert isinstance(block.attention, MultiHeadAttention)
         if place == "attention weights":
             block.attention.dropout = rate
         elif place == "attention writes":
