@@ -8,47 +8,6 @@ from torch import Tensor
 from transformer_book.exercises.grading.checking import Exercise, random_inputs
 
 
-def _block(x: Tensor, read: Tensor, write: Tensor) -> Tensor:
-    return x + (x @ read).relu() @ write
-
-
-BLOCK = Exercise(
-    reference=_block,
-    inputs=[
-        random_inputs((2, 3, 4), (4, 4), (4, 4)),  # square: there a transposed matrix runs
-        random_inputs((2, 3, 4), (4, 8), (8, 4)),
-        random_inputs((4, 5, 6), (6, 3), (3, 6)),
-    ],
-    mistakes={
-        "What the sublayer says replaces the stream; add it to the stream instead.": (
-            lambda x, r, w: (x @ r).relu() @ w
-        ),
-        "The stream went through the ReLU as well: nothing may stand on its path.": (
-            lambda x, r, w: (x + (x @ r).relu() @ w).relu()
-        ),
-        "Add what the sublayer says once; this adds it twice.": (
-            lambda x, r, w: x + 2 * ((x @ r).relu() @ w)
-        ),
-        "The ReLU is missing between reading and writing.": lambda x, r, w: x + x @ r @ w,
-        "The ReLU stands after the write; it belongs between reading and writing.": (
-            lambda x, r, w: x + (x @ r @ w).relu()
-        ),
-        "The ReLU stands before the read; it belongs between reading and writing.": (
-            lambda x, r, w: x + x.relu() @ r @ w
-        ),
-        "The matrices are used as they are, (D, F) and (F, D): x @ read, without a transpose.": (
-            lambda x, r, w: x + (x @ r.mT).relu() @ w.mT
-        ),
-    },
-    hints=(
-        "What stays of the stream, and what is added to it?",
-        "The branch reads the stream `(..., D)`, makes `(..., F)`, applies the ReLU and writes "
-        "`(..., D)`. Nothing happens to the stream itself.",
-        "The branch is `(x @ read).relu() @ write`; add it to the stream.",
-    ),
-)
-
-
 def _smallest(slope: float, depth: int) -> float:
     return (1 - slope) ** depth
 
