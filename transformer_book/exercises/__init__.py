@@ -111,7 +111,6 @@ EXERCISES: dict[str, Exercise] = {
     "residuals.smallest": residuals.SMALLEST,
     "residuals.branch_scale": residuals.BRANCH_SCALE,
     "residuals.without_write": residuals.WITHOUT_WRITE,
-    "residuals.direction": residuals.DIRECTION,
     "residuals.convex_share": residuals.CONVEX_SHARE,
     "residuals.scaled_dropout": residuals.SCALED_DROPOUT,
     "residuals.penalty": residuals.PENALTY,

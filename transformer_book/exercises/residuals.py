@@ -242,50 +242,6 @@ ALL_KEPT = Exercise(
 )
 
 
-def _direction(weight: Tensor, noise: Tensor) -> Tensor:
-    scaled: Tensor = noise * weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
-    return scaled
-
-
-DIRECTION = Exercise(
-    reference=_direction,
-    inputs=[random_inputs((4, 6), (4, 6)), random_inputs((5, 3), (5, 3))],
-    mistakes={
-        "A unit's weights are a row of (out, in); these are columns.": (
-            lambda w, n: n * w.norm(dim=0) / n.norm(dim=0)
-        ),
-        "The whole matrix got one length; each unit has its own.": (
-            lambda w, n: n * w.norm() / n.norm()
-        ),
-        "The noise keeps its own length: divide by it first.": (
-            lambda w, n: n * w.norm(dim=1, keepdim=True)
-        ),
-        "Every unit got length 1; it should be as long as its weights.": (
-            lambda w, n: n / n.norm(dim=1, keepdim=True)
-        ),
-        "That multiplies entry by entry: the direction is no longer random.": (
-            lambda w, n: n * w.abs()
-        ),
-        "These are squared lengths: take the roots.": (
-            lambda w, n: (
-                n * w.square().sum(dim=1, keepdim=True) / n.square().sum(dim=1, keepdim=True)
-            )
-        ),
-        "That is the direction of the weights with the length of the noise; swap the two.": (
-            lambda w, n: w * n.norm(dim=1, keepdim=True) / w.norm(dim=1, keepdim=True)
-        ),
-    },
-    hints=(
-        "Which part of `(out, in)` belongs to one unit, a row or a column? Give that part of the "
-        "noise another length, and keep its direction.",
-        "A unit is a row. Divide each row of the noise by its own length, which leaves length 1, "
-        "and multiply by the length of the weights' row.",
-        "The lengths of all rows are `weight.norm(dim=1, keepdim=True)`; those of the noise in the "
-        "same way.",
-    ),
-)
-
-
 def _convex_share(losses: Tensor) -> Tensor:
     bend = losses[2:] - 2 * losses[1:-1] + losses[:-2]
     return (bend >= 0).double().mean()
