@@ -16,6 +16,7 @@ COMPARED = {
     *("merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"),
     *("rotate", "sinusoids"),
     "FeedForward",
+    "Block",
 }
 
 
