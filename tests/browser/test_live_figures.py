@@ -501,3 +501,72 @@ def test_the_plane_is_folded_step_by_step(page: Page, origin: str) -> None:
     names = page.locator(f"{FOLD} .live-drawing").nth(1).locator(".live-name")
     tops = names.evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert len({round(top) for top in tops}) >= 3  # names of one place stand below each other
+
+
+# Stream -------------------------------------------------------------------------------------------
+
+STREAM = live_figure("stream")
+NODES = """(figure, selector) => {
+  const watcher = new MutationObserver(() => {});
+  watcher.observe(figure, { childList: true, subtree: true });
+  return [...figure.querySelectorAll(selector)].map((node) => {
+    node.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    const nodes = watcher.takeRecords().flatMap((one) => [...one.addedNodes, ...one.removedNodes]);
+    return nodes.filter((each) => each.nodeType === Node.ELEMENT_NODE).length;
+  });
+}"""
+
+
+@pytest.mark.parametrize("where", ["server", "folder"])
+def test_the_first_touch_of_the_stream_loads_its_model(where: str, page: Page, origin: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    opened(page, f"{origin if where == 'server' else SITE.as_uri()}/{PLAY}")
+    still = page.locator(f"{STREAM} > :not(.live-body)").first
+    expect(still).to_be_visible()
+    assert not [url for url in asked if "/live/weights/" in url]
+    page.locator(STREAM).get_by_role("button", name="After a q").click()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    assert words(page, STREAM).startswith("Position 17, “q”: the model’s answer is “u” (>99%).")
+    expect(page.locator(f"{STREAM} .live-see")).to_contain_text("answers u with 95%")
+    expect(still).to_be_hidden()
+    assert "stop=2" in page.url
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_stream_is_read_with_the_keyboard(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    opened(page, f"{origin}/{PLAY}")
+    page.locator(f"{STREAM} .stream-start").press("Enter")
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    row = page.locator(f"{STREAM} .stream-row[aria-pressed=true]")
+    expect(row).to_have_attribute("aria-label", re.compile("block 3, feed-forward: write 54.1"))
+    row.focus()
+    page.keyboard.press("ArrowUp")
+    assert "Block 3, attention: a write of length 24.0" in words(page, STREAM)
+    expect(row).to_be_focused()
+    cell = page.locator(f"{STREAM} .stream-cell[tabindex='0']")
+    cell.focus()
+    for key in ("ArrowRight", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    assert words(page, STREAM).startswith("Position 1, “p”")
+    assert "Block 1, feed-forward" in words(page, STREAM)
+    page.locator(STREAM).get_by_label("letter to explain").fill("r")
+    expect(page.locator(f"{STREAM} .live-words")).to_contain_text("The logit of “r” is")
+    page.locator(f"{STREAM} .stream-panel button").first.click()
+    assert "letter=" in page.url
+
+
+def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    page.locator(f"{STREAM} .stream-start").click()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    made = page.locator(STREAM).evaluate(NODES, ".stream-row, .stream-cell")
+    assert len(made) == 9 + 5 * 24
+    assert not any(made)
+    page.locator(STREAM).get_by_label("line").fill("To be")  # a shorter line hides columns
+    expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
+    expect(page.locator(f"{STREAM} .stream-cell:visible")).to_have_count(5 * 5)

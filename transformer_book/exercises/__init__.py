@@ -112,7 +112,7 @@ EXERCISES: dict[str, Exercise] = {
     "residuals.branch_scale": residuals.BRANCH_SCALE,
     "residuals.without_write": residuals.WITHOUT_WRITE,
     "residuals.convex_share": residuals.CONVEX_SHARE,
-    "residuals.scaled_dropout": residuals.SCALED_DROPOUT,
+    "residuals.stochastic_depth": residuals.STOCHASTIC_DEPTH,
     "residuals.penalty": residuals.PENALTY,
     "residuals.all_kept": residuals.ALL_KEPT,
     "decoder.cross": decoder.CROSS,

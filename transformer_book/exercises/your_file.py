@@ -1547,7 +1547,8 @@ class _Around(Block):
         return found
 
     def add(self, x: Tensor, norm: Branch, sublayer: Branch) -> Tensor:
-        return x + self.dropout(sublayer(norm(x)))
+        total: Tensor = x + self.dropout(sublayer(norm(x)))
+        return total
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
         x = self.add(x, self.attention_norm, lambda read: self.attend(read, mask))
@@ -1639,7 +1640,8 @@ class _MaskAsMemory(_Around):
 
 
 def _lost(block: Block, x: Tensor, norm: Branch, sublayer: Branch) -> Tensor:
-    return x + block.dropout(sublayer(norm(x.detach())))
+    total: Tensor = x + block.dropout(sublayer(norm(x.detach())))
+    return total
 
 
 _PARTS = ("attention.", "attention_norm.", "feed_forward.", "feed_forward_norm.")
@@ -1657,7 +1659,7 @@ def _fill_block(block: nn.Module) -> int:
     names = sorted(shapes)
     numbers = (0.4 * x for x in random_inputs(*(shapes[name] for name in names)))
     block.to("cpu", torch.float64).load_state_dict(dict(zip(names, numbers, strict=True)))
-    return shapes["attention.query.weight"][-1]
+    return int(shapes["attention.query.weight"][-1])
 
 
 def _try_block(found: object) -> dict[str, Tensor]:
