@@ -50,6 +50,7 @@ from experiments import (
     scaling,
     scores,
     shakespeare,
+    skips,
     stretching,
     surfaces,
     warmup,
@@ -648,6 +649,40 @@ def test_activations_compares_networks_of_one_size(results):
     sizes += [int(rows["without", "none, deeper"]["parameters"])]
     assert max(sizes) / min(sizes) < 1.03
     assert all(float(row["loss"]) > 0 for row in rows.values())
+
+
+def test_skips_looks_at_transformers_before_and_after_training(results):
+    folder = results(skips)
+    rows = {row["kind"]: row for row in read_csv(folder / "results.csv")}
+    assert set(rows) == set(skips.KINDS)
+    assert len({row["loss_before"] for row in rows.values()}) == len(rows)
+    assert float(rows["zero"]["directions_before"]) == pytest.approx(16, abs=1e-3)  # the identity
+    spectra = read_csv(folder / "spectra.csv")
+    assert {row["stage"] for row in spectra} == {"before", "after"}
+    for row in spectra:
+        shares = [float(row[f"s{i}"]) for i in range(1, 17)]
+        assert shares[0] == 1
+        assert shares == sorted(shares, reverse=True)
+    for row in read_csv(folder / "lines.csv"):
+        assert row["x0"] != row["x1"] != row["x2"]
+
+
+def test_the_jacobian_of_a_stack_is_that_of_autograd():
+    torch.manual_seed(0)
+    model = skips.build("residual", 2, 11, 8)
+    ids = torch.randint(11, (2, 4))
+    places = torch.arange(4)[None]
+    double = model.double()
+    enters = double.decoder.embedding(ids, places).detach()
+
+    def last(h):
+        for block in skips.blocks(double):
+            h = block(h, causal=True)
+        return h[0, -1]
+
+    for text, found in zip(enters, skips.stretches(model, ids), strict=True):
+        jacobian = torch.autograd.functional.jacobian(last, text[None])  # (D, 1, T, D)
+        torch.testing.assert_close(found, torch.linalg.svdvals(jacobian.flatten(1)))
 
 
 def test_experts_compares_models_of_equal_active_size(results):

@@ -108,11 +108,9 @@ EXERCISES: dict[str, Exercise] = {
     "training.accumulated": training.ACCUMULATED,
     "training.trapezoid": training.TRAPEZOID,
     "training.clip": training.CLIP,
-    "residuals.block": residuals.BLOCK,
     "residuals.smallest": residuals.SMALLEST,
     "residuals.branch_scale": residuals.BRANCH_SCALE,
     "residuals.without_write": residuals.WITHOUT_WRITE,
-    "residuals.direction": residuals.DIRECTION,
     "residuals.convex_share": residuals.CONVEX_SHARE,
     "residuals.stochastic_depth": residuals.STOCHASTIC_DEPTH,
     "residuals.penalty": residuals.PENALTY,
@@ -218,6 +216,7 @@ EXERCISES: dict[str, Exercise] = {
     "file.sinusoids": your_file.SINUSOIDS,
     "file.FeedForward": your_file.FEED_FORWARD,
     "file.RMSNorm": your_file.RMS_NORM,
+    "file.Block": your_file.BLOCK,
 }
 
 
