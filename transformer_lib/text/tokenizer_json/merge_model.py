@@ -201,9 +201,10 @@ def read_vocabulary(part: Part) -> dict[str, int]:
         ValueError: if one is no whole number from 0.
 
     Example:
-        >>> read_vocabulary({"type": "WordPiece", "vocab": {"a": -1}})
+        >>> part = {"type": "BPE", "vocab": {"a": -1}}
+        >>> read_vocabulary(part)
         Traceback (most recent call last):
-        ValueError: WordPiece has the id -1 in vocab; expected whole numbers from 0
+        ValueError: BPE has the id -1 in vocab; expected whole numbers from 0
     """
     vocabulary: dict[str, int] = read_field(part, "vocab", dict)
     if wrong := [n for n in vocabulary.values() if not isinstance(n, int) or n < 0]:
