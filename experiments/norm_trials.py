@@ -104,7 +104,7 @@ class Watched(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``x``, ``(..., D)``, and disturb it."""
-        out = self.inner(x) * self.gain + self.shift
+        out: Tensor = self.inner(x) * self.gain + self.shift
         flat = out.detach().flatten(0, -2)
         self.seen = (flat.mean(dim=0), flat.std(dim=0, correction=0))
         return out
@@ -144,8 +144,8 @@ class Subject(nn.Module):
         super().__init__()
         if kind in PLACES:
             place, has_qk = PLACES[kind]
-            qk = "head" if has_qk else "none"
-            config = replace(config, norm="rms", norm_position=place, qk_norm=qk)
+            config = replace(config, norm="rms", norm_position=place)
+            config = replace(config, qk_norm="head") if has_qk else config
             parts = Parts(norm=plain_norm, attention=normed_attention)
         else:
             config = replace(config, norm_position="pre")

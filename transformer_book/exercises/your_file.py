@@ -1527,6 +1527,9 @@ FEED_FORWARD = Exercise(
 class _Norm(RMSNorm):
     """The norm in steps, so that each of them can go wrong."""
 
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        RMSNorm.__init__(self, width, eps)
+
     def centre(self, x: Tensor) -> Tensor:
         return x
 
@@ -1537,7 +1540,8 @@ class _Norm(RMSNorm):
         return torch.sqrt(self.squares(x) + self.eps)
 
     def scale(self, x: Tensor) -> Tensor:
-        return self.weight * x
+        scaled: Tensor = self.weight * x
+        return scaled
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.centre(x)
@@ -1576,12 +1580,14 @@ class _NormOfEverything(_Norm):
 
 class _NormEpsilonOutside(_Norm):
     def size(self, x: Tensor) -> Tensor:
-        return torch.sqrt(self.squares(x)) + self.eps
+        size: Tensor = torch.sqrt(self.squares(x)) + self.eps
+        return size
 
 
 class _NormWithoutRoot(_Norm):
     def size(self, x: Tensor) -> Tensor:
-        return self.squares(x) + self.eps
+        size: Tensor = self.squares(x) + self.eps
+        return size
 
 
 class _NormWithoutEpsilon(_Norm):
@@ -1601,7 +1607,8 @@ class _NormPlusOne(_Norm):
 
 class _NormOneGain(_Norm):
     def scale(self, x: Tensor) -> Tensor:
-        return self.weight[0] * x
+        scaled: Tensor = self.weight[0] * x
+        return scaled
 
 
 class _NormDetached(_Norm):
