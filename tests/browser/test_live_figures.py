@@ -768,6 +768,7 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     made = page.locator(STREAM).evaluate(NODES, ".stream-row, .stream-cell")
     assert len(made) == 9 + 5 * 24
     assert not any(made)
-    page.locator(STREAM).get_by_label("line").fill("To be")  # a shorter line hides columns
+    line = page.locator(STREAM).get_by_role("textbox", name="line", exact=True)
+    line.fill("To be")  # a shorter line hides columns
     expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
     expect(page.locator(f"{STREAM} .stream-cell:visible")).to_have_count(5 * 5)
