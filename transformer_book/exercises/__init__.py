@@ -126,8 +126,6 @@ EXERCISES: dict[str, Exercise] = {
     "feedforward.share": feedforward.SHARE,
     "feedforward.unit": feedforward.UNIT,
     "feedforward.mixture": feedforward.MIXTURE,
-    "norms.layer_norm": norms.LAYER_NORM,
-    "norms.rms_norm": norms.RMS_NORM,
     "norms.fold": norms.FOLD,
     "norms.centre": norms.CENTRE,
     "norms.orders": norms.ORDERS,
@@ -219,6 +217,7 @@ EXERCISES: dict[str, Exercise] = {
     "file.MultiHeadAttention.7": your_file.MULTI_HEAD_ATTENTION_7,
     "file.sinusoids": your_file.SINUSOIDS,
     "file.FeedForward": your_file.FEED_FORWARD,
+    "file.RMSNorm": your_file.RMS_NORM,
 }
 
 
