@@ -230,8 +230,8 @@ def _draw_chart(
         look = (2.4, 1) if is_shown else (1.5, 0.45)
         canvas.elements.append(_path(f"M{'L'.join(places)}", ROLES[role][0], dash, *look))
         if is_shown and _LOWEST <= points[-1][1] <= _HIGHEST:
-            x, y = places[-1].split()
+            cx, cy = places[-1].split()
             canvas.elements.append(
-                f'<circle cx="{x}" cy="{y}" r="6" fill="{ROLES[role][0]}" stroke="{PAPER}" '
+                f'<circle cx="{cx}" cy="{cy}" r="6" fill="{ROLES[role][0]}" stroke="{PAPER}" '
                 'stroke-width="2"/>'
             )
