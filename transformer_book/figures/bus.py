@@ -23,7 +23,7 @@ def residual_bus(n_blocks: int = 2) -> Picture:
 
     Example:
         >>> residual_bus(1).summary[:56]
-        'The residual stream: the embedding enters as the first te'
+        'The residual stream: the embedding enters as the first t'
     """
     check_whole("n_blocks", n_blocks, 1)
     if n_blocks > 2:
