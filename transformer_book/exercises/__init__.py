@@ -108,7 +108,6 @@ EXERCISES: dict[str, Exercise] = {
     "training.accumulated": training.ACCUMULATED,
     "training.trapezoid": training.TRAPEZOID,
     "training.clip": training.CLIP,
-    "residuals.smallest": residuals.SMALLEST,
     "residuals.branch_scale": residuals.BRANCH_SCALE,
     "residuals.without_write": residuals.WITHOUT_WRITE,
     "residuals.convex_share": residuals.CONVEX_SHARE,

@@ -8,35 +8,6 @@ from torch import Tensor
 from transformer_book.exercises.grading.checking import Exercise, random_inputs
 
 
-def _smallest(slope: float, depth: int) -> float:
-    return (1 - slope) ** depth
-
-
-SMALLEST = Exercise(
-    reference=_smallest,
-    inputs=[(0.9, 24), (0.5, 3), (0.1, 10)],
-    mistakes={
-        "That is the largest factor; branches may also pull against the stream.": (
-            lambda c, n: (1 + c) ** n
-        ),
-        "That is a plain network, without the 1: the factor of a layer is 1 plus its slope.": (
-            lambda c, n: c**n
-        ),
-        "That is one layer; the factors of all layers are multiplied.": lambda c, n: 1 - c,
-        "Factors are multiplied, not subtracted one after the other.": lambda c, n: 1 - n * c,
-        "The identity alone would keep it at 1. But the branch can be negative.": (
-            lambda c, n: 1.0
-        ),
-    },
-    hints=(
-        "For one layer y = x + f(x): what is dy/dx, and how small can it be?",
-        "It is 1 + f'. A slope of either sign, at most `slope` in size, makes it as small as "
-        "1 - slope. The factors of all layers are multiplied.",
-        "One layer's smallest factor is `1 - slope`; take its power.",
-    ),
-)
-
-
 def _branch_scale(n_branches: int, growth: float) -> float:
     return math.sqrt((growth - 1) / n_branches)
 

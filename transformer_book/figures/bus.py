@@ -23,7 +23,7 @@ def residual_bus(n_blocks: int = 2) -> Picture:
 
     Example:
         >>> residual_bus(1).summary[:56]
-        'The residual stream: the embedding enters and stays to t'
+        'The residual stream: the embedding enters as the first t'
     """
     check_whole("n_blocks", n_blocks, 1)
     if n_blocks > 2:
@@ -46,7 +46,7 @@ def residual_bus(n_blocks: int = 2) -> Picture:
     _ends(canvas, 2 * n_blocks, end)
     return canvas.picture(
         "The residual stream",
-        "The residual stream: the embedding enters and stays to the end. "
+        "The residual stream: the embedding enters as the first term of a sum. "
         + " ".join(
             f"{name} reads the sum of all lanes through a norm and adds a lane." for name in names
         )
