@@ -22,7 +22,11 @@ from tools.browser import find_browser, has_sandbox
 ROOT = Path(__file__).resolve().parents[1]
 SCREENS = {"1280 px": (1280, 900, 1, 50), "360 px, CPU / 4": (360, 740, 4, 200)}  # ..., limit in ms
 # What loads the model of a figure, and what is there when it has come.
-MODELS = {"heads": (".live-ask button", ".live-stage"), "front": (".front-start", ".front-picture")}
+MODELS = {
+    "heads": (".live-ask button", ".live-stage"),
+    "front": (".front-start", ".front-picture"),
+    "stream": (".stream-start", ".stream-bus"),
+}
 PLAY, FRONT = "book/play.html", "book/index.html"  # all figures but one, and that one
 ROUNDS = 5
 
@@ -61,7 +65,9 @@ PREPARE = """(figure) => {
     }),
     ...all(".live-player button, .front-transport button").map((node) =>
       [name(node), () => node.click(), () => node.click()]),
-    ...["button.live-token", ".live-box", "[role=radio]"].filter((o) => all(o)[1]).map((one) => {
+    ...[
+      "button.live-token", ".live-box", "[role=radio]", ".stream-row", ".stream-cell",
+    ].filter((o) => all(o)[1]).map((one) => {
       const press = (at) => () => say(figure.querySelectorAll(one)[at], "click");
       return [one, press(1), press(0)];
     }),

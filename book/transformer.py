@@ -157,3 +157,32 @@ class FeedForward(nn.Module):
 
     def forward(self, x):  # (..., D)
         return self.down(self.activation(self.up(x)))  # inside: (..., F)
+
+
+# --- 10 · The residual stream
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward network, each added to the stream."""
+
+    def __init__(
+        self,
+        d_model,
+        n_heads,
+        norm=nn.LayerNorm,
+        feed=FeedForward,
+        rotary=False,
+        dropout=0.0,
+    ):
+        super().__init__()
+        self.attention_norm = norm(d_model)
+        self.attention = MultiHeadAttention(d_model, n_heads, rotary)
+        self.feed_forward_norm = norm(d_model)
+        self.feed_forward = feed(d_model, 4 * d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, mask=None):  # (B, T, D)
+        read = self.attention_norm(x)
+        x = x + self.dropout(self.attention(read, mask=mask))
+        read = self.feed_forward_norm(x)
+        return x + self.dropout(self.feed_forward(read))

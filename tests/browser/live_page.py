@@ -11,7 +11,7 @@ PLAY = "book/play.html"
 PLANE = '.live[data-live="attention-plane"]'
 FIGURES = (
     "journey", "recurrence", "tokenizer", "attention-plane", "scale", "mask-lab", "heads",
-    "positions", "fold",
+    "positions", "fold", "stream",
 )  # fmt: skip
 SETTLED = "[data-settled]"  # a figure in which nothing moves
 
@@ -49,6 +49,9 @@ def run_model(page: Page, name: str = "Shakespeare model") -> None:
     page.get_by_role("button", name=f"Run the {name} here").click()
     stage = page.locator(f"{live_figure('heads')} .live-stage")
     expect(stage).to_be_visible(timeout=20_000)
+    for start in page.locator(".stream-start").all():
+        start.click()
+        expect(page.locator(".stream-bus")).to_be_visible(timeout=20_000)
 
 
 def centre(page: Page, handle: str, figure: str = PLANE) -> tuple[float, float]:

@@ -48,6 +48,7 @@ from experiments import (
     scaling,
     scores,
     shakespeare,
+    skips,
     stretching,
     surfaces,
     warmup,
@@ -648,6 +649,40 @@ def test_activations_compares_networks_of_one_size(results):
     assert all(float(row["loss"]) > 0 for row in rows.values())
 
 
+def test_skips_looks_at_transformers_before_and_after_training(results):
+    folder = results(skips)
+    rows = {row["kind"]: row for row in read_csv(folder / "results.csv")}
+    assert set(rows) == set(skips.KINDS)
+    assert len({row["loss_before"] for row in rows.values()}) == len(rows)
+    assert float(rows["zero"]["directions_before"]) == pytest.approx(16, abs=1e-3)  # the identity
+    spectra = read_csv(folder / "spectra.csv")
+    assert {row["stage"] for row in spectra} == {"before", "after"}
+    for row in spectra:
+        shares = [float(row[f"s{i}"]) for i in range(1, 17)]
+        assert shares[0] == 1
+        assert shares == sorted(shares, reverse=True)
+    for row in read_csv(folder / "lines.csv"):
+        assert row["x0"] != row["x1"] != row["x2"]
+
+
+def test_the_jacobian_of_a_stack_is_that_of_autograd():
+    torch.manual_seed(0)
+    model = skips.build("residual", 2, 11, 8)
+    ids = torch.randint(11, (2, 4))
+    places = torch.arange(4)[None]
+    double = model.double()
+    enters = double.decoder.embedding(ids, places).detach()
+
+    def last(h):
+        for block in skips.blocks(double):
+            h = block(h, causal=True)
+        return h[0, -1]
+
+    for text, found in zip(enters, skips.stretches(model, ids), strict=True):
+        jacobian = torch.autograd.functional.jacobian(last, text[None])  # (D, 1, T, D)
+        torch.testing.assert_close(found, torch.linalg.svdvals(jacobian.flatten(1)))
+
+
 def test_experts_compares_models_of_equal_active_size(results):
     folder = results(experts)
     rows = {row["kind"]: row for row in read_csv(folder / "results.csv")}
@@ -1150,14 +1185,33 @@ def test_adam_of_surfaces_equals_pytorchs():
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_dropout_judges_each_rate_on_the_way(results):
-    rows = read_csv(results(dropout) / "results.csv")
+def test_dropout_judges_each_rate_and_place_on_the_way(results):
+    folder = results(dropout)
+    rows, places = (read_csv(folder / f"{name}.csv") for name in ("results", "places"))
     assert {row["dropout"] for row in rows} == {"0.0", "0.3"}
+    assert {row["place"] for row in places} == set(dropout.PLACES)
     assert [row["step"] for row in rows] == ["1", "2", "3", "4"] * 2
     assert float(rows[3]["passes"]) == pytest.approx(4 * 64 * 64 / 2_000, rel=1e-3)
-    for row in rows:
-        assert 0 < float(row["train_loss"]) < 6
-        assert 0 < float(row["loss"]) < 6
+    for row in rows + places:
+        for column in ("train_loss", "loss", "test_loss"):
+            assert 0 < float(row[column]) < 6
+
+
+@pytest.mark.parametrize("place", dropout.PLACES)
+def test_dropout_acts_in_one_place_and_in_training_only(place):
+    model = CausalLM(common.small_config(vocab_size=9, max_len=8, d_model=16))
+    ids = torch.arange(8)[None]
+    dropout.drop_at(model, place, 0.5)
+    assert not torch.equal(model.train()(ids), model(ids))
+    assert torch.equal(model.eval()(ids), model(ids))
+
+
+def test_dropout_stops_each_run_at_its_own_best_moment():
+    rows = [
+        {"seed": seed, "loss": loss, "test_loss": test}
+        for seed, loss, test in ((0, 2.0, 5.0), (0, 1.0, 3.0), (1, 1.5, 7.0), (1, 1.6, 1.0))
+    ]
+    assert dropout.best(rows) == 5
 
 
 def test_decoders_judges_six_kinds_with_a_teacher_and_alone(results):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from transformer_book.figures import (
+    bus,
     diagrams,
     landscapes,
     networks,
@@ -110,6 +111,7 @@ PICTURES = {
     "split": lambda: sketches.split_right_and_wrong(n_tokens=3, n_heads=4),
     "positions": sketches.where_positions_enter,
     "block": sketches.inside_a_block,
+    "bus": bus.residual_bus,
     "routing": lambda: networks.routing(
         ["the", "cat", "the"], [0, 1, 0], n_experts=3, capacity=1, title="Routing"
     ),

@@ -193,6 +193,39 @@ def test_feed_forward_has_a_relu_if_nothing_else_is_asked_for():
     torch.testing.assert_close(layer(x), layer.down(layer.up(x).relu()))
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_block_is_the_librarys(seed, rotary, norm):
+    b, h, t, _, half, _ = sizes(seed)
+    width = 2 * h * half
+    theirs = lib.Block(
+        lib.TransformerConfig(d_model=width, n_heads=h, norm=norm, norm_position="pre")
+    )
+    theirs.eval().double()
+    kind = {"layer": torch.nn.LayerNorm, "rms": lib.RMSNorm}[norm]
+    ours = file.Block(width, h, norm=kind, rotary=rotary, dropout=0.5).eval().double()
+    ours.load_state_dict(theirs.state_dict())
+    angles = lib.rope_angles(torch.arange(t), 2 * half) if rotary else None
+    for mask in masks_for(seed, b, t, t):
+        (x,), (twin,) = drawn(seed, (b, t, width)), drawn(seed, (b, t, width))
+        output, expected = ours(x, mask), theirs(twin, mask=mask, angles=angles)
+        twins = dict(theirs.named_parameters())
+        own = dict(ours.named_parameters())
+        assert_equal(output, expected, [x, *own.values()], [twin, *(twins[name] for name in own)])
+
+
+def test_dropout_acts_on_what_a_block_writes_and_not_on_the_stream():
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(file.Block(8, 2, dropout=1.0)(x), x)
+
+
+def test_a_block_takes_another_network():
+    block = file.Block(8, 2, feed=lambda d_model, d_ff: torch.nn.Linear(d_model, d_ff // 4))
+    assert block(torch.randn(2, 3, 8)).shape == (2, 3, 8)
+    assert block.feed_forward.weight.shape == (8, 8)
+
+
 @pytest.mark.parametrize("name", ["MultiHeadAttention", "FeedForward"])
 def test_names_and_shapes_of_parameters_are_the_librarys(name):
     ours, theirs = (getattr(module, name)(12, 3).state_dict() for module in (file, lib))

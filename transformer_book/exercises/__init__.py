@@ -108,11 +108,9 @@ EXERCISES: dict[str, Exercise] = {
     "training.accumulated": training.ACCUMULATED,
     "training.trapezoid": training.TRAPEZOID,
     "training.clip": training.CLIP,
-    "residuals.block": residuals.BLOCK,
     "residuals.smallest": residuals.SMALLEST,
     "residuals.branch_scale": residuals.BRANCH_SCALE,
     "residuals.without_write": residuals.WITHOUT_WRITE,
-    "residuals.direction": residuals.DIRECTION,
     "residuals.convex_share": residuals.CONVEX_SHARE,
     "residuals.scaled_dropout": residuals.SCALED_DROPOUT,
     "residuals.penalty": residuals.PENALTY,
@@ -219,6 +217,7 @@ EXERCISES: dict[str, Exercise] = {
     "file.MultiHeadAttention.7": your_file.MULTI_HEAD_ATTENTION_7,
     "file.sinusoids": your_file.SINUSOIDS,
     "file.FeedForward": your_file.FEED_FORWARD,
+    "file.Block": your_file.BLOCK,
 }
 
 

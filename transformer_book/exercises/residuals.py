@@ -8,47 +8,6 @@ from torch import Tensor
 from transformer_book.exercises.grading.checking import Exercise, random_inputs
 
 
-def _block(x: Tensor, read: Tensor, write: Tensor) -> Tensor:
-    return x + (x @ read).relu() @ write
-
-
-BLOCK = Exercise(
-    reference=_block,
-    inputs=[
-        random_inputs((2, 3, 4), (4, 4), (4, 4)),  # square: there a transposed matrix runs
-        random_inputs((2, 3, 4), (4, 8), (8, 4)),
-        random_inputs((4, 5, 6), (6, 3), (3, 6)),
-    ],
-    mistakes={
-        "What the sublayer says replaces the stream; add it to the stream instead.": (
-            lambda x, r, w: (x @ r).relu() @ w
-        ),
-        "The stream went through the ReLU as well: nothing may stand on its path.": (
-            lambda x, r, w: (x + (x @ r).relu() @ w).relu()
-        ),
-        "Add what the sublayer says once; this adds it twice.": (
-            lambda x, r, w: x + 2 * ((x @ r).relu() @ w)
-        ),
-        "The ReLU is missing between reading and writing.": lambda x, r, w: x + x @ r @ w,
-        "The ReLU stands after the write; it belongs between reading and writing.": (
-            lambda x, r, w: x + (x @ r @ w).relu()
-        ),
-        "The ReLU stands before the read; it belongs between reading and writing.": (
-            lambda x, r, w: x + x.relu() @ r @ w
-        ),
-        "The matrices are used as they are, (D, F) and (F, D): x @ read, without a transpose.": (
-            lambda x, r, w: x + (x @ r.mT).relu() @ w.mT
-        ),
-    },
-    hints=(
-        "What stays of the stream, and what is added to it?",
-        "The branch reads the stream `(..., D)`, makes `(..., F)`, applies the ReLU and writes "
-        "`(..., D)`. Nothing happens to the stream itself.",
-        "The branch is `(x @ read).relu() @ write`; add it to the stream.",
-    ),
-)
-
-
 def _smallest(slope: float, depth: int) -> float:
     return (1 - slope) ** depth
 
@@ -279,50 +238,6 @@ ALL_KEPT = Exercise(
         "What is the probability to get through one place?",
         "It is 1 - p, and the places are independent: their probabilities are multiplied.",
         "Take the power of `1 - p`, with `n_places` as exponent.",
-    ),
-)
-
-
-def _direction(weight: Tensor, noise: Tensor) -> Tensor:
-    scaled: Tensor = noise * weight.norm(dim=1, keepdim=True) / noise.norm(dim=1, keepdim=True)
-    return scaled
-
-
-DIRECTION = Exercise(
-    reference=_direction,
-    inputs=[random_inputs((4, 6), (4, 6)), random_inputs((5, 3), (5, 3))],
-    mistakes={
-        "A unit's weights are a row of (out, in); these are columns.": (
-            lambda w, n: n * w.norm(dim=0) / n.norm(dim=0)
-        ),
-        "The whole matrix got one length; each unit has its own.": (
-            lambda w, n: n * w.norm() / n.norm()
-        ),
-        "The noise keeps its own length: divide by it first.": (
-            lambda w, n: n * w.norm(dim=1, keepdim=True)
-        ),
-        "Every unit got length 1; it should be as long as its weights.": (
-            lambda w, n: n / n.norm(dim=1, keepdim=True)
-        ),
-        "That multiplies entry by entry: the direction is no longer random.": (
-            lambda w, n: n * w.abs()
-        ),
-        "These are squared lengths: take the roots.": (
-            lambda w, n: (
-                n * w.square().sum(dim=1, keepdim=True) / n.square().sum(dim=1, keepdim=True)
-            )
-        ),
-        "That is the direction of the weights with the length of the noise; swap the two.": (
-            lambda w, n: w * n.norm(dim=1, keepdim=True) / w.norm(dim=1, keepdim=True)
-        ),
-    },
-    hints=(
-        "Which part of `(out, in)` belongs to one unit, a row or a column? Give that part of the "
-        "noise another length, and keep its direction.",
-        "A unit is a row. Divide each row of the noise by its own length, which leaves length 1, "
-        "and multiply by the length of the weights' row.",
-        "The lengths of all rows are `weight.norm(dim=1, keepdim=True)`; those of the noise in the "
-        "same way.",
     ),
 )
 

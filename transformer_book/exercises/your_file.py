@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import transformer_lib as lib
 from transformer_book.exercises.grading.checking import Answer, Exercise, UnfitError, random_inputs
 from transformer_book.file import (
+    Block,
     BytePairs,
     FeedForward,
     MultiHeadAttention,
@@ -1514,5 +1515,245 @@ FEED_FORWARD = Exercise(
         "`up` widens each token, the activation bends every number, `down` narrows it again; "
         "nn.Linear works on the last axis, whatever stands before it.",
         "`self.down(self.activation(self.up(x)))`.",
+    ),
+)
+
+
+# --- the block ----------------------------------------------------------------------------------
+
+
+class _Gated(nn.Module):
+    """A network with other weights than the book's, so that `feed` must be used."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(d_model, d_ff, bias=False)
+        self.up = nn.Linear(d_model, d_ff, bias=False)
+        self.down = nn.Linear(d_ff, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return narrow
+
+
+Branch = Callable[[Tensor], Tensor]
+
+
+class _Around(Block):
+    """The block in steps, so that each of them can go wrong."""
+
+    def attend(self, read: Tensor, mask: Tensor | None) -> Tensor:
+        found: Tensor = self.attention(read, mask=mask)
+        return found
+
+    def add(self, x: Tensor, norm: Branch, sublayer: Branch) -> Tensor:
+        return x + self.dropout(sublayer(norm(x)))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        x = self.add(x, self.attention_norm, lambda read: self.attend(read, mask))
+        return self.add(x, self.feed_forward_norm, self.feed_forward)
+
+
+def _adding(add: Callable[[Block, Tensor, Branch, Branch], Tensor]) -> Answer:
+    """The block with another way to add a sublayer."""
+    return type("_Adding", (_Around,), {"add": add})
+
+
+def _built(**options: object) -> Answer:
+    """The block with these options, whatever was asked for."""
+
+    def build(
+        d_model: int,
+        n_heads: int,
+        norm: object = nn.LayerNorm,
+        feed: object = FeedForward,
+        rotary: bool = False,
+        dropout: float = 0.0,
+    ) -> Block:
+        asked = {"norm": norm, "feed": feed, "rotary": rotary, "dropout": dropout}
+        made = cast("Callable[..., Block]", _Around)
+        return made(d_model, n_heads, **asked | options)
+
+    return build
+
+
+def _in_place(block: Block, x: Tensor, norm: Branch, sublayer: Branch) -> Tensor:
+    x += block.dropout(sublayer(norm(x.clone())))
+    return x
+
+
+class _Parallel(_Around):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        first = self.dropout(self.attend(self.attention_norm(x), mask))
+        return x + first + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class _NetworkFirst(_Around):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        x = self.add(x, self.feed_forward_norm, self.feed_forward)
+        return self.add(x, self.attention_norm, lambda read: self.attend(read, mask))
+
+
+class _FromTheBeginning(_Around):
+    """The second plus adds to what came into the block."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        y = self.add(x, self.attention_norm, lambda read: self.attend(read, mask))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(y)))
+
+
+class _OneNorm(_Around):
+    """One norm does the work of both."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        x = self.add(x, self.attention_norm, lambda read: self.attend(read, mask))
+        return self.add(x, self.attention_norm, self.feed_forward)
+
+
+class _OnlyFirst(_Around):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        x = self.add(x, self.attention_norm, lambda read: self.attend(read, mask))
+        return self.feed_forward(self.feed_forward_norm(x))
+
+
+class _OnlySecond(_Around):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        x = self.attend(self.attention_norm(x), mask)
+        return self.add(x, self.feed_forward_norm, self.feed_forward)
+
+
+class _NormAtTheEnd(_Around):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        return self.feed_forward_norm(cast("Tensor", super().forward(x, mask)))
+
+
+class _Unmasked(_Around):
+    def attend(self, read: Tensor, mask: Tensor | None) -> Tensor:
+        return super().attend(read, None)
+
+
+class _MaskAsMemory(_Around):
+    def attend(self, read: Tensor, mask: Tensor | None) -> Tensor:
+        found: Tensor = self.attention(read, mask)
+        return found
+
+
+def _lost(block: Block, x: Tensor, norm: Branch, sublayer: Branch) -> Tensor:
+    return x + block.dropout(sublayer(norm(x.detach())))
+
+
+_PARTS = ("attention.", "attention_norm.", "feed_forward.", "feed_forward_norm.")
+
+
+def _fill_block(block: nn.Module) -> int:
+    """Give a block weights by the library's names; return its width."""
+    shapes = {name: tuple(value.shape) for name, value in block.state_dict().items()}
+    needed = [f"attention.{name}" for name in lib.MultiHeadAttention(4, 2).state_dict()]
+    for name in (*needed, "attention_norm.weight", "feed_forward_norm.weight"):
+        if name not in shapes:
+            raise UnfitError(f"There is no {name!r} in its state_dict(), but {[*shapes]}.")
+    if extra := [name for name in shapes if not name.startswith(_PARTS)]:
+        raise UnfitError(f"It has parameters or buffers that the library's has not: {extra}.")
+    names = sorted(shapes)
+    numbers = (0.4 * x for x in random_inputs(*(shapes[name] for name in names)))
+    block.to("cpu", torch.float64).load_state_dict(dict(zip(names, numbers, strict=True)))
+    return shapes["attention.query.weight"][-1]
+
+
+def _try_block(found: object) -> dict[str, Tensor]:
+    """What a block returns in all cases, with the gradients of its inputs and parameters."""
+    block = _as_layer(found)
+    width = _fill_block(block)
+    sizes = [float(value.numel()) for _, value in sorted(block.state_dict().items())]
+    measured = {"the sizes of its weights": torch.tensor(sizes)}
+    triangle = torch.ones(5, 5, dtype=torch.bool, device="cpu").tril()
+    cases = {"without a mask": None, "with a causal mask": triangle}
+    x = 1.0 * random_inputs((2, 5, width))[0].requires_grad_()
+    for training in (True, False):
+        block.train(training)
+        for case, mask in cases.items():
+            name = f"{case}, {'in training' if training else 'after training'}"
+            given = x.clone()
+            output = block(given) if mask is None else block(given, mask)
+            if not isinstance(output, Tensor):
+                what = "nothing" if output is None or output is ... else type(output).__name__
+                raise UnfitError(f"Its forward returns {what}; expected one tensor, (B, T, D).")
+            measured[name] = output
+            measured[f"what became of x {name}"] = given
+    for name in [name for name in measured if name.startswith("with")]:
+        measured[f"gradients {name}"] = _gradients(measured[name], [x], block)
+    return measured
+
+
+BLOCK = Exercise(
+    reference=Block,
+    inputs=[
+        (12, 3),
+        (8, 2, lib.RMSNorm),
+        (8, 4, nn.LayerNorm, _Gated),
+        (8, 2, nn.LayerNorm, FeedForward, True),
+        (8, 2, nn.LayerNorm, FeedForward, False, 1.0),  # all is dropped, so nothing is random
+    ],
+    measure=_try_block,
+    tolerance=EQUAL,
+    mistakes={
+        "What a sublayer writes replaces the stream: add it, x + ...": _adding(
+            lambda block, x, norm, f: block.dropout(f(norm(x)))
+        ),
+        "The norm's result replaces the stream. Normalise what the sublayer reads, and add the "
+        "write to x as it was.": _adding(
+            lambda block, x, norm, f: norm(x) + block.dropout(f(norm(x)))
+        ),
+        "That is post-norm: here the norm stands before the sublayer, and only the sublayer reads "
+        "its result.": _adding(lambda block, x, norm, f: norm(x + block.dropout(f(x)))),
+        "The norm stands behind the sublayer; it belongs in front of it.": _adding(
+            lambda block, x, norm, f: x + block.dropout(norm(f(x)))
+        ),
+        "The norms are not used: each sublayer reads norm(x).": _adding(
+            lambda block, x, norm, f: x + block.dropout(f(x))
+        ),
+        "What is added is taken away: x plus the write.": _adding(
+            lambda block, x, norm, f: x - block.dropout(f(norm(x)))
+        ),
+        "x += changes the caller's tensor: write x = x + ...": _adding(_in_place),
+        "The feed-forward network reads the stream as it was before attention wrote to it; it "
+        "must read the new one.": _Parallel,
+        "The second sum begins with what came into the block, so that attention's write is lost: "
+        "add to the new x.": _FromTheBeginning,
+        "The feed-forward network comes first; attention comes first.": _NetworkFirst,
+        "Both sublayers have the same norm; each has its own.": _OneNorm,
+        "There is no plus around the feed-forward network.": _OnlyFirst,
+        "There is no plus around attention.": _OnlySecond,
+        "There is a norm at the end: it belongs to the stack, not to the block.": _NormAtTheEnd,
+        "The mask is not used: hand it on to attention.": _Unmasked,
+        "The mask was handed on as the memory: write mask=mask.": _MaskAsMemory,
+        "Dropout is missing: it stands between each sublayer and its plus.": _built(dropout=0.0),
+        "Dropout acts on the stream; it must act on what is added, before the plus.": _adding(
+            lambda block, x, norm, f: block.dropout(x + f(norm(x)))
+        ),
+        "Dropout acts on what the sublayer reads; it must act on what it writes.": _adding(
+            lambda block, x, norm, f: x + f(block.dropout(norm(x)))
+        ),
+        "It is a LayerNorm whatever `norm` says: use the one that is given.": _built(
+            norm=nn.LayerNorm
+        ),
+        "It is the same network whatever `feed` says: use the one that is given.": _built(
+            feed=FeedForward
+        ),
+        "`rotary` is not handed on to attention.": _built(rotary=False),
+        "The network's inner width must be 4 · d_model.": _built(
+            feed=lambda d_model, _: FeedForward(d_model, 2 * d_model)
+        ),
+        f"The numbers are right, but no gradient comes through the branches. {_NO_GRADIENT}": (
+            _adding(_lost)
+        ),
+    },
+    hints=(
+        "Two sublayers, each with a norm of its own. Read the stream through the norm, call the "
+        "sublayer, add what it writes.",
+        "The parts are `attention_norm`, `attention`, `feed_forward_norm`, `feed_forward` and "
+        "`dropout`. The network's second argument is its inner width, `4 * d_model`.",
+        "`x = x + self.dropout(self.attention(self.attention_norm(x), mask=mask))`, and the same "
+        "for the feed-forward network.",
     ),
 )

@@ -5,18 +5,15 @@ next letter.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from html import escape
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.live.numbers import uniforms
-from transformer_book.live.trained import browser_model
+from transformer_book.live.trained import Line, browser_model, read_line
 from transformer_book.live.wording import number, round_half_up
-from transformer_lib import Block, CausalLM, attention_maps
 
 TYPED, ROWS = 40, 18  # letters of the reader's line; lanes in the picture
 LAYERS = 4
@@ -24,43 +21,6 @@ ANSWER = 2 * LAYERS + 2
 WRITE = ANSWER + 1
 BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
 FIRST_SEED = 1000
-
-
-class _Run(NamedTuple):
-    """What the model makes of a line."""
-
-    stream: Tensor  # after the embedding and after each sublayer, (2L + 1, T, D)
-    writes: Tensor  # what each sublayer adds, (2L, T, D)
-    weights: Tensor  # (L, H, T, T)
-    logits: Tensor  # the stream read as an answer, (2L + 1, T, V)
-
-
-@lru_cache(maxsize=64)
-@torch.no_grad()
-def _run(ids: tuple[int, ...]) -> _Run:
-    model, _ = browser_model("shakespeare")
-    assert isinstance(model, CausalLM)
-    outputs: list[Tensor] = []
-
-    def keep(_module: object, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
-        outputs.append((output[0] if isinstance(output, tuple) else output)[0])
-
-    stack = model.decoder.stack
-    parts: list[nn.Module] = [model.decoder.embedding]
-    for block in stack.blocks:
-        assert isinstance(block, Block)
-        parts += [block.attention, block.feed_forward]
-    hooks = [part.register_forward_hook(keep) for part in parts]
-    batch = torch.tensor([ids])
-    answer = model(batch)[0]
-    for hook in hooks:
-        hook.remove()
-    stream = torch.stack(outputs).cumsum(dim=0)
-    assert stack.final_norm is not None
-    logits = model.output(stack.final_norm(stream))
-    torch.testing.assert_close(logits[-1], answer)  # the parts add up to what the library does
-    weights = torch.stack([each[0] for each in attention_maps(model, batch).values()])
-    return _Run(stream, torch.stack(outputs[1:]), weights, logits)
 
 
 def _choose(logits: Tensor, pick: str, n: int) -> int:
@@ -71,7 +31,7 @@ def _choose(logits: Tensor, pick: str, n: int) -> int:
     return int(passed[0]) if len(passed) else len(chances) - 1
 
 
-def _guesses(run: _Run, at: int, stage: int) -> list[list[Any]]:
+def _guesses(run: Line, at: int, stage: int) -> list[list[Any]]:
     """The likeliest tokens: name, logit, probability, and the probability one stage before."""
     place = min(stage, ANSWER - 1) - 1
     if place < 0:
@@ -111,8 +71,8 @@ def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[st
     if not typed:
         return {"tokens": []}
     for n in range(written):
-        ids.append(_choose(_run(tuple(ids)).logits[-1, -1], pick, n))
-    run = _run(tuple(ids))
+        ids.append(_choose(read_line(tuple(ids)).logits[-1, -1], pick, n))
+    run = read_line(tuple(ids))
     first = max(0, len(ids) - ROWS)
     at = len(ids) - 1 if stage == WRITE else max(first, len(ids) - 1 - back)
     is_layer = 1 < stage < ANSWER

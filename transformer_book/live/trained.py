@@ -1,12 +1,13 @@
 """The trained models of the live figures, with the weights that a reader's browser has."""
 
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transformer_book.live.one_byte import RESULTS, pack, unpack
-from transformer_lib import Tokenizer, load_model
+from transformer_lib import Block, CausalLM, Tokenizer, attention_maps, load_model
 
 
 @cache
@@ -29,3 +30,53 @@ def browser_model(name: str) -> tuple[nn.Module, Tokenizer]:
     tensors = unpack(*pack(folder)).items()
     model.load_state_dict({key: torch.tensor(one) for key, one in tensors}, strict=False)
     return model.double().eval(), Tokenizer.load(folder / "tokenizer.json")
+
+
+class Line(NamedTuple):
+    """What the Shakespeare model makes of a line of T letters, with L blocks of width D."""
+
+    stream: Tensor  # after the embedding and after each sublayer, (2L + 1, T, D)
+    writes: Tensor  # what each sublayer adds, (2L, T, D)
+    weights: Tensor  # (L, H, T, T)
+    logits: Tensor  # the stream read as an answer, (2L + 1, T, V)
+
+
+@lru_cache(maxsize=64)
+@torch.no_grad()
+def read_line(ids: tuple[int, ...]) -> Line:
+    """Let the Shakespeare model read a line.
+
+    Args:
+        ids: the letters' numbers.
+
+    Returns:
+        The stream, the writes, the attention weights, and the answers on the way.
+
+    Example:
+        >>> line = read_line((3, 4, 5))
+        >>> line.stream.shape, line.writes.shape
+        (torch.Size([9, 3, 256]), torch.Size([8, 3, 256]))
+    """
+    model, _ = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    outputs: list[Tensor] = []
+
+    def keep(_module: object, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        outputs.append((output[0] if isinstance(output, tuple) else output)[0])
+
+    stack = model.decoder.stack
+    parts: list[nn.Module] = [model.decoder.embedding]
+    for block in stack.blocks:
+        assert isinstance(block, Block)
+        parts += [block.attention, block.feed_forward]
+    hooks = [part.register_forward_hook(keep) for part in parts]
+    batch = torch.tensor([ids])
+    answer = model(batch)[0]
+    for hook in hooks:
+        hook.remove()
+    stream = torch.stack(outputs).cumsum(dim=0)
+    assert stack.final_norm is not None
+    logits = model.output(stack.final_norm(stream))
+    torch.testing.assert_close(logits[-1], answer)  # the parts add up to what the library does
+    weights = torch.stack([each[0] for each in attention_maps(model, batch).values()])
+    return Line(stream, torch.stack(outputs[1:]), weights, logits)

@@ -1,0 +1,171 @@
+"""The live figure of the residual stream: its numbers are the library's, its claims are true."""
+
+from typing import Any
+
+import pytest
+from live_v8 import Engine, _plain, agree, damaged, difference, engine
+from py_mini_racer import JSEvalException
+
+from transformer_book.live import FIGURES, complete, stream
+
+NAME, FILE = "stream", "stream.js"
+START = FIGURES[NAME]["state"]["text"]["start"]
+# One line after the other, so that what was read before is used again, cut off, or forgotten.
+STATES: list[dict[str, Any]] = [
+    {},
+    {"stop": 5, "letter": "r"},
+    {"text": START[:15], "at": 3, "stop": 8},
+    {"text": START[:15] + "é", "at": 15, "stop": 1},
+    {"text": "The king and the q", "at": 17, "stop": 2, "letter": "1"},
+    {"text": "The king and the q", "at": 4, "stop": 3, "letter": "’"},
+    {"text": "x", "stop": 0},
+    {"text": "", "stop": 4},
+    {"text": "To be, or not to be, that", "at": 23, "stop": 7, "letter": "\n"},
+]
+DAMAGES = {
+    "the norm of the write": ("stream.at(-1), [id,", "parts[stop], [id,"),
+    "the norm at the stop": ("stream.at(-1), [id,", "stream[stop], [id,"),
+    "no gain of the norm": ("* gain[i]) / size", ") / size"),
+    "the length for the mean square": ("length(final) ** 2 / D +", "length(final) ** 2 +"),
+    "the write of the block before": (
+        "parts: stream.map(({ x, update = x })",
+        "parts: stream.map((_, n) => stream[Math.max(0, n - 2)]).map(({ x, update = x })",
+    ),
+    "the stream for the write": ("({ x, update = x }) => row(update, t)", "({ x }) => row(x, t)"),
+    "the lens without the final norm": (
+        "model.logits(x))",
+        "Live.tensor.matmulT(x, model.table.data, fresh.length, 256, 259))",
+    ),
+    "the lens of the sublayer before": ("answers[2 * n]", "answers[Math.max(0, 2 * n - 1)]"),
+    "the mean over all tokens": (
+        "mean(letters.map((id) => data[id * D + i]))",
+        "mean(Array.from({ length: 259 }, (_, id) => data[id * D + i]))",
+    ),
+    "no mean": ("(data[id * D + i] - each)", "data[id * D + i]"),
+    "a letter forgotten": ("?ABCDEF", "?ABCDE"),
+    "the logit itself": ("logits[id] - mean(", "logits[id] - 0 * mean("),
+    "one letter too many kept": ("cut(kept, same < 0 ? ids.length : same)", "cut(kept, same + 1)"),
+    "keys not forgotten": ("self.keys.length = self.values.length = n", "self.values.length = n"),
+    "an old line": (
+        "const same = ids.findIndex((id, t) => id !== kept.ids[t]);",
+        "const same = kept.ids.length;",
+    ),
+    "another position": ("= line[at];", "= line[Math.max(0, at - 1)];"),
+    "the letter at this stop": ("typed[0] : best(logits)", "typed[0] : answers[stop][0]"),
+    "the first of several bytes": ("typed.length === 1 ? typed[0]", "typed.length ? typed[0]"),
+    "lowered in their order": (".slice(-MOST).reverse()", ".slice(-MOST)"),
+    "too many letters": (".slice(0, MAX)", ""),
+    "chances of the answer": (
+        "chances.map((each) => each[id])",
+        "chances.map((each) => Math.max(...each))",
+    ),
+}  # fmt: skip
+
+
+def disagreement(v8: Engine) -> str:
+    for changes in STATES:
+        state = complete(FIGURES[NAME], {})
+        state |= changes
+        expected = stream.values(**state)
+        found = difference(v8.values(NAME, state), _plain(expected))
+        if found or v8.say(NAME, state) != stream.say(state, expected):
+            return found or "say"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def v8() -> Engine:
+    """The Shakespeare model."""
+    found = engine(NAME)
+    found.register("shakespeare")
+    return found
+
+
+def at(**changes: Any) -> dict[str, Any]:
+    return stream.values(**complete(FIGURES[NAME], changes))
+
+
+def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
+    agree(NAME, 8, v8)  # lines of random letters
+    found = disagreement(v8)
+    assert not found, found
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_caught(damage: str, v8: Engine) -> None:
+    v8.run(damaged(FILE, *DAMAGES[damage])[FILE])  # the model stays: only the figure is read anew
+    try:
+        found = disagreement(v8)
+    except JSEvalException as error:
+        found = str(error)
+    assert found
+
+
+def test_the_effects_add_up_to_the_logit(v8: Engine) -> None:
+    v8.run(damaged(FILE, "const MAX", "const  MAX")[FILE])
+    for changes in STATES:
+        for found in (
+            v8.values(NAME, changes),
+            stream.values(**{**complete(FIGURES[NAME], {}), **changes}),
+        ):
+            if found["tokens"]:
+                assert sum(found["effects"]) == pytest.approx(found["total"], abs=1e-4)
+
+
+def test_the_letters_are_those_of_the_plays(v8: Engine) -> None:
+    v8.run(damaged(FILE, "Live.define({", "Live.letters = LETTERS; Live.define({")[FILE])
+    assert v8.eval("Live.letters") == stream.letters()
+    assert len(stream.letters()) == 66  # the note says so
+
+
+def test_a_line_is_read_in_pieces_and_no_letter_twice(v8: Engine) -> None:
+    v8.run(
+        damaged(
+            FILE,
+            "const { stream } = model.run(fresh,",
+            "Live.read.push(fresh.length); const { stream } = model.run(fresh,",
+        )[FILE]
+    )
+    v8.run("Live.read = []; var _model = Live.model.read('shakespeare');")
+    v8.run("var _pieces = [...Live.figures.stream.prepare(_state('stream', {}), _model)].length;")
+    assert v8.eval("[_pieces, Live.read.length, Math.max(...Live.read)]") == [12, 12, 2]
+    v8.values(NAME, {"stop": 3})
+    v8.values(NAME, {"text": START + "a"})
+    v8.values(NAME, {"text": START[:-1] + "o"})
+    assert v8.eval("Live.read.slice(12)") == [1]
+
+
+def test_what_readers_are_told_to_see() -> None:
+    first, long, queen, large = (at(**one["set"]) for one in FIGURES[NAME]["tries"])
+    assert [token for token, _ in first["lens"][0]] == first["tokens"]
+    assert first["stop"] == 0
+
+    assert long["letter"] == "a"
+    assert long["written"][5] == pytest.approx(24.0, abs=0.05)
+    assert long["effects"][5] == pytest.approx(-0.08, abs=0.005)
+
+    assert queen["letter"] == "u"
+    assert queen["answers"][2] == ["u", pytest.approx(0.95, abs=0.005)]
+    lifts = queen["effects"][2::2]
+    assert [min(lifts), max(lifts)] == pytest.approx([2.94, 3.79], abs=0.005)
+
+    assert large["letter"] == "e"
+    assert max(large["effects"]) == large["effects"][8] == pytest.approx(6.76, abs=0.005)
+    assert [token for token, _ in large["lifted"]] == ["e", "i", "r"]
+    assert large["lifted"][2][1] > 6.6
+    assert large["chances"][7:] == pytest.approx([0.80, 0.76], abs=0.005)
+
+
+def test_the_start_shows_where_the_answer_is_found() -> None:
+    found = at()
+    assert found["stop"] == 6
+    assert [token for token, _ in found["answers"]] == ["e", "e", *"rrrr", "a", "a", "a"]
+
+
+def test_the_picture_fits_on_a_phone() -> None:
+    state = complete(FIGURES[NAME], {"letter": "r", "stop": 8})
+    body, width, _ = stream.drawing(state, stream.values(**state))
+    assert "nan" not in body
+    assert width <= 380
+    empty = complete(FIGURES[NAME], {"text": ""})
+    assert "There is no letter yet" in stream.drawing(empty, stream.values(**empty))[0]
