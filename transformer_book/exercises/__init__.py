@@ -40,6 +40,7 @@ from transformer_book.exercises import (
     training,
     transformer,
     your_file,
+    your_models,
 )
 from transformer_book.exercises.grading.checking import Answer, Exercise, Verdict, judge
 
@@ -218,6 +219,10 @@ EXERCISES: dict[str, Exercise] = {
     "file.sinusoids": your_file.SINUSOIDS,
     "file.FeedForward": your_file.FEED_FORWARD,
     "file.Block": your_file.BLOCK,
+    "file.Encoder": your_models.ENCODER,
+    "file.DecoderBlock": your_models.DECODER_BLOCK,
+    "file.Transformer": your_models.TRANSFORMER,
+    "file.translate": your_models.TRANSLATE,
 }
 
 
