@@ -159,6 +159,22 @@ class FeedForward(nn.Module):
         return self.down(self.activation(self.up(x)))  # inside: (..., F)
 
 
+# --- 9 · Normalisation
+
+
+class RMSNorm(nn.Module):
+    """Divide each token by its root mean square, multiply by a gain."""
+
+    def __init__(self, width, eps=1e-5):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))  # the gain
+        self.eps = eps
+
+    def forward(self, x):  # (..., D)
+        mean_square = x.square().mean(dim=-1, keepdim=True)  # (..., 1)
+        return self.weight * x / torch.sqrt(mean_square + self.eps)
+
+
 # --- 10 · The residual stream
 
 

@@ -29,7 +29,16 @@ from experiments.shared.common import (
     texts,
     write_results,
 )
-from transformer_lib import CausalLM, Metrics, Recipe, TextWindows, evaluate, train
+from transformer_lib import (
+    Block,
+    CausalLM,
+    Metrics,
+    MultiHeadAttention,
+    Recipe,
+    TextWindows,
+    evaluate,
+    train,
+)
 
 CHAPTER = "10c_dropout"
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7)
@@ -78,10 +87,12 @@ def drop_at(model: CausalLM, place: str, rate: float) -> None:
     if place == "embedding":
         model.decoder.embedding.register_forward_hook(after)
     for block in model.decoder.stack.blocks:
+        assert isinstance(block, Block)
+        assert isinstance(block.attention, MultiHeadAttention)
         if place == "attention weights":
             block.attention.dropout = rate
         elif place == "attention writes":
-            block.attention.output.register_forward_hook(after)
+            block.attention.register_forward_hook(after)
         elif place == "feed-forward writes":
             block.feed_forward.register_forward_hook(after)
         elif place == "stream":
@@ -149,7 +160,7 @@ def best(rows: Sequence[Row], column: str = "test_loss") -> float:
     """Return the mean over seeds of a column where each run's ``loss`` was lowest."""
     seeds = sorted({row["seed"] for row in rows})
     runs = ([row for row in rows if row["seed"] == seed] for seed in seeds)
-    return mean(min(run, key=lambda row: row["loss"])[column] for run in runs)
+    return float(mean(min(run, key=lambda row: row["loss"])[column] for run in runs))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

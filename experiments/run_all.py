@@ -23,7 +23,7 @@ EXPERIMENTS = tuple(
     for path in sorted(Path(__file__).parent.glob("*.py"))
     if "\nCHAPTER = " in path.read_text(encoding="utf-8")
 )
-ALONE = {"cache_costs", "attention_costs", "mask_costs", "hardware", "scaling"}
+ALONE = {"cache_costs", "attention_costs", "mask_costs", "norm_costs", "hardware", "scaling"}
 
 
 def start(name: str, folder: Path, log: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -76,8 +76,8 @@ def build(kind: str, depth: int, vocab_size: int, width: int) -> CausalLM:
     scale = {"small": (2 * depth) ** -0.5, "zero": 0.0}.get(kind, 1.0)
     with torch.no_grad():
         for block in blocks(model):
-            for write in (block.attention.output, block.feed_forward.down):
-                write.weight *= scale
+            for name in ("attention.output.weight", "feed_forward.down.weight"):
+                block.get_parameter(name).mul_(scale)
     return model
 
 
@@ -104,7 +104,8 @@ def stretches(model: CausalLM, ids: Tensor) -> Tensor:
         x = block(x, causal=True)
     last = x[:, -1].unflatten(0, (-1, width))  # (N, D copies, D features)
     (rows,) = torch.autograd.grad(last.diagonal(dim1=1, dim2=2).sum(), h)
-    return torch.linalg.svdvals(rows.flatten(1).unflatten(0, (-1, width)))
+    values: Tensor = torch.linalg.svdvals(rows.flatten(1).unflatten(0, (-1, width)))
+    return values
 
 
 def directions(s: Tensor) -> float:

@@ -188,8 +188,9 @@ class LiveGallery(Gallery):
 
 
 def live_drawings() -> list[Drawing]:
-    """Return the still picture of each live figure, and where it is live."""
-    stored = [drawing for drawing in all_drawings() if drawing.live]
+    """Return the still picture of each live figure on its own page; other pages may show it too."""
+    own = {name: about["page"] for name, about in live_figures().items()}
+    stored = [each for each in all_drawings() if each.live and each.page == own[each.live]]
     others = set(live_figures()) - {drawing.live for drawing in stored}
     return [*stored, *(_kept(name) for name in sorted(others))]
 

@@ -35,6 +35,13 @@ STATES: list[dict[str, Any]] = [
     {"text": LINE, "stage": 11, "written": 4, "pick": "drawn"},
     {"text": "né", "stage": 5, "back": 1},
     {"text": "", "stage": 5},
+    *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5)),
+    *({"text": LINE, "stage": 2, "zoom": zoom, "head": 5, "back": 4} for zoom in (1, 3, 4, 5)),
+    {"text": LINE, "stage": 8, "zoom": 3, "head": 7, "back": 1},
+    {"text": LINE, "stage": 8, "zoom": 5, "head": 0, "written": 14},
+    {"text": LINE, "stage": 8, "zoom": 1, "head": 4, "written": 12, "back": 9},
+    {"text": "b", "stage": 6, "zoom": 4},
+    {"text": LINE, "stage": 3, "zoom": 4},
     {"text": "x" * 41, "stage": 10, "back": 17},
 ]
 DAMAGES = {
@@ -55,7 +62,7 @@ DAMAGES = {
         "Math.floor(stage / 2) - 1 : -1",
         "Math.max(0, Math.floor(stage / 2) - 2) : -1",
     ),
-    "heads of a feed-forward": ("isLayer && stage % 2 === 0 ?", "isLayer ?"),
+    "heads of a feed-forward": ("heads: looks ?", "heads: isLayer ?"),
     "the answer always": (
         "const place = Math.min(stage, ANSWER - 1) - 1",
         "const place = stage && ANSWER - 2",
@@ -79,6 +86,34 @@ DAMAGES = {
     "a letter further back": ("first, T - 1 - back", "first, T - 2 - back"),
     "the two weakest": ("b[1] - a[1] || a[0] - b[0]", "a[1] - b[1] || a[0] - b[0]"),
     "layers from 0": ("`Layer ${layer + 1}, attention", "`Layer ${layer}, attention"),
+    "an earlier letter for any": ("tokens[s] === tokens[at] &&", ""),
+    "the scale forgotten": ("score / Math.sqrt(width))", "score)"),
+    "the scale of all heads": ("score / Math.sqrt(width))", "score / Math.sqrt(D))"),
+    "the head before": (
+        "row = ({ data }, s) => data.subarray(s * D + head * width, s * D + (head + 1) * width)",
+        "row = ({ data }, s) => data.subarray(s * D + (head ? head - 1 : 7) * width,"
+        " s * D + (head ? head : 8) * width)",
+    ),
+    "the weights of another head": ("own.weights[layer][head], {", "own.weights[layer][0], {"),
+    "the layer after": ("cache.memories[layer].self", "cache.memories[(layer + 1) % 4].self"),
+    "a query that is not turned": (
+        "matmulT(x, attention.query.weight.data, 1, D, D), at,",
+        "matmulT(x, attention.query.weight.data, 1, D, D), 0,",
+    ),
+    "a query without its norm": ("matmulT(x, attention.query", "matmulT(stream, attention.query"),
+    "keys for queries": ("attention.query.weight", "attention.key.weight"),
+    "values for keys": ("few(keys)", "few(values)"),
+    "a mixture of keys": ("row(values, s).forEach", "row(keys, s).forEach"),
+    "the stream after": (
+        "lookOf(kept, own.stream[stage - 2]",
+        "lookOf(kept, own.stream[stage - 1]",
+    ),
+    "a mask that is off by one": ("later = tokens.length - 1 - at", "later = tokens.length - at"),
+    "an opened feed-forward": ("zoom: looks ? zoom : 0", "zoom"),
+    "one head's weights for the mean": (
+        "looksAt(found, found.attention[layer][at - first])",
+        "looksAt(found, found.heads[found.head])",
+    ),
 }
 
 

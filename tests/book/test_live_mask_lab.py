@@ -170,6 +170,7 @@ DAMAGES = {
     "always after the softmax": ("if (late) return", "if (true) return"),
     "no residual connection": ("mask[i][j] || i === j ||", "mask[i][j] ||"),
     "no leak through the denominator": (" || (late && mask[i].includes(1))", ""),
+    "heard a layer late": ("step[i][j]) + 1),", "step[i][j]) + 2),"),
     "an empty row hears all": ("late && mask[i].includes(1)", "late"),
     "one layer too many": ("layer <= layers", "layer <= layers + 1"),
     "only neighbours of neighbours": ("seen && before[k][j]", "seen && once[k][j]"),

@@ -153,8 +153,7 @@ def test_only_what_is_added_knows_the_place() -> None:
 
 def test_a_small_base() -> None:
     changes, named = seen(1)
-    low = min(at(**changes)["curves"]["rope"])
-    assert named == written(low)
+    assert named == written(at()["score"], at(**changes)["score"])  # both are marked in the figure
     slow = [at(distance=distance)["turns"][2:] for distance in range(FARTHEST + 1)]
     for pair in zip(*slow, strict=True):
         assert max(pair) - min(pair) < 0.04  # of a full turn, in 24 places

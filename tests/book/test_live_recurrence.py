@@ -5,7 +5,8 @@ import math
 import pytest
 from live_v8 import agree, caught, difference, engine
 
-from transformer_book.live.recurrence import LONGEST, drawing, say, short, values
+from transformer_book.live.recurrence import LONGEST, drawing, say, values
+from transformer_book.live.wording import short
 
 NAME = "recurrence"
 START = {"distance": 50, "weight": 0.9, "tanh": True, "gate": 0.95, "score": 4.0, "axis": "share"}
@@ -69,6 +70,8 @@ DAMAGES = {
     "natural logarithms": ("Math.log10(x) : null", "Math.log(x) : null"),
     "a chain for attention": ("[distance, distance, 1]", "[distance, distance, distance]"),
     "one token too few in words": ("${distance + 1}", "${distance}"),
+}
+WRITTEN = {  # how numbers are written, by all charts
     "a digit less": ("2 - exponent", "1 - exponent"),
     "the sign of a power": ('exponent.replace("+", "")', 'exponent.replace(/[+-]/, "")'),
 }
@@ -77,6 +80,11 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damage_is_noticed(damage: tuple[str, str]):
     caught(NAME, "recurrence.js", *damage)
+
+
+@pytest.mark.parametrize("damage", WRITTEN.values(), ids=WRITTEN)
+def test_a_number_written_wrongly_is_noticed(damage: tuple[str, str]):
+    caught(NAME, "drawings.js", *damage)
 
 
 # --- what readers are told to see -----------------------------------------------------------------

@@ -166,6 +166,6 @@ def test_the_picture_fits_on_a_phone() -> None:
     state = complete(FIGURES[NAME], {"letter": "r", "stop": 8})
     body, width, _ = stream.drawing(state, stream.values(**state))
     assert "nan" not in body
-    assert width <= 380
+    assert width <= 330  # px, without the frame
     empty = complete(FIGURES[NAME], {"text": ""})
     assert "There is no letter yet" in stream.drawing(empty, stream.values(**empty))[0]

@@ -11,7 +11,7 @@ PLAY = "book/play.html"
 PLANE = '.live[data-live="attention-plane"]'
 FIGURES = (
     "journey", "recurrence", "tokenizer", "attention-plane", "scale", "mask-lab", "heads",
-    "positions", "fold", "stream",
+    "positions", "fold", "four-numbers", "norms", "stream",
 )  # fmt: skip
 SETTLED = "[data-settled]"  # a figure in which nothing moves
 

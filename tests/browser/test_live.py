@@ -336,6 +336,24 @@ def test_who_prefers_reduced_motion_sees_the_end_at_once(page: Page, origin: str
     expect(chosen).to_have_attribute("aria-label", re.compile("Output layer"))
 
 
+def test_the_ghost_of_a_try_is_the_start(page: Page, origin: str) -> None:
+    """A Try says "0.37 instead of 0.05": whatever came before, it compares with the start."""
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{origin}/{CHAPTER_03}")
+    settle(page)
+    tries = page.locator(f"{PLANE} .live-tries button")
+    widths = "all => all.map(bar => bar.style.width)"
+    start = page.locator(f"{PLANE} .live-bar > span").evaluate_all(widths)
+    for button in tries.all()[:3]:
+        button.click()
+        assert page.locator(f"{PLANE} .live-was").evaluate_all(widths) == start
+    page.get_by_label("gradient of the answer’s length").check()  # no Try: what was before it
+    before = page.locator(f"{PLANE} .live-bar > span").evaluate_all(widths)
+    query = page.get_by_role("slider", name="query of fox")
+    query.press("Shift+ArrowDown")
+    assert page.locator(f"{PLANE} .live-was").evaluate_all(widths) == before != start
+
+
 def test_a_dragged_point_is_under_the_finger(page: Page, origin: str) -> None:
     page.goto(f"{origin}/{CHAPTER_03}")
     settle(page)
@@ -397,7 +415,8 @@ def test_nothing_is_rebuilt_that_only_changes(page: Page, origin: str) -> None:
     settle(page)
     run_model(page)
     # Another number of tokens, another model, another axis: there other things are shown.
-    other = {"tokenizer": 60, "journey": 20, "heads": 10, "recurrence": 20}
+    # A Try begins at the start: it may change the model twice.
+    other = {"tokenizer": 60, "journey": 30, "heads": 10, "recurrence": 20}
     for name in FIGURES:
         made = page.locator(live_figure(name)).evaluate(REBUILT)
         many = {what: count for what, count in made.items() if count}
@@ -442,7 +461,9 @@ def test_the_model_runs_when_asked(where: str, page: Page, origin: str) -> None:
     heads = '.live[data-live="heads"]'
     page.get_by_role("button", name="Run the Shakespeare model here").click()
     expect(page.locator(f"{heads} .live-stage")).to_be_visible(timeout=20_000)
-    assert words(page, heads).startswith("Layer 0, head 7. Position 15, “r”, looks at: “e” (14)")
+    assert words(page, heads).startswith(
+        "Layer 1, head 8 (in code: 0, 7). Position 15, “r”, looks at: “e” (14)"
+    )
 
 
 def test_it_lives_in_a_notebooks_frame(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,7 +519,8 @@ def test_a_figure_keeps_to_its_room(screen: dict[str, int], page: Page, origin: 
         wide = figure.evaluate("figure => figure.scrollWidth - figure.clientWidth")
         assert wide <= 1, f"{name} sticks out by {wide} px"
         figure.evaluate("figure => { figure.style.minHeight = 0; }")
-        heights = figure.evaluate(HEIGHTS, name != "heads")  # the start, then each thing to try
+        loads = name in ("heads", "stream")  # a try would load a model
+        heights = figure.evaluate(HEIGHTS, not loads)  # the start, then each thing to try
         kept = live.FIGURES[name]["heights"][screen is PHONE]
         assert abs(max(heights) - kept) <= ROOM, f"{name} needs {heights} px; heights say {kept}"
 

@@ -21,7 +21,7 @@ from live_page import (
     watched,
     words,
 )  # fmt: skip
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 WORDS = ("The", "quick", "brown", "fox", "jumps")
 RECURRENCE, TOKENIZER, SCALE = map(live_figure, ("recurrence", "tokenizer", "scale"))
@@ -78,6 +78,37 @@ def test_every_point_can_be_taken(point: str, page: Page, origin: str) -> None:
     assert {name for name in after if after[name] != before[name]} == {point}
 
 
+@pytest.mark.parametrize("kind", ["key", "value"])
+def test_even_five_points_of_one_place_are_drawn_apart(kind: str, page: Page, origin: str) -> None:
+    all_at_one = ";".join(f"{kind}{at}=1,1" for at in range(5))
+    query = ";query=1,1" if kind == "key" else ""
+    opened(page, f"{origin}/{CHAPTER_03}#live:attention-plane:{all_at_one}{query}")
+    handles = [f"{kind} of {word}" for word in WORDS] + ["query of fox"] * (kind == "key")
+    places = {name: centre(page, name) for name in handles}
+    for one, other in combinations(handles, 2):
+        assert dist(places[one], places[other]) >= 15, f"{one} lies on {other}"
+
+
+OUTSIDE = """(figure) => {
+  const frame = figure.querySelector(".live-drawing").getBoundingClientRect();
+  const drawing = figure.querySelector(".live-drawing");
+  return [...drawing.querySelectorAll(".live-handle > text, .live-mark > :last-child")]
+    .map((node) => [node.textContent, node.getBoundingClientRect()])
+    .filter(([, box]) => box.top < frame.top || box.bottom > frame.bottom
+      || box.left < frame.left || box.right > frame.right)
+    .map(([text, box]) => `${text} ${box.top - frame.top}`);
+}"""
+
+
+@pytest.mark.parametrize("query", ["0,4", "4,4", "-4,4", "4,-4", "-4,-4", "0,-4", "4,0", "-4,0"])
+def test_a_point_at_the_edge_stands_in_the_frame_with_its_name(
+    query: str, page: Page, origin: str
+) -> None:
+    """And what "Let The win" shows: the query and a key at (0, 4)."""
+    opened(page, f"{origin}/{CHAPTER_03}#live:attention-plane:query={query};key0={query}")
+    assert not page.locator(PLANE).evaluate(OUTSIDE)
+
+
 def test_the_query_has_its_name(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{CHAPTER_03}")
     query = page.get_by_role("slider", name="query of fox")
@@ -110,18 +141,42 @@ def test_the_translator_does_not_collapse_the_figure(page: Page, origin: str) ->
     figure = page.locator(HEADS)
     height = "figure => figure.getBoundingClientRect().height"
     before = figure.evaluate(height)
+    hold: list[Route] = []  # the first part of the weights, until all was looked at
+    page.route("**/weights/numbers-0.js", lambda route: hold.append(route))
     figure.locator(".live-tries button", has_text="translator").click()
-    for button in ("Let a space look", "Reset", "Run the number translator here"):
+    seen = figure.locator(".live-see > span").first
+    expect(seen).to_have_text("This needs the number translator.")  # nothing of what is not there
+    for button in ("Let a space look", "Reset"):
         expect(figure.get_by_role("button", name=button)).to_be_visible()
     expect(figure.locator("svg[role=img]").last).to_be_hidden()  # a picture of the other model
-    seen = figure.locator(".live-see > span").first
-    expect(seen).to_have_text("Run the number translator first.")  # nothing of what is not there
     assert figure.evaluate(height) >= before - 1
-    run_model(page, "number translator")
+    hold.pop().continue_()
+    expect(figure.locator(".live-words")).to_contain_text("It writes zweiundvierzig")
     page.locator(HEADS + SETTLED).wait_for()
-    assert words(page, HEADS).startswith("It writes zweiundvierzig")
     expect(seen).to_have_text(re.compile("^German says two-and-forty"))
     assert figure.evaluate(height) >= before - 1
+
+
+def test_a_try_loads_the_model_that_it_needs(page: Page, origin: str) -> None:
+    """Something can be explored before a model is there; the last Try that is pressed wins."""
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    tries = figure.locator(".live-tries button")
+    expect(tries.first).to_be_visible()
+    bottom, top = (
+        figure.locator(place).evaluate(f"node => node.getBoundingClientRect().{side}")
+        for place, side in ((":scope > .figure-scroll", "bottom"), (".live-tries", "top"))
+    )
+    assert bottom <= top  # the picture comes first
+    tries.nth(1).click()
+    tries.filter(has_text="translator").click()
+    expect(figure.locator(".live-words")).to_contain_text(
+        "It writes zweiundvierzig", timeout=20_000
+    )
+    expect(figure.locator(".live-see > span").first).to_have_text(
+        re.compile("^German says two-and-forty")
+    )
+    assert "model=numbers" in page.url
 
 
 def test_a_link_to_the_translator_shows_no_other_model(page: Page, origin: str) -> None:
@@ -218,6 +273,17 @@ def test_play_sends_it_and_any_other_act_stops_it(page: Page, origin: str) -> No
     expect(play).to_have_text("Send a sentence through")
 
 
+def test_the_sentence_is_as_long_as_the_caption_says(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    lines = texts(page, f"{JOURNEY} .live-picture text")
+    assert {"“the cat sleeps …”", "“die Katze schläft …”"} <= set(lines)
+    assert lines.count("64 tokens") == 2
+    page.get_by_label("tokens T").fill("0")  # the first stop of the slider: 1
+    lines = texts(page, f"{JOURNEY} .live-picture text")
+    assert {"“the”", "“die”"} <= set(lines)
+    assert lines.count("1 token") == 2
+
+
 # The others ---------------------------------------------------------------------------------------
 
 
@@ -227,12 +293,31 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     dots = page.locator(f"{RECURRENCE} .live-chart circle")
     heights = [float(str(dot.get_attribute("cy"))) for dot in dots.all() if dot.is_visible()]
     _, lstm, attention, _ = heights
-    frame = page.locator(f"{RECURRENCE} .live-drawing").evaluate("d => d.viewBox.baseVal.height")
+    frame = page.locator(f"{RECURRENCE} .live-chart .live-drawing").evaluate(
+        "d => d.viewBox.baseVal.height"
+    )
     assert lstm - attention > frame / 3
     assert {"LSTM 0.0769", "attention 0.522"} <= set(texts(page, f"{RECURRENCE} text"))
     page.get_by_label("powers of ten").check()
     page.locator(RECURRENCE + SETTLED).wait_for()
     assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
+
+
+def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/01_recurrence.html")
+    trail = page.locator(f"{RECURRENCE} .live-drawing").nth(1)
+    rows = (
+        "d => [...d.querySelectorAll('rect[opacity]')].map(r => Number(r.getAttribute('opacity')))"
+    )
+    shades = trail.evaluate(rows)
+    assert len(shades) == 150
+    _, lstm, attention = (shades[at : at + 50] for at in (0, 50, 100))
+    assert lstm == sorted(lstm, reverse=True)
+    assert attention == sorted(attention, reverse=True)
+    assert lstm[12] == pytest.approx(0.95**50, abs=0.001)  # 50 steps back
+    edges = trail.evaluate("d => d.getBBox().x + d.getBBox().width")
+    assert edges <= 600
 
 
 def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, origin: str) -> None:
@@ -254,6 +339,18 @@ def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> No
     left, right, _ = page.locator(f"{LAB} .live-heat").all()
     rows = [each.locator(".live-row-name").evaluate_all(top) for each in (left, right)]
     assert rows[0] == rows[1]
+
+
+def test_a_cell_says_after_which_layer_it_is_heard(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/05_masks.html")
+    page.locator(f"{LAB} .live-tries button", has_text="One wrong cell").click()
+    page.locator(LAB + SETTLED).wait_for()
+    mask, heard, _ = page.locator(f"{LAB} .live-heat").all()
+    numbers = heard.locator(".live-cell").all_text_contents()
+    assert numbers[:8] == ["1", *["2"] * 6, "1"]  # "we" sees "night", which has seen all
+    assert numbers[8:16] == ["1", "1", *["3"] * 5, "2"]
+    assert set(mask.locator(".live-cell").all_text_contents()) == {""}  # its shade says it
+    assert mask.locator(".live-result").all_text_contents() == list("22345678")
 
 
 def test_merges_are_played_one_by_one(page: Page) -> None:
@@ -293,6 +390,22 @@ def test_the_text_box_shows_the_whole_sentence_on_a_phone(page: Page, origin: st
     box = page.get_by_label("text", exact=True)
     hidden = "b => [b.scrollWidth - b.clientWidth, b.scrollHeight - b.clientHeight]"
     assert max(box.evaluate(hidden)) <= 1
+
+
+def test_letters_that_were_not_learnt_and_a_cut_text_are_explained(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(TOKENIZER)
+    expect(figure.locator(".live-piece")).to_have_count(0)
+    box = figure.get_by_label("text", exact=True)
+    box.fill("мы")
+    expect(figure.locator(".live-words")).to_contain_text("4 tokens are pieces of a character")
+    expect(figure.locator(".live-piece")).to_have_count(4)
+    box.fill("never " * 20)
+    expect(figure.locator(".live-cut")).to_have_text("Only the first 80 characters are kept.")
+    box.press_sequentially("m")
+    expect(figure.locator(".live-cut")).to_be_visible()
+    box.fill("never")
+    expect(figure.locator(".live-cut")).to_be_hidden()
 
 
 # Positions ----------------------------------------------------------------------------------------
@@ -501,3 +614,161 @@ def test_the_plane_is_folded_step_by_step(page: Page, origin: str) -> None:
     names = page.locator(f"{FOLD} .live-drawing").nth(1).locator(".live-name")
     tops = names.evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert len({round(top) for top in tops}) >= 3  # names of one place stand below each other
+
+
+@pytest.mark.parametrize("state", ["width=6;at_1=1.6,0.6", "at_1=1.6,0.6", "width=1;at_1=2,2"])
+def test_phrases_of_one_spot_stand_around_it(state: str, page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:fold:{state}")
+    sheet = page.locator(f"{FOLD} .live-drawing").nth(1)
+    marks = sheet.locator("g:not(.live-ghost) > .live-mark-size")
+    middle = """all => all.map((mark) => mark.getBoundingClientRect())
+      .map((box) => [box.x + box.width / 2, box.y + box.height / 2])"""
+    places = marks.evaluate_all(middle)
+    assert len(places) == 4
+    assert min(dist(one, other) for one, other in combinations(places, 2)) > 8
+    told = sheet.locator("text", has_text="the others part what is one here")
+    expect(told).to_have_count(1 if "width=6" in state else 0)
+
+
+# Four numbers -------------------------------------------------------------------------------------
+
+FOUR = live_figure("four-numbers")
+
+
+def a_number_higher(page: Page) -> float:
+    """How many px of the screen make 1 on the scale of the four numbers."""
+    box = page.locator(f"{FOUR} .live-drawing").first.bounding_box()
+    assert box
+    high = 190 if page.viewport_size == PHONE else 240
+    return box["height"] * ((high - 40) / high) / 70  # margins of 26 and 14; from -35 to 35
+
+
+def test_a_bar_is_dragged(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    x, y = centre(page, "fourth number", FOUR)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 5, y + 12 * a_number_higher(page), steps=4)
+    assert page.locator(FOUR + SETTLED).count() == 1
+    page.mouse.up()
+    assert "Mean 7.00" in words(page, FOUR)
+    assert page.url.endswith("#live:four-numbers:fourth=5")
+
+
+def test_a_bar_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    finger, start = Finger(page), centre(page, "first number", FOUR)
+    scrolled = page.evaluate("scrollY")
+    finger.drag(start, (0, -8 * a_number_higher(page)))
+    finger.lift()
+    assert page.evaluate("scrollY") == scrolled
+    assert "Mean 12.00" in words(page, FOUR)
+    context.close()
+
+
+def test_a_bar_is_moved_with_keys_also_when_something_is_added(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:four-numbers:add=5")
+    third = page.locator(FOUR).get_by_role("slider", name="third number")
+    third.focus()
+    expect(third).to_have_attribute("aria-valuetext", "16.0")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Shift+ArrowDown")
+    expect(third).to_have_attribute("aria-valuetext", "12.0")
+    assert page.url.endswith("#live:four-numbers:third=7;add=5")
+
+
+# Norms --------------------------------------------------------------------------------------------
+
+NORMS = live_figure("norms")
+
+
+def test_the_chosen_order_stands_out(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    charts = page.locator(f"{NORMS} .live-chart > .live-drawing")
+    strong = "g[clip-path]:not(.live-ghost) > path:not(.live-faint)"
+    for order, colour in (("post-norm", "var(--fig-v)"), ("pre-norm", "var(--fig-q)")):
+        page.locator(NORMS).get_by_label(order, exact=True).check()
+        page.locator(NORMS + SETTLED).wait_for()
+        for chart in charts.all():
+            assert chart.locator(strong).count() == 1
+            assert chart.locator(strong).get_attribute("stroke") == colour
+    assert page.url.endswith("#live:norms:order=pre")
+
+
+def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:norms:order=post;alike=0.9")
+    assert "0.00120 arrives at the bottom" in words(page, NORMS)
+    assert page.get_by_label("one more norm at the end").is_visible()  # it is not folded now
+
+
+# Stream -------------------------------------------------------------------------------------------
+
+STREAM = live_figure("stream")
+NODES = """(figure, selector) => {
+  const watcher = new MutationObserver(() => {});
+  watcher.observe(figure, { childList: true, subtree: true });
+  return [...figure.querySelectorAll(selector)].map((node) => {
+    node.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    const nodes = watcher.takeRecords().flatMap((one) => [...one.addedNodes, ...one.removedNodes]);
+    return nodes.filter((each) => each.nodeType === Node.ELEMENT_NODE).length;
+  });
+}"""
+
+
+@pytest.mark.parametrize("where", ["server", "folder"])
+def test_the_first_touch_of_the_stream_loads_its_model(where: str, page: Page, origin: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    opened(page, f"{origin if where == 'server' else SITE.as_uri()}/{PLAY}")
+    still = page.locator(f"{STREAM} > :not(.live-body)").first
+    expect(still).to_be_visible()
+    assert not [url for url in asked if "/live/weights/" in url]
+    page.locator(STREAM).get_by_role("button", name="After a q").click()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    assert words(page, STREAM).startswith("Position 17, “q”: the model’s answer is “u” (>99%).")
+    expect(page.locator(f"{STREAM} .live-see")).to_contain_text("answers u with 95%")
+    expect(still).to_be_hidden()
+    assert "stop=2" in page.url
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_stream_is_read_with_the_keyboard(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    opened(page, f"{origin}/{PLAY}")
+    page.locator(f"{STREAM} .stream-start").press("Enter")
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    row = page.locator(f"{STREAM} .stream-row[aria-pressed=true]")
+    expect(row).to_have_attribute("aria-label", re.compile("block 3, feed-forward: write 54.1"))
+    row.focus()
+    page.keyboard.press("ArrowUp")
+    assert "Block 3, attention: a write of length 24.0" in words(page, STREAM)
+    expect(row).to_be_focused()
+    cell = page.locator(f"{STREAM} .stream-cell[tabindex='0']")
+    cell.focus()
+    for key in ("ArrowRight", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    assert words(page, STREAM).startswith("Position 1, “p”")
+    assert "Block 1, feed-forward" in words(page, STREAM)
+    page.locator(STREAM).get_by_label("letter to explain").fill("r")
+    expect(page.locator(f"{STREAM} .live-words")).to_contain_text("The logit of “r” is")
+    page.locator(f"{STREAM} .stream-panel button").first.click()
+    assert "letter=" in page.url
+
+
+def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    page.locator(f"{STREAM} .stream-start").click()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    made = page.locator(STREAM).evaluate(NODES, ".stream-row, .stream-cell")
+    assert len(made) == 9 + 5 * 24
+    assert not any(made)
+    line = page.locator(STREAM).get_by_role("textbox", name="line", exact=True)
+    line.fill("To be")  # a shorter line hides columns
+    expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
+    expect(page.locator(f"{STREAM} .stream-cell:visible")).to_have_count(5 * 5)

@@ -21,9 +21,12 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 FRONT = "book/index.html"
 FIGURE = '.live[data-live="front"]'
 WEIGHTS = "/live/weights/"
-LATER = "front_picture.js"  # comes with the model
+LATER = re.compile("front_(picture|zoom).js")  # come with the model
 PARTS = 8
 STAGES = 12
+ZOOMS = ("scores", "scale", "mask", "softmax", "mixture")  # the steps of one attention
+STEPS = STAGES + len(ZOOMS)  # the attention of layer 1 is walked through
+LAPTOP = {"width": 1280, "height": 800}
 SCREEN = 740  # px: the height of a phone
 A_MOMENT = 6  # frames: a tenth of a second, on a machine that draws at once
 
@@ -95,10 +98,10 @@ def test_nothing_is_loaded_before_the_first_touch(where: str, page: Page, origin
     page.mouse.wheel(0, 400)
     page.keyboard.press("Tab")
     assert asked
-    assert not [url for url in asked if WEIGHTS in url or LATER in url]
+    assert not [url for url in asked if WEIGHTS in url or LATER.search(url)]
     run(page)
     assert len([url for url in asked if WEIGHTS in url]) == PARTS
-    assert len([url for url in asked if LATER in url]) == 1
+    assert len([url for url in asked if LATER.search(url)]) == 2
     assert words(page).startswith("Answer: The last lane")
 
 
@@ -129,11 +132,11 @@ def test_one_step_there_and_back_gives_the_same_state(page: Page, origin: str) -
     run(page)
     go(page, 0)
     seen = []
-    for _ in range(STAGES + 3):  # over the end of the line into the next round
+    for _ in range(STEPS + 3):  # over the end of the line into the next round
         seen.append((words(page), drawing(page)))
         button(page, "One step forward")
-    assert len({said for said, _ in seen}) == STAGES + 3
-    assert "the line has 19 letters" in seen[STAGES][0]
+    assert len({said for said, _ in seen}) == STEPS + 3
+    assert "the line has 19 letters" in seen[STEPS][0]
     for said, drawn in reversed(seen):
         button(page, "One step back")
         assert words(page) == said
@@ -146,7 +149,8 @@ def test_the_address_brings_back_a_state(page: Page, origin: str) -> None:
     open_front(page, origin, address)
     assert page.locator(f"{FIGURE} .front-picture").is_hidden()  # nothing is loaded unasked
     run(page)
-    assert words(page).startswith("Layer 2, feed-forward: every letter by itself. “a” works on")
+    assert words(page).startswith("Layer 2, feed-forward: every letter by itself. 688 units")
+    assert "the lane of “a”" in words(page)
     expect(page.locator(f"{FIGURE} .front-line input")).to_have_value("Speak, spe")
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("ak")
     page.locator(f"{FIGURE} .live-reset").click()
@@ -168,6 +172,119 @@ def test_a_line_is_typed_and_the_next_letter_falls(page: Page, origin: str) -> N
     expect(page.locator(f"{FIGURE} [role=status]")).not_to_be_empty()
     page.locator(f"{FIGURE} .front-line input").fill("")
     expect(page.locator(f"{FIGURE} .live-words")).to_have_text(re.compile("no letter yet"))
+
+
+@pytest.mark.parametrize("screen", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_what_is_watched_and_what_is_pressed_stand_on_one_screen(
+    screen: dict[str, int], motion: str, page: Page, origin: str
+) -> None:
+    """After the first press: nobody scrolls between the buttons, the picture and its words."""
+    page.set_viewport_size(screen)  # type: ignore[arg-type]
+    page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]
+    open_front(page, origin)
+    run(page)
+    for part in (".front-line", ".front-picture", ".front-transport", ".front-words"):
+        expect(page.locator(f"{FIGURE} {part}")).to_be_in_viewport(ratio=1)
+    if motion == "reduce":
+        for stage in range(STAGES):
+            go(page, stage)
+            expect(page.locator(f"{FIGURE} .front-words")).to_be_in_viewport(ratio=1)
+        go(page, 2)
+        for _ in ZOOMS:
+            button(page, "One step forward")
+            expect(page.locator(f"{FIGURE} .front-words")).to_be_in_viewport(ratio=1)
+
+
+def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    lens = page.locator(f"{FIGURE} .front-zoom")
+    heads = page.get_by_role("group", name="Head")
+    expect(heads).to_be_hidden()
+    button(page, "Look inside attention")  # from the answer: into layer 1
+    for step in ZOOMS:
+        assert words(page).startswith(f"Layer 1, head 4, {step}: ")
+        expect(lens).to_be_visible()
+        button(page, "One step forward")
+    assert words(page).startswith("Layer 1, feed-forward")
+    expect(lens).to_have_count(0)
+    button(page, "One step back")
+    assert words(page).startswith("Layer 1, head 4, mixture")
+    heads.get_by_role("button", name="head 6").click()
+    assert words(page).startswith("Layer 1, head 6, mixture")
+    pressed = heads.locator("[aria-pressed=true]")
+    expect(pressed).to_have_text("6")
+    expect(pressed).to_be_focused()
+    assert page.url.endswith("stage=2;zoom=5;head=5")
+    page.locator(f"{FIGURE} .front-map").nth(4).click()
+    assert words(page).startswith("Layer 1, head 5, mixture")
+    page.get_by_role("button", name="Lanes").click()
+    assert words(page).startswith("Layer 1, attention: the only way")
+    assert "on average over 8 heads" in words(page)
+    expect(lens).to_have_count(0)
+    go(page, 6)
+    button(page, "One step forward")  # other layers are opened by those who want it
+    assert words(page).startswith("Layer 3, feed-forward")
+    button(page, "One step back")
+    button(page, "Look inside attention")
+    assert words(page).startswith("Layer 3, head 5, scores")
+    button(page, "Run until the next letter is written")  # quickly, past all steps
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
+
+
+def test_an_attention_opens_and_closes_in_motion(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="no-preference")
+    open_front(page, origin, "#live:front:stage=4")
+    run(page)
+    settled = page.locator(f"{FIGURE}[data-settled]")
+    lens = page.locator(f"{FIGURE} .front-zoom")
+    button(page, "Look inside attention")
+    expect(settled).to_be_attached()
+    expect(lens).to_have_css("opacity", "1")
+    assert lens.locator(".live-tick", has_text=re.compile(r"^−?\d+\.\d$")).count() == 18
+    page.get_by_role("button", name="Lanes").click()
+    expect(settled).to_be_attached()
+    expect(lens).to_have_count(0)
+    expect(page.locator(f"{FIGURE} .front-links").first).to_be_visible()
+
+
+def test_the_opened_attention_shows_what_its_words_say(page: Page, origin: str) -> None:
+    """The share of the marked row, and what the mask crosses out."""
+    open_front(page, origin, "#live:front:stage=2;zoom=4")
+    run(page)
+    shares = page.locator(f"{FIGURE} .front-percent").all_text_contents()
+    assert len(shares) == 18
+    assert (shares[-1], shares[3]) == ("62%", "27%")
+    assert "itself (62%) and an earlier “b” (27%)" in words(page)
+    assert words(page).endswith("= 62%")
+    crosses = page.locator(f"{FIGURE} .front-cross")
+    expect(crosses).to_have_count(1)  # the place of the next letter
+    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    button(page, "One step back")
+    assert words(page).startswith("Layer 1, head 4, mask")
+    assert "The 9 letters behind it are crossed out" in words(page)
+    expect(crosses).to_have_count(10)
+    expect(page.locator(f"{FIGURE} .front-zoom text", has_text="−∞")).to_have_count(10)
+
+
+def test_a_note_goes_when_its_line_has_grown(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    tries = page.locator(f"{FIGURE} .live-tries")
+    tries.get_by_role("button", name="Speak, spe").click()
+    expect(tries.locator("[aria-pressed=true]")).to_have_text("Speak, spe")
+    expect(tries).to_contain_text("After layers 1 and 2")
+    button(page, "Run until the next letter is written")
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("a", timeout=20_000)
+    expect(tries.locator("[aria-pressed=true]")).to_have_count(0)
+    expect(tries.locator(".live-see > span").first).to_be_empty()
+    page.locator(f"{FIGURE} .front-line input").fill("")
+    expect(page.locator(f"{FIGURE} .live-words")).to_have_text(re.compile("no letter yet"))
+    for part in (".front-transport", ".front-peek", ".front-inside", ".front-picture"):
+        expect(page.locator(f"{FIGURE} {part}")).to_be_hidden()
+    page.locator(f"{FIGURE} .front-line input").fill("O")
+    expect(page.locator(f"{FIGURE} .front-transport")).to_be_visible()
 
 
 def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
@@ -263,6 +380,10 @@ def test_the_figure_is_accessible_and_keeps_its_height(
     for stage in range(STAGES):
         go(page, stage)
         heights.add(round(figure.bounding_box()["height"]))  # type: ignore[index]
+    go(page, 2)
+    for _ in ZOOMS:
+        button(page, "One step forward")
+        heights.add(round(figure.bounding_box()["height"]))  # type: ignore[index]
     assert max(heights) - min(heights) <= 1, heights
     assert figure.evaluate("figure => figure.scrollWidth - figure.clientWidth") <= 1
     top = page.locator(f"{FIGURE} .front-line").bounding_box()
@@ -332,6 +453,7 @@ def test_a_new_line_is_read_in_pieces(page: Page, origin: str) -> None:
 
 def test_a_pointer_that_rests_marks_nothing(page: Page, origin: str) -> None:
     """It pressed the button, and the picture came under it."""
+    page.set_viewport_size({"width": 1280, "height": 1400})  # nothing has to be scrolled
     open_front(page, origin)
     run(page)
     fill = "band => getComputedStyle(band).fill"

@@ -1,7 +1,9 @@
 """Small tokenizers set up like those of real checkpoints, and mixed text to try them on."""
 
+import base64
 import json
 import random
+import struct
 import sys
 import unicodedata
 from functools import cache
@@ -47,10 +49,11 @@ SPECIALS = ["<s>", "</s>", "<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>
 
 def _is_old(character):
     """Whether all Unicode versions in use agree on a character: the peers have several."""
-    if unicodedata.ucd_3_2_0.category(character) != "Cn":
-        return True
+    kind, first = unicodedata.category(character), unicodedata.ucd_3_2_0.category(character)
+    if first != "Cn":
+        return kind == first
     plain = unicodedata.normalize("NFKC", character) == character
-    return plain and unicodedata.category(character)[0] != "M"
+    return plain and kind[0] not in "MP" and kind != "Cf"
 
 
 ASSIGNED = [
@@ -141,6 +144,8 @@ def _with_special(settings, names):
 
 def _add(settings, content, *, special, **flags):
     vocabulary, added = settings["model"]["vocab"], settings["added_tokens"]
+    if isinstance(vocabulary, list):  # Unigram: pieces with their scores
+        vocabulary = {piece: n for n, (piece, _) in enumerate(vocabulary)}
     free = max([*vocabulary.values(), *(token["id"] for token in added)]) + 1
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | flags
     number = vocabulary.get(content, free)
@@ -274,7 +279,128 @@ def _flagged():
     return settings
 
 
+def word_piece(lowercase, prefix="##", cleanup=True, longest=100):
+    """A checkpoint in the manner of BERT: words, and pieces that go on with a word."""
+    learned = settings_of("Llama 2")["model"]["vocab"]
+    words = [token.lower() if lowercase else token for token in learned]
+    pieces = [word[1:] if word[0] == "▁" else prefix + word for word in words[260:]]
+    letters = [*"abcdefghijklmnopqrstuvwxyz.,!?'-1234567890äéпривет世界", *"ABTW" * (not lowercase)]
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*names, *letters, *(prefix + letter for letter in letters), *pieces]
+    vocabulary = {piece: n for n, piece in enumerate(dict.fromkeys(filter(None, pieces)))}
+    model = {
+        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": prefix,
+        "max_input_chars_per_word": longest, "vocab": vocabulary,
+    }  # fmt: skip
+    around = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )  # fmt: skip
+    if not lowercase:
+        around = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    parts = {
+        "normalizer": normalizers.BertNormalizer(lowercase=lowercase),
+        "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
+        "decoder": decoders.WordPiece(prefix, cleanup),
+        "post_processor": around,
+    }
+    return _with_special(_settings({}, **parts) | {"model": model}, [*names, *SPECIALS])
+
+
+def double_array(table):
+    """A search tree as SentencePiece stores it, and behind it the texts at its ends."""
+    units, texts = {}, bytearray()
+
+    def place(node, keys, depth):
+        """Lay out the branches of a node: all keys below it, and what they stand for."""
+        branches = {}
+        for key, value in keys:
+            branches.setdefault(key[depth] if depth < len(key) else 0, []).append((key, value))
+        base = next(b for b in range(1, 1 << 20) if not any(b ^ c in units for c in branches))
+        assert (node ^ base) < 1 << 21
+        units[node] = units.get(node, 0) | (node ^ base) << 10 | (1 << 8 if 0 in branches else 0)
+        units.update({base ^ c: c for c in branches})
+        for c, below in branches.items():
+            if c == 0:
+                units[base] = 1 << 31 | below[0][1]
+            else:
+                place(base ^ c, below, depth + 1)
+
+    keys = []
+    for text, other in sorted(table.items()):
+        keys.append((text.encode(), len(texts)))
+        texts += other.encode() + b"\0"
+    units[0] = 0
+    place(0, keys, 0)
+    numbers = [units.get(n, 0) for n in range((max(units) // 256 + 1) * 256)]
+    return struct.pack(f"<{len(numbers) + 1}I", 4 * len(numbers), *numbers) + bytes(texts)
+
+
+def charsmap():
+    """What SentencePiece does to the scripts above: full width, ligatures, blanks, accents."""
+    characters = sorted(set("".join(SCRIPTS.values())))
+    table = {c: unicodedata.normalize("NFKC", c) for c in characters}
+    table = {c: other for c, other in table.items() if c != other}
+    table |= dict.fromkeys("\t\n\r\u00a0\u2003\u2028\u3000", " ")
+    table |= dict.fromkeys("\x01\x7f\u200b\ufeff", "")
+    both = [letter + "\u0301" for letter in "aeo"]
+    table |= {two: unicodedata.normalize("NFC", two) for two in both}
+    return base64.b64encode(double_array(table)).decode()
+
+
+PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": charsmap()}
+
+
+def unigram(pre_tokenizer, *, steps=(), begin=True, scheme="always", **options):
+    """A checkpoint in the manner of T5: pieces with a probability."""
+    draw, learned = random.Random(2), list(settings_of("Llama 2")["model"]["vocab"])
+    first = learned[:3] if not options.get("byte_fallback") else learned[:259]
+    pieces = [[token, 0.0] for token in ("<pad>", *first)]
+    pieces += [[token, -draw.randint(2000, 14_000) / 1000] for token in learned[259:]]
+    model = {"type": "Unigram", "unk_id": 1, "vocab": pieces, "byte_fallback": False, **options}
+    template = {"single": "$A </s>", "pair": "$A </s> $B </s>", "special_tokens": [("</s>", 3)]}
+    if begin:
+        template = {
+            "single": "<s> $A </s>", "pair": "<s> $A </s> $B </s>",
+            "special_tokens": [("<s>", 2), ("</s>", 3)],
+        }  # fmt: skip
+    parts = {
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": decoders.Metaspace("▁", scheme),
+        "post_processor": processors.TemplateProcessing(**template),
+    }
+    normalizer = {"type": "Sequence", "normalizers": [*map(_as_json, steps), PRECOMPILED]}
+    settings = _settings({}, **parts) | {"model": model}
+    settings["normalizer"] = normalizer if steps else PRECOMPILED
+    return _with_special(settings, SPECIALS)
+
+
+def _as_json(part):
+    return json.loads(part.__getstate__())
+
+
+def _metaspace(*before):
+    return pre_tokenizers.Sequence([*before, pre_tokenizers.Metaspace("▁", "always")])
+
+
+def _albert():
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    plain = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    settings = unigram(_metaspace(pre_tokenizers.WhitespaceSplit()), steps=[*quotes, *plain])
+    _add(settings, "[MASK]", special=True, lstrip=True)
+    return settings
+
+
 MAKERS = {
+    "BERT": lambda: word_piece(lowercase=True),
+    "BERT, cased": lambda: word_piece(lowercase=False, cleanup=False, longest=12),
+    "T5": lambda: unigram(_metaspace(), begin=False),
+    "ALBERT": _albert,
+    "XLM-R": lambda: unigram(
+        _metaspace(pre_tokenizers.WhitespaceSplit()),
+        steps=[normalizers.Replace(Regex(" {2,}"), " ")],
+    ),
+    "Unigram with bytes": lambda: unigram(_metaspace(), byte_fallback=True),
     "GPT-2": lambda: byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "with a prefix": lambda: byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True)),
     "Llama 2": lambda: sentence_piece(_llama2_spaces()),

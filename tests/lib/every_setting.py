@@ -25,7 +25,7 @@ import transformers
 from torch import nn
 from transformers import GenerationConfig, PreTrainedConfig
 
-from transformer_lib.hugging_face.config_json import _HARMLESS, find_family, read_config
+from transformer_lib.hugging_face.config_json import _MUST_BE, find_family, read_config
 from transformer_lib.hugging_face.family_list import FAMILIES
 from transformer_lib.hugging_face.pretrained import load_pretrained
 from transformer_lib.models.language_models import Seq2SeqLM, VisionTransformer
@@ -59,6 +59,8 @@ BASES = {  # the least that a file must say so that the model is tiny, and all l
     "Qwen3ForCausalLM": {**_MODERN, "head_dim": 8, "sliding_window": 5, "max_window_layers": 1},
     "Gemma2ForCausalLM": {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "Gemma3ForCausalLM": {**_GEMMA, "num_hidden_layers": 7},  # the sixth is the first global one
+    "GemmaForCausalLM": {**_MODERN, "head_dim": 8},
+    "Phi3ForCausalLM": {**_MODERN, "sliding_window": 5, "pad_token_id": 1, "eos_token_id": 2},
     "Olmo2ForCausalLM": {**_MODERN, "pad_token_id": 1, "eos_token_id": 2},
     "T5ForConditionalGeneration": {
         "vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_heads": 4,
@@ -169,11 +171,12 @@ _STAYS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One file: its architecture, what was changed in it, and what it says."""
+    """One file: its architecture, what was changed in it, what it says, and if we look at that."""
 
     architecture: str
     changed: str
     settings: dict[str, object]
+    counts: bool = True
 
 
 def base(architecture, *, full):
@@ -200,8 +203,8 @@ def defaults():
             found.setdefault(key, []).append(BASES_BY_KIND[kind].get(same_as))
     for key, value in GenerationConfig().to_dict().items():
         found.setdefault(key, []).append(value)
-    known = {key for f in FAMILIES.values() for key in (*f.settings, *f.known, *f.must_be)}
-    for key in sorted(known | _HARMLESS | _WORDS.keys()):
+    known = {key for f in FAMILIES.values() for key in (*f.settings, *f.reads, *f.must_be)}
+    for key in sorted(known | _MUST_BE.keys() | _WORDS.keys()):
         found.setdefault(key, [None])
     for key in ("model_type", "architectures", "transformers_version", "rope_parameters",
                 "rope_scaling"):  # fmt: skip
@@ -210,6 +213,37 @@ def defaults():
 
 
 BASES_BY_KIND = {getattr(transformers, name).config_class: values for name, values in BASES.items()}
+
+
+# What the code that all models of transformers share asks every configuration, and what changes no
+# number: how and where it is computed, what else is returned, what training starts with.
+SHARED = frozenset({
+    "_attn_implementation", "_attn_implementation_internal", "_experts_implementation",
+    "_experts_implementation_internal", "_heterogeneity_spec", "_name_or_path",
+    "_output_attentions", "base_model_ep_plan", "base_model_fsdp_plan", "base_model_pp_plan",
+    "base_model_tp_plan", "chunk_size_feed_forward", "gradient_checkpointing", "id2label",
+    "init_std", "initializer_factor", "initializer_range", "is_encoder_decoder", "is_heterogeneous",
+    "name_or_path", "num_labels", "output_attentions", "output_cross_attentions",
+    "output_hidden_states", "pad_token_id", "return_dict", "use_cache", "vision_aspect_ratio",
+    "vision_feature_layer", "vision_feature_select_strategy",
+})  # fmt: skip
+
+
+def read_by_transformers(architecture):
+    """The keys that a model of transformers asks its configuration for, when built and run."""
+    settings, found = base(architecture, full=False), set()
+    config = _their_config(architecture, settings)
+
+    class Watched(type(config)):
+        def __getattribute__(self, name):
+            found.add(name)
+            return super().__getattribute__(name)
+
+    config.__class__ = Watched
+    with torch.no_grad(), _undrawn():
+        _their_answer(getattr(transformers, architecture)(config).eval(), 20)
+    shared = {name for name in found if name.startswith("__") or callable(getattr(config, name, 0))}
+    return {config.attribute_map.get(name, name) for name in found - shared} - SHARED
 
 
 def others(key, value):
@@ -239,13 +273,20 @@ def one_key_at_a_time(architecture) -> Iterator[Case]:
         where = "in a full file" if full else "in a short file"
         yield Case(architecture, f"nothing {where}", settings)
         for key, values in defaults().items():
-            if full and (key in _HARMLESS or key not in settings):
+            if full and (key not in settings or not _counts(architecture, key)):
                 continue
             for new in _new_values(key, settings.get(key), values):
-                yield Case(architecture, f"{key}={new!r} {where}", settings | {key: new})
+                changed, counts = f"{key}={new!r} {where}", _counts(architecture, key)
+                yield Case(architecture, changed, settings | {key: new}, counts)
             if key in settings and key not in _STAYS:
                 left = {name: value for name, value in settings.items() if name != key}
                 yield Case(architecture, f"{key} left out {where}", left)
+
+
+def _counts(architecture, key):
+    """Whether our reader looks at a key at all."""
+    family, _ = find_family(base(architecture, full=False))
+    return key in {*family.settings, *family.reads, *family.must_be, *_MUST_BE}
 
 
 def _new_values(key, value, elsewhere):
@@ -321,8 +362,10 @@ class Judge:
         """``"equal"``, ``"refused"``, ``"not built"`` (by transformers), or what is wrong."""
         settings = json.loads(json.dumps(case.settings))
         try:
-            family, _ = find_family(settings)
-            ours = read_config(family, family.one_spelling(copy.deepcopy(settings)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of several dropouts
+                family, _ = find_family(settings)
+                ours = read_config(family, family.one_spelling(copy.deepcopy(settings)))
         except ValueError:
             return "refused"
         except Exception as error:

@@ -11,6 +11,10 @@ SURVIVORS: dict[str, list[str]] = {
         "off by one: 1",
         "swapped axis: torch.stack([u * cos - v * sin, u * sin + v * cos], dim=-1)",
     ],
+    "file.Block": [
+        "off by one: 1",
+        "swapped axis: torch.stack([u * cos - v * sin, u * sin + v * cos], dim=-1)",
+    ],
     # The last end is 1 but for rounding.
     "lab4.choose": ["missing scale: u * ends[-1]"],
 }

@@ -27,6 +27,7 @@ from transformer_lib.cli import text as cli_text
 from transformer_lib.cli import train as cli_train
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.files import lock_folder
+from transformer_lib.generation import text_generation as texts
 from transformer_lib.generation.fast import compiled_decoder
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate
@@ -350,7 +351,7 @@ class TestTrainAndGenerate:
         def stream(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli_text, "stream", stream)
+        monkeypatch.setattr(texts, "stream", stream)
         assert cli.main(["generate", "--model", str(writer)]) == 130
         assert capsys.readouterr().err == ""
 
@@ -402,7 +403,7 @@ class TestStreaming:
                 if token == CharTokenizer().eos_id:
                     return
 
-        monkeypatch.setattr(cli_text, "stream", stream)
+        monkeypatch.setattr(texts, "stream", stream)
         monkeypatch.setattr(sys, "stdout", terminal)
         assert cli.main(["generate", "--model", str(folder), *options]) == 0
         return terminal.pieces, prompts
@@ -448,7 +449,9 @@ class TestStreaming:
     def test_compiled_decoding_is_used_if_asked_for(self, folder, monkeypatch, capsys):
         used = []
         monkeypatch.setattr(
-            cli_text, "stream", lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]])
+            texts,
+            "stream",
+            lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]]),
         )
         run(capsys, "generate", "--model", str(folder), "--tokens", "1", "--compile")
         assert [(type(one), one.max_len) for one in used] == [(CompiledDecoder, 7)]
@@ -469,11 +472,11 @@ class TestStreaming:
         ids, whole = tokenizer.encode(text), tokenizer.encode(text + " or not")
         assert whole[: len(ids)] == ids
         new = whole[len(ids) :]
-        monkeypatch.setattr(cli_text, "stream", lambda *_, **__: iter(torch.tensor(new)[:, None]))
+        monkeypatch.setattr(texts, "stream", lambda *_, **__: iter(torch.tensor(new)[:, None]))
         model = CausalLM(TransformerConfig(vocab_size=9, d_model=4, n_heads=1, n_layers=1))
         options = (model, tokenizer, ids, Sampling(), len(new), "cpu")
-        assert "".join(cli_text.write_on(*options)) == " or not"
-        assert "".join(cli_text.write_on(*options, goes_on=False)) == "or not"
+        assert "".join(texts.write_on(*options)) == " or not"
+        assert "".join(texts.write_on(*options, goes_on=False)) == "or not"
 
     def test_a_compiled_decoder_has_the_room_that_is_needed(self):
         sizes = {"vocab_size": 9, "d_model": 4, "n_heads": 1, "n_layers": 1}
@@ -658,13 +661,13 @@ class TestCheckpoints:
         assert run(capsys, "generate", "--model", str(checkpoint), *options, "--dtype", "bfloat16")
 
     def test_messages_are_answered_with_all_before_in_view(self, checkpoint, capsys, monkeypatch):
-        asked, write = [], cli_text.stream
+        asked, write = [], texts.stream
 
         def stream(model, prompt, **options):
             asked.append(prompt[0].tolist())
             return write(model, prompt, **options)
 
-        monkeypatch.setattr(cli_text, "stream", stream)
+        monkeypatch.setattr(texts, "stream", stream)
         monkeypatch.setattr(sys, "stdin", io.StringIO("one<|end|>\ntwo\n\nthree\n"))
         options = ("--tokens", "8", "--temperature", "0", "--system", "six")
         answers = run(capsys, "chat", "--model", str(checkpoint), *options)
@@ -686,7 +689,7 @@ class TestCheckpoints:
             assert prompt.shape[1] + max_new_tokens <= 200 + 1
             return iter(torch.full((min(30, max_new_tokens), 1), 70))
 
-        monkeypatch.setattr(cli_text, "stream", stream)
+        monkeypatch.setattr(texts, "stream", stream)
         lines = [f"{n} one two three" for n in range(7)]
         monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
         options = ["--tokens", "30", "--system", "six seven"]
@@ -707,7 +710,9 @@ class TestCheckpoints:
     def test_an_answer_ends_with_the_context(self, checkpoint, capsys, monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.StringIO("one " * 40))
         monkeypatch.setattr(
-            cli_text, "stream", lambda *_, max_new_tokens, **__: torch.full((max_new_tokens, 1), 70)
+            texts,
+            "stream",
+            lambda *_, max_new_tokens, **__: torch.full((max_new_tokens, 1), 70),
         )
         assert cli.main(["chat", "--model", str(checkpoint), "--tokens", "500"]) == 0
         printed = capsys.readouterr()
@@ -733,7 +738,9 @@ class TestCheckpoints:
         used = []
         monkeypatch.setattr(compiled_decoder, "CompiledDecoder", Noted)
         monkeypatch.setattr(
-            cli_text, "stream", lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]])
+            texts,
+            "stream",
+            lambda writer, *_, **__: used.append(writer) or torch.tensor([[70]]),
         )
         monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\n"))
         run(capsys, "chat", "--model", str(checkpoint), "--compile", "--tokens", "1")
@@ -767,7 +774,7 @@ class TestCheckpoints:
         message = fail(capsys, "generate", "--model", tmp_path, "--prompt", "  ")
         assert "prompt='  ' has no tokens; expected something for the model to read" in message
         with pytest.raises(ValueError, match="ids is empty; expected one token at least"):
-            next(cli_text.write_on(*load_pretrained(checkpoint), [], Sampling(), 3, "cpu"))
+            next(texts.write_on(*load_pretrained(checkpoint), [], Sampling(), 3, "cpu"))
 
     def test_what_is_missing_is_said(self, checkpoint, writer, tmp_path, capsys):
         assert "has no chat template" in fail(capsys, "chat", "--model", writer)

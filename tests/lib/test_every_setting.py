@@ -2,15 +2,17 @@
 
 import pytest
 import transformers
-from every_setting import BASES, Judge, all_cases, base, sweep
+from every_setting import BASES, Judge, all_cases, base, read_by_transformers, sweep
 from every_setting import Case as File
 
 from transformer_lib.hugging_face import rope_settings as rope
+from transformer_lib.hugging_face.config_json import _MUST_BE, find_family
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 SOME = 20  # cases of each architecture run here, evenly spread
+FEW = 3  # and of those with keys that our reader does not look at
 FULL, LOCAL = {"rope_type": "default", "rope_theta": 1e6}, {"rope_type": "default"}
 FOUND = [  # what the sweep has found wrong, once
     ("LlamaForCausalLM", {"rope_parameters": LOCAL, "rope_scaling": "yarn"}),
@@ -41,9 +43,22 @@ def _spelled(value):
 @pytest.mark.parametrize("architecture", BASES)
 def test_a_changed_setting_is_followed_or_refused(architecture):
     cases = list(all_cases(architecture))
-    counts, wrong = sweep(cases[:: len(cases) // SOME])
+    looked_at, others = ([c for c in cases if c.counts is counts] for counts in (True, False))
+    few = others[:: len(others) // FEW]
+    counts, wrong = sweep([*looked_at[:: len(looked_at) // SOME], *few])
     assert not wrong, "\n".join(wrong)
     assert min(counts["equal"], counts["refused"]) >= SOME // 10, "next to nothing was looked at"
+
+
+@pytest.mark.parametrize("architecture", BASES)
+def test_our_reader_knows_every_key_that_transformers_reads(architecture):
+    """So a key that it does not know is harmless: that is the whole rule."""
+    family, _ = find_family(base(architecture, full=False))
+    known = {*family.settings, *family.reads, *family.must_be, *_MUST_BE}
+    found = read_by_transformers(architecture)
+    assert {"vocab_size", "hidden_size", "n_embd", "d_model"} & found
+    without_text = {"tie_word_embeddings"} if architecture.startswith("ViT") else set()
+    assert not found - known - without_text
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -38,6 +38,8 @@ from experiments import (
     mask_costs,
     memory,
     modern,
+    norm_costs,
+    norm_trials,
     numbers,
     paragraphs,
     patches,
@@ -765,7 +767,7 @@ def test_stretching_measures_all_kinds_and_rules(results):
     rules = read_csv(folder / "rules.csv")
     assert {row["kind"] for row in rules} == set(stretching.STRETCHED)
     borders = {f"turns {n:g}" for n in stretching.TURNS}
-    assert {row["rule"] for row in rules} == {*stretching.RULES} | borders
+    assert {row["rule"] for row in rules} == {*stretching.RULES, "base"} | borders
     assert {(row["factor"], row["length"]) for row in rules} == {
         ("2", "16"), ("2", "32"), ("4", "16"), ("4", "64"),
     }  # fmt: skip
@@ -1690,6 +1692,53 @@ def test_padding_and_its_absence_agree():
     alone = found["end to end"][0](*row)
     expected = padded(*inputs).transpose(1, 2)[real].transpose(0, 1)[None]
     torch.testing.assert_close(alone, expected)
+
+
+def test_norm_costs_measures_every_form(results):
+    folder = results(norm_costs)
+    rows = read_csv(folder / "norms.csv")
+    assert {(row["norm"], row["form"]) for row in rows} == {
+        (norm, form) for norm in ("layer", "rms") for form in ("written out", "kernel", "compiled")
+    }
+    assert all(float(row["microseconds"]) > 0 for row in rows)
+    blocks = read_csv(folder / "blocks.csv")
+    assert {row["norm"] for row in blocks} == {"none", "layer", "rms"}
+    assert {float(row["share"]) for row in blocks if row["norm"] == "none"} == {0.0}
+
+
+@pytest.mark.parametrize("name", ["layer", "rms"])
+def test_norms_that_are_timed_compute_the_same(name):
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, 8)
+    written, kernel = norm_costs.WRITTEN[name](8), norm_costs.KERNELS[name](8)
+    for weight in written.parameters():
+        torch.nn.init.normal_(weight)
+    kernel.load_state_dict(written.state_dict())
+    torch.testing.assert_close(written(x), kernel(x))
+
+
+def test_norm_trials_leaves_three_tables(results):
+    folder = results(norm_trials)
+    shift = read_csv(folder / "shift.csv")
+    assert {row["kind"] for row in shift} == set(norm_trials.NOISE)
+    first = {
+        row["kind"]: float(row["moved"])
+        for row in shift
+        if (row["since"], row["step"], row["warmup"]) == ("0", "1", "0")
+    }
+    assert first["pre, noise 1"] > first["pre, noise 0.5"] > 2 * first["pre"] > 0
+    places = read_csv(folder / "places.csv")
+    assert {row["kind"] for row in places} == set(norm_trials.PLACES)
+    assert all(float(row["loss"]) > 0 for row in places)
+
+
+def test_a_disturbed_norm_gives_back_what_it_read_once_the_noise_is_off():
+    norm = norm_trials.Watched(torch.nn.Identity(), 4)
+    x, generator = torch.randn(3, 4), torch.Generator().manual_seed(0)
+    norm.disturb(1.0, generator)
+    assert not torch.allclose(norm(x), x)
+    norm.disturb(0.0, generator)
+    torch.testing.assert_close(norm(x), x)
 
 
 def test_cheaper_compares_kinds_of_attention(results):

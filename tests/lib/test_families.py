@@ -61,6 +61,9 @@ FAMILIES = {  # all that differs from LLaMA is there, in sizes that all differ
         {**GEMMA, "sliding_window_pattern": 2, "rope_parameters": None},
     ),
     "olmo2": ("Olmo2", SIZES),
+    "gemma1": ("Gemma", {**SIZES, "head_dim": 10}),
+    "phi3": ("Phi3", SIZES),
+    "phi3, window": ("Phi3", {**SIZES, **WINDOW}),
 }
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -86,7 +89,8 @@ SCALINGS = {
 }
 SCALINGS["llama 3.1"] = SCALINGS["llama3"]
 FAMILIES["llama 3.1"][1]["rope_parameters"] = SCALINGS["llama3"] | {"rope_theta": 100.0}
-PLAIN = ["llama", *(name for name in FAMILIES if name not in ("llama 3.1", "gemma3, yarn"))]
+FIXED = ("llama 3.1", "gemma3, yarn", "phi3", "phi3, window")  # whose RoPE is not to be scaled
+PLAIN = ["llama", *(name for name in FAMILIES if name not in FIXED)]
 FAMILIES["gemma3, yarn"][1]["rope_parameters"] = {
     "full_attention": SCALINGS["yarn"] | {"factor": 16.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},

@@ -11,6 +11,7 @@ from itertools import combinations
 import pytest
 import torch
 import transformers
+from checkpoint_tokenizers import mixed_texts
 from tokenizers import Tokenizer
 from torch.testing import assert_close
 
@@ -42,6 +43,18 @@ BANKS = [
 @pytest.fixture(scope="module")
 def ours():
     return load_pretrained(minilm.folder()).model
+
+
+def test_its_own_tokenizer_comes_with_it():
+    ours = load_pretrained(minilm.folder()).tokenizer
+    theirs = Tokenizer.from_file(str(minilm.folder() / "tokenizer.json"))
+    theirs.no_truncation()
+    theirs.no_padding()
+    assert (ours.vocab_size, ours.pad_id) == (30_522, 0)
+    for text in [*SENTENCES, *mixed_texts(40_000)]:
+        ids = theirs.encode(text).ids
+        assert ours.encode(text) == ids
+        assert ours.decode(ids) == theirs.decode(ids)
 
 
 @pytest.fixture(scope="module")

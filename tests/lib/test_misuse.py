@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch_weights import small_config
 
-from transformer_lib.cli.text import write_on
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.shapes import describe
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.generation.text_generation import write_on
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
 from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding

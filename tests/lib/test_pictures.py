@@ -74,6 +74,13 @@ PICTURES = {
         n_columns=4,
         signed=True,
     ),
+    "hatched grid": lambda: panels.heatmap_grid(
+        {"one": [[0.1, 0.9]], "two": [[0.2, 0.3]]},
+        rows=["a"],
+        columns=["b", "c"],
+        title="Hatched",
+        hatched={"one": [[False, True]]},
+    ),
     "grid of many": lambda: panels.heatmap_grid(
         {"one": torch.eye(20)}, rows=["a"] * 20, columns=["b"] * 20, title="Many"
     ),

@@ -15,6 +15,7 @@ from tiny_models import make, tiny
 from transformer_lib.cli import main as cli
 from transformer_lib.cli import text as cli_text
 from transformer_lib.generation import generate as generation
+from transformer_lib.generation import text_generation
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.generation.sampling import draw_token
 from transformer_lib.generation.sampling_options import Sampling
@@ -39,7 +40,7 @@ def writer():
 @pytest.fixture(autouse=True)
 def loaded(writer, monkeypatch):
     """Whatever folder a command names, it finds the writer there."""
-    monkeypatch.setattr(cli_text, "_load_writer", lambda given: writer)
+    monkeypatch.setattr(cli_text, "load_writer", lambda given: writer)
 
 
 def typed(name):
@@ -109,7 +110,7 @@ def losses(name, value, writer, monkeypatch):
         return given
 
     def written():
-        return next(cli_text.write_on(*writer, [5, 7], Sampling(**alone), N_NEW, "cpu"))
+        return next(text_generation.write_on(*writer, [5, 7], Sampling(**alone), N_NEW, "cpu"))
 
     def commanded(command):
         with monkeypatch.context() as patch:
@@ -134,7 +135,7 @@ def losses(name, value, writer, monkeypatch):
             for command in COMMANDS
         },
         "cli/text.py: _sampling": getattr(cli_text._sampling(told("generate")), name, None),
-        "cli/text.py: write_on": hands(cli_text, "stream", written),
+        "generation/text_generation.py: write_on": hands(text_generation, "stream", written),
         **{
             f"cli/text.py: {command}": hands(
                 cli_text, "write_on", lambda command=command: commanded(command)
@@ -162,7 +163,7 @@ def test_who_loses_an_option_is_told(writer, monkeypatch):
         "cli/options.py: generate_options, as --top-z",
         "cli/options.py: chat_options, as --top-z",
         "cli/text.py: _sampling",
-        "cli/text.py: write_on",
+        "generation/text_generation.py: write_on",
         "cli/text.py: generate",
         "cli/text.py: chat",
     ]

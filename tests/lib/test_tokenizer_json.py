@@ -4,15 +4,18 @@ import builtins
 import copy
 import json
 import random
+import re
 import sys
 import unicodedata
 
 import pytest
+import transformers
 from checkpoint_tokenizers import (
     ASSIGNED,
     LLAMA3,
     MAKERS,
     O200K,
+    PRECOMPILED,
     SCRIPTS,
     mixed_texts,
     peer_of,
@@ -24,6 +27,7 @@ from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizer_json import merge_model as tokenizer_model
+from transformer_lib.text.tokenizer_json import piece_models
 from transformer_lib.text.tokenizer_json.added_tokens import AddedToken, AddedTokens
 from transformer_lib.text.tokenizer_json.patterns import find_spans
 from transformer_lib.text.tokenizer_json.steps import read_normalizer, read_pre_tokenizer
@@ -201,6 +205,7 @@ def test_pre_tokenizers_are_the_same(part):
             assert [word for word in cut([text], True) if word] == expected_words(part, text)
 
 
+BERT = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
 NORMALIZERS = [
     *({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")),
     {"type": "Strip", "strip_left": True, "strip_right": False},
@@ -208,11 +213,18 @@ NORMALIZERS = [
     {"type": "Replace", "pattern": {"Regex": r"\s{2,}|a(?=b)"}, "content": r"\1$1"},
     {"type": "Replace", "pattern": {"String": "a"}, "content": ""},
     {"type": "Prepend", "prepend": "▁"},
+    {"type": "StripAccents"},
+    {"type": "BertNormalizer", **BERT, "lowercase": False, "strip_accents": None},
+    {"type": "BertNormalizer", **BERT, "lowercase": False, "strip_accents": True},
+    {"type": "BertNormalizer", **BERT, "lowercase": True, "strip_accents": False},
+    {"type": "BertNormalizer", **BERT, "lowercase": True, "clean_text": False},
+    {"type": "BertNormalizer", **BERT, "lowercase": True, "handle_chinese_chars": False},
+    PRECOMPILED,
 ]
 NORMALIZERS += [{"type": "Sequence", "normalizers": [NORMALIZERS[5], NORMALIZERS[9]]}]
 
 
-@pytest.mark.parametrize("part", NORMALIZERS, ids=str)
+@pytest.mark.parametrize("part", NORMALIZERS, ids=lambda part: str(part)[:80])
 def test_normalizers_are_the_same(part):
     ours = read_normalizer(part)
     whole = {"version": "1.0", "added_tokens": [], "normalizer": part}
@@ -275,6 +287,38 @@ def test_special_tokens_cannot_be_forged():
     assert not ours.special_ids.intersection(ids)
     assert ours.decode(ids) == "a<|im_end|>b"
     assert len(ours.special_ids.intersection(ours.encode("a<|im_end|>b"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [  # by hand: what a reader can check
+        ("WordPiece", "unaffable", ["un", "##aff", "##able"]),
+        ("WordPiece", "unaffablex", ["[UNK]"]),
+        ("WordPiece", "un able", ["un", "[UNK]"]),
+        ("Unigram", "hugs", ["hug", "s"]),  # -2 - 1 is more than -1 - 1 - 1 - 1.5
+        ("Unigram", "hs?!s", ["h", "s", "<unk>", "s"]),
+    ],
+)
+def test_small_models_by_hand(name, text, expected):
+    pieces = {"[UNK]": 0, "un": 1, "##aff": 2, "##able": 3, "##a": 4}
+    scores = [["<unk>", 0], ["h", -1], ["u", -1.5], ["g", -1], ["s", -1], ["hug", -2], ["gs", -1]]
+    model = {"WordPiece": {"vocab": pieces}, "Unigram": {"vocab": scores, "unk_id": 0}}[name]
+    part = {"type": "BertPreTokenizer"} if name == "WordPiece" else None
+    ours = PretrainedTokenizer({"model": {"type": name, **model}, "pre_tokenizer": part})
+    assert [ours.tokens[n] for n in ours.encode(text)] == expected
+
+
+def test_pieces_are_forgotten_in_time(monkeypatch):
+    monkeypatch.setattr(piece_models, "MAX_REMEMBERED", 3)
+    ours = ours_of("BERT")
+    assert_same("BERT", ours, SCRIPTS["English"])
+    assert 0 < len(ours._model._remembered) <= 3
+
+
+@pytest.mark.parametrize("name", ["BERT", "T5"])
+def test_a_word_without_end_is_cut_in_time(name):
+    text = "".join(random.Random(0).choices("etaoinshrdlu", k=20_000)) + "a" * 5000
+    assert_same(name, ours_of(name), text)
 
 
 def test_a_special_token_that_the_normalizer_changes_is_skipped_all_the_same():
@@ -345,6 +389,61 @@ def test_there_may_be_several_ends(tmp_path):
     assert (ours.bos_id, ours.eos_ids, ours.pad_id) == (None, (2,), None)
 
 
+def test_ends_may_stand_in_the_configuration_of_the_model_alone(tmp_path):
+    """F13."""
+    ours = write_folder(tmp_path, tokenizer_config=CONFIG, config={"eos_token_id": [5, 2]})
+    assert (ours.bos_id, ours.eos_ids) == (1, (2, 5))
+    generation = {"eos_token_id": None, "temperature": 0.6}
+    assert write_folder(tmp_path, generation_config=generation).eos_ids == (2, 5)
+    ours = write_folder(tmp_path, generation_config={"eos_token_id": 7})
+    assert ours.eos_ids == (2, 7)
+
+
+TYPED = {"__type": "AddedToken", "lstrip": True, "special": True}
+MORE_TOKENS = {  # F13: what tokenizer_config.json may say beside tokenizer.json
+    "listed": {
+        "added_tokens_decoder": {
+            "1464": {"content": "<|tool|>", "special": True, "lstrip": False, "rstrip": True},
+            "1463": {"content": "[B]", "special": False, "normalized": False},
+            "2": {"content": "</s>", "special": True},
+        }
+    },
+    "special": {"additional_special_tokens": ["<|tool|>", "he", {**TYPED, "content": "[B]"}]},
+    "special, new name": {"extra_special_tokens": ["<|tool|>", "[B]"]},
+    "named": {"extra_special_tokens": {"tool_token": "<|tool|>"}, "mask_token": "▁the"},
+    "a role": {"sep_token": {**TYPED, "content": "▁the"}, "bos_token": "<s>"},
+}
+
+
+@pytest.mark.parametrize("name", MORE_TOKENS)
+def test_tokens_that_only_the_configuration_names_are_found(name, tmp_path):
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **MORE_TOKENS[name]}
+    ours = write_folder(tmp_path, tokenizer_config=config)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("he said<|tool|> so [B] the end</s>", "the <|tool|>  he", " [B][B]the he</s>"):
+        assert ours.encode(text) == theirs(text)["input_ids"]
+        ids = ours.encode(text)
+        kept = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids) == kept
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"added_tokens_decoder": {"9999": {"content": "[B]"}}},
+            "added_tokens_decoder has '[B]' with id=9999; expected 1",
+        ),
+        ({"added_tokens_decoder": {"a": "[B]"}}, "added_tokens_decoder has 'a': '[B]'; expected"),
+        ({"added_tokens_decoder": []}, "has added_tokens_decoder=[]; expected a dict"),
+        ({"additional_special_tokens": "[B]"}, "additional_special_tokens='[B]'; expected a list"),
+    ],
+)
+def test_damaged_lists_of_tokens_are_named(config, message, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        write_folder(tmp_path, tokenizer_config=config)
+
+
 def test_the_template_has_three_places(tmp_path):
     named = [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]
     assert write_folder(tmp_path, tokenizer_config={"chat_template": "c"}).chat_template == "c"
@@ -367,6 +466,14 @@ def added(**token):
     return changed(added_tokens=[{"id": 5000, "content": "<x>", **token}])
 
 
+def charsmap(text):
+    return changed(normalizer={"type": "Precompiled", "precompiled_charsmap": text})
+
+
+def unigram(vocab, **more):
+    return changed(model={"type": "Unigram", "vocab": vocab, **more}, added_tokens=[])
+
+
 def pattern(text):
     return lambda: find_spans(text)
 
@@ -375,22 +482,56 @@ STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
 FIRST = {"replacement": "▁", "prepend_scheme": "first"}
 NO_MODEL = {"type": "BPE", "vocab": {}, "merges": []}
 MISUSE = [
-    (changed(normalizer={"type": "Precompiled"}), "the normalizer 'Precompiled' is not supported"),
+    (changed(normalizer={"type": "Nmt"}), "the normalizer 'Nmt' is not supported"),
+    (changed(normalizer={"type": "Precompiled"}), "Precompiled has precompiled_charsmap=None; exp"),
+    (charsmap("!"), "Precompiled has a table that is no base64: "),
+    (charsmap("AAA="), "Precompiled has a table of 2 bytes that says 0; it is damaged"),
+    (charsmap("CAAAAAAAAAA="), "Precompiled has a table of 8 bytes that says 8; it is damaged"),
+    (lambda: charsmap("BAAAAAAAAAA=")().encode("a"), "Precompiled has a damaged table: "),
+    (
+        changed(normalizer={"type": "BertNormalizer", "lowercase": "yes"}),
+        "BertNormalizer has lowercase='yes'; expected a bool",
+    ),
+    (
+        changed("Llama 2, Metaspace", normalizer={"type": "StripAccents"}),
+        "the normalizer 'StripAccents' before prepend_scheme='first' is not supported",
+    ),
     (
         changed(pre_tokenizer={"type": "UnicodeScripts"}),
         "the pre_tokenizer 'UnicodeScripts' is not",
     ),
-    (changed(post_processor={"type": "BertProcessing"}), "the post_processor 'BertProcessing' is"),
+    (changed(post_processor={"type": "Other"}), "the post_processor 'Other' is not supported"),
+    (
+        changed(post_processor={"type": "BertProcessing", "cls": ["[CLS]", "1"]}),
+        "BertProcessing has cls=['[CLS]', '1']; expected a token and its id",
+    ),
     (changed(decoder={"type": "CTC"}), "the decoder 'CTC' is not supported"),
     (
-        changed(decoder={"type": "Sequence", "decoders": [{"type": "WordPiece"}]}),
-        "the decoder 'WordPiece' is not supported",
+        changed(decoder={"type": "Sequence", "decoders": [{"type": "BPEDecoder"}]}),
+        "the decoder 'BPEDecoder' is not supported",
     ),
     (
         changed(normalizer={"type": "Sequence", "normalizers": [7]}),
         "normalizers holds something els",
     ),
-    (changed(model={"type": "Unigram"}), "the model 'Unigram' is not supported; expected 'BPE'"),
+    (changed(model={"type": "WordLevel"}), "'WordLevel' is not supported; expected BPE, WordPiece"),
+    (changed(model={"type": "Unigram"}), "Unigram has vocab=None; expected a list"),
+    (unigram([["a"]]), "Unigram has ['a'] in vocab; expected a text and a score"),
+    (unigram([["a", float("nan")]]), "Unigram has ['a', nan] in vocab; expected a text and a sc"),
+    (unigram([["a", 0.0]], unk_id=1), "Unigram has unk_id=1; expected less than 1"),
+    (lambda: unigram([["a", 0.0]])().encode("a b"), "'Ġb' has no pieces, and unk_id=None: the fil"),
+    (
+        changed(model={"type": "WordPiece", "vocab": {"a": 0}}, added_tokens=[]),
+        "WordPiece has unk_token='[UNK]', which is not in vocab",
+    ),
+    (
+        changed(model={"type": "WordPiece", "vocab": {"[UNK]": -1}}),
+        "WordPiece has the id -1 in vocab; expected whole numbers from 0",
+    ),
+    (
+        changed(model={"type": "WordPiece", "vocab": {"[UNK]": 0}, "max_input_chars_per_word": -1}),
+        "max_input_chars_per_word=-1 must be a whole number of at least 0",
+    ),
     (changed(model=None), "tokenizer.json has model=None; expected a dict"),
     (model(dropout=0.1), "BPE with dropout=0.1 is not supported"),
     (model(end_of_word_suffix="</w>"), "BPE with end_of_word_suffix='</w>' is not supported"),
@@ -466,7 +607,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
         (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match=r"is damaged|has model=7; expected a dict"):
             PretrainedTokenizer.from_folder(tmp_path)
-    with pytest.raises(ValueError, match=r"generation_config\.json has eos_token_id='a'; expected"):
+    with pytest.raises(ValueError, match=r"a configuration has eos_token_id='a'; expected"):
         write_folder(tmp_path, generation_config={"eos_token_id": "a"})
 
 

@@ -16,6 +16,8 @@ COMPARED = {
     *("merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention"),
     *("rotate", "sinusoids"),
     "FeedForward",
+    "RMSNorm",
+    "Block",
 }
 
 
@@ -193,6 +195,19 @@ def test_feed_forward_has_a_relu_if_nothing_else_is_asked_for():
     torch.testing.assert_close(layer(x), layer.down(layer.up(x).relu()))
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_norm_is_the_librarys(seed):
+    b, _, t, _, width, _ = sizes(seed)
+    eps = (1e-5, 1e-6, 0.1)[seed % 3]
+    theirs, ours = lib.RMSNorm(width, eps).double(), file.RMSNorm(width, eps).double()
+    torch.nn.init.normal_(theirs.weight)
+    ours.load_state_dict(theirs.state_dict())
+    for shape in ((b, t, width), (width,)):
+        (x,), (twin,) = drawn(seed, shape), drawn(seed, shape)
+        own, other = [*ours.parameters()], [*theirs.parameters()]
+        assert_equal(ours(x), theirs(twin), [x, *own], [twin, *other])
+
+
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -226,7 +241,7 @@ def test_a_block_takes_another_network():
     assert block.feed_forward.weight.shape == (8, 8)
 
 
-@pytest.mark.parametrize("name", ["MultiHeadAttention", "FeedForward"])
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "FeedForward", "RMSNorm"])
 def test_names_and_shapes_of_parameters_are_the_librarys(name):
     ours, theirs = (getattr(module, name)(12, 3).state_dict() for module in (file, lib))
     assert [(n, v.shape) for n, v in ours.items()] == [(n, v.shape) for n, v in theirs.items()]

@@ -11,7 +11,7 @@ from transformer_book import file
 from transformer_book.datasets import shakespeare
 from transformer_book.exercises import EXERCISES, pick
 from transformer_book.exercises.grading.checking import judge
-from transformer_book.exercises.your_file import _Heads, _Network, _Pairs, _Rotary
+from transformer_book.exercises.your_file import _Heads, _Network, _Norm, _Pairs, _Rotary
 from transformer_lib import BPETokenizer
 from transformer_lib.text import tokenizers
 
@@ -214,6 +214,40 @@ def test_slips_of_the_network_are_named(answer, sentence):
 
 def test_the_network_in_steps_is_right_before_a_step_goes_wrong():
     assert said("file.FeedForward", _Network) == "correct."
+
+
+class NormOfOneNumber(nn.Module):
+    def __init__(self, width, eps=1e-5):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.tensor(1.0)), eps
+
+
+class NormWithBias(file.RMSNorm):
+    def __init__(self, width, eps=1e-5):
+        super().__init__(width, eps)
+        self.bias = nn.Parameter(torch.zeros(width))
+
+
+class NormWithoutReturn(file.RMSNorm):
+    def forward(self, x): ...
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (nn.LayerNorm, "It has parameters or buffers that the library's has not: ['bias']."),
+        (NormWithBias, "It has parameters or buffers that the library's has not: ['bias']."),
+        (NormOfOneNumber, "weight has the shape (); expected (width,)"),
+        (NormWithoutReturn, "Its forward returns nothing; expected one tensor, (..., D)."),
+        (lambda *_: 3, "It must be a class that inherits from nn.Module."),
+    ],
+)
+def test_slips_of_the_norm_are_named(answer, sentence):
+    assert sentence in said("file.RMSNorm", answer)
+
+
+def test_the_norm_in_steps_is_right_before_a_step_goes_wrong():
+    assert said("file.RMSNorm", _Norm) == "correct."
 
 
 def test_a_learner_who_wrote_nothing_goes_on_with_the_books_part(capsys):

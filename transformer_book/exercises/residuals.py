@@ -137,38 +137,44 @@ WITHOUT_WRITE = Exercise(
 )
 
 
-def _scaled_dropout(x: Tensor, keep: Tensor, p: float) -> Tensor:
-    return x * keep / (1 - p)
+def _stochastic_depth(x: Tensor, write: Tensor, keep: Tensor, p: float) -> Tensor:
+    return x + keep[:, None, None] * write / (1 - p)
 
 
-SCALED_DROPOUT = Exercise(
-    reference=_scaled_dropout,
+STOCHASTIC_DEPTH = Exercise(
+    reference=_stochastic_depth,
     inputs=[
-        (*random_inputs((2, 4)), torch.tensor([[1.0, 0, 1, 1], [0, 1, 1, 0]]), 0.3),
-        (*random_inputs((3,)), torch.tensor([1.0, 0, 1]), 0.1),
+        (*random_inputs((2, 3, 4), (2, 3, 4)), torch.tensor([1.0, 0]), 0.3),
+        (*random_inputs((3, 2, 5), (3, 2, 5)), torch.tensor([0.0, 1, 1]), 0.1),
     ],
     mistakes={
-        "The mean shrinks: divide what is kept by 1 - p.": lambda x, keep, p: x * keep,
+        "The mean of the write shrinks: divide what is kept by 1 - p.": (
+            lambda x, write, keep, p: x + keep[:, None, None] * write
+        ),
         "What is kept is divided by p; the share that stays is 1 - p.": (
-            lambda x, keep, p: x * keep / p
+            lambda x, write, keep, p: x + keep[:, None, None] * write / p
         ),
         "What is kept is multiplied by 1 - p: that is the scaling of 2014, at test time.": (
-            lambda x, keep, p: x * keep * (1 - p)
+            lambda x, write, keep, p: x + keep[:, None, None] * write * (1 - p)
         ),
-        "keep is 1 where a value stays; here the others stay.": (
-            lambda x, keep, p: x * (1 - keep) / (1 - p)
+        "The stream is dropped with the write; it must arrive in any case.": (
+            lambda x, write, keep, p: keep[:, None, None] * (x + write) / (1 - p)
         ),
-        "Nothing is dropped: multiply by `keep`.": lambda x, keep, p: x / (1 - p),
+        "keep is 1 where a write stays; here the others stay.": (
+            lambda x, write, keep, p: x + (1 - keep)[:, None, None] * write / (1 - p)
+        ),
+        "Nothing is dropped: multiply the write by `keep`.": (
+            lambda x, write, keep, p: x + write / (1 - p)
+        ),
         "This divides by the share that happened to stay; the rate is given, so divide by 1 - p.": (
-            lambda x, keep, p: x * keep / keep.mean()
+            lambda x, write, keep, p: x + keep[:, None, None] * write / keep.mean()
         ),
     },
     hints=(
-        "What is dropped becomes 0. What must happen to the rest, so that the mean over many masks "
-        "is x again?",
-        "An entry stays with probability 1 - p. To keep the mean, what stays grows by the inverse "
-        "of that.",
-        "Multiply by `keep` and divide by `1 - p`.",
+        "One number decides for a whole example. Which axes of the write must it reach?",
+        "`keep` is (B,), the write is (B, T, D): give `keep` two more axes. The scale is that of "
+        "dropout.",
+        "Add `keep[:, None, None] * write / (1 - p)` to the stream.",
     ),
 )
 

@@ -22,6 +22,7 @@ from transformer_book.file import (
     BytePairs,
     FeedForward,
     MultiHeadAttention,
+    RMSNorm,
     attention,
     causal_mask,
     merge,
@@ -32,6 +33,7 @@ from transformer_book.file import (
 
 EQUAL = 1e-10  # in float64: another order of the same steps is far nearer, a mistake far off
 _IN_PLACE = "modified by an inplace operation"
+_NO_EPSILON_IN_NORM = "Epsilon is missing: a token of zeros gives 0/0."
 _NO_GRADIENT = "Leave out detach(), .data and torch.no_grad()."
 
 
@@ -1519,6 +1521,180 @@ FEED_FORWARD = Exercise(
 )
 
 
+# --- the norm -----------------------------------------------------------------------------------
+
+
+class _Norm(RMSNorm):
+    """The norm in steps, so that each of them can go wrong."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        RMSNorm.__init__(self, width, eps)
+
+    def centre(self, x: Tensor) -> Tensor:
+        return x
+
+    def squares(self, x: Tensor) -> Tensor:
+        return x.square().mean(dim=-1, keepdim=True)
+
+    def size(self, x: Tensor) -> Tensor:
+        return torch.sqrt(self.squares(x) + self.eps)
+
+    def scale(self, x: Tensor) -> Tensor:
+        scaled: Tensor = self.weight * x
+        return scaled
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.centre(x)
+        return self.scale(x / self.size(x))
+
+
+class _NormCentred(_Norm):
+    def centre(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=-1, keepdim=True)
+
+
+class _NormByDeviation(_Norm):
+    def squares(self, x: Tensor) -> Tensor:
+        return x.var(dim=-1, correction=0, keepdim=True)
+
+
+class _NormByLength(_Norm):
+    def squares(self, x: Tensor) -> Tensor:
+        return x.square().sum(dim=-1, keepdim=True)
+
+
+class _NormByUnbiased(_Norm):
+    def squares(self, x: Tensor) -> Tensor:
+        return x.square().sum(dim=-1, keepdim=True) / (x.shape[-1] - 1)
+
+
+class _NormOverTheSequence(_Norm):
+    def squares(self, x: Tensor) -> Tensor:
+        return x.square().mean(dim=-1 if x.ndim == 1 else -2, keepdim=True)
+
+
+class _NormOfEverything(_Norm):
+    def squares(self, x: Tensor) -> Tensor:
+        return x.square().mean()
+
+
+class _NormEpsilonOutside(_Norm):
+    def size(self, x: Tensor) -> Tensor:
+        size: Tensor = torch.sqrt(self.squares(x)) + self.eps
+        return size
+
+
+class _NormWithoutRoot(_Norm):
+    def size(self, x: Tensor) -> Tensor:
+        size: Tensor = self.squares(x) + self.eps
+        return size
+
+
+class _NormWithoutEpsilon(_Norm):
+    def size(self, x: Tensor) -> Tensor:
+        return torch.sqrt(self.squares(x))
+
+
+class _NormWithoutGain(_Norm):
+    def scale(self, x: Tensor) -> Tensor:
+        return x + 0 * self.weight
+
+
+class _NormPlusOne(_Norm):
+    def scale(self, x: Tensor) -> Tensor:
+        return (1 + self.weight) * x
+
+
+class _NormOneGain(_Norm):
+    def scale(self, x: Tensor) -> Tensor:
+        scaled: Tensor = self.weight[0] * x
+        return scaled
+
+
+class _NormDetached(_Norm):
+    def size(self, x: Tensor) -> Tensor:
+        return super().size(x).detach()
+
+
+class _NormFixedEpsilon(_Norm):
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        RMSNorm.__init__(self, width)
+        del eps
+
+
+class _NormFromZero(_Norm):
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        RMSNorm.__init__(self, width, eps)
+        nn.init.zeros_(self.weight)
+
+
+def _norm_with_own_epsilon(width: int, eps: float = 1e-6) -> _Norm:
+    return _Norm(width, eps)
+
+
+def _try_norm(found: object) -> dict[str, Tensor]:
+    """What a norm returns, with the gradients of its inputs and of its gain."""
+    layer = _as_layer(found)
+    own = _own_shapes(layer, ("weight",))
+    (width,) = own["weight"] if len(own["weight"]) == 1 else (0,)
+    if not width:
+        raise UnfitError(f"weight has the shape {own['weight']}; expected (width,): a number each.")
+    measured = {"the gain at the start": layer.get_parameter("weight").detach().double()}
+    _fill(layer, own, {"weight": (width,)}, "each feature has a gain of its own")
+    given = {"a batch of texts": (2, 5, width), "a single token": (width,)}
+    inputs = [1.0 * x.requires_grad_() for x in random_inputs(*given.values())]
+    inputs.append((0.01 * inputs[0].detach()).requires_grad_())
+    for case, x in zip([*given, "small numbers"], inputs, strict=True):
+        output = layer(x)
+        if not isinstance(output, Tensor):
+            what = "nothing" if output is None or output is ... else f"a {type(output).__name__}"
+            raise UnfitError(f"Its forward returns {what}; expected one tensor, (..., D).")
+        measured[case] = output
+        measured[f"gradients for {case}"] = _gradients(output, [x], layer)
+    return measured
+
+
+RMS_NORM = Exercise(
+    reference=RMSNorm,
+    inputs=[(6,), (4, 0.1), (5, 1e-3)],
+    measure=_try_norm,
+    tolerance=EQUAL,
+    mistakes={
+        "That is LayerNorm: RMSNorm leaves the mean where it is.": _NormCentred,
+        "You divided by the standard deviation, which is about the mean; take the root of the "
+        "mean square of x itself.": _NormByDeviation,
+        "You divided by the length of the vector: the sum of squares must become a mean.": (
+            _NormByLength
+        ),
+        "The sum of squares is divided by D - 1; a mean divides by D.": _NormByUnbiased,
+        "The mean square runs over the positions; it belongs to the features of one token, "
+        "dim=-1.": _NormOverTheSequence,
+        "The mean square runs over the whole batch; each token has its own.": _NormOfEverything,
+        "Epsilon is added outside the root; it belongs to the mean square, inside.": (
+            _NormEpsilonOutside
+        ),
+        "You divided by the mean square; take its root.": _NormWithoutRoot,
+        _NO_EPSILON_IN_NORM: _NormWithoutEpsilon,
+        "The gain is missing: multiply by weight.": _NormWithoutGain,
+        "You multiply by 1 + weight: that is Gemma's form, whose weights start at 0.": _NormPlusOne,
+        "All features have the first gain: multiply by the whole weight.": _NormOneGain,
+        "The gain must start at 1, not at 0: else nothing passes.": _NormFromZero,
+        "Epsilon is 1e-5 whatever `eps` says: keep the one that is given.": _NormFixedEpsilon,
+        "If no epsilon is given it must be 1e-5.": _norm_with_own_epsilon,
+        f"The numbers are right, but the gradient takes the size for a constant. {_NO_GRADIENT}": (
+            _NormDetached
+        ),
+    },
+    hints=(
+        "Each token alone: its mean square, the root of that, and a division. Then the gain.",
+        "The mean of the squares runs over the last axis and keeps it, so that it broadcasts: "
+        "`keepdim=True`. Epsilon is added before the root.",
+        "Divide `self.weight * x` by the root of `x.square().mean(dim=-1, keepdim=True) + "
+        "self.eps`.",
+    ),
+)
+
+
 # --- the block ----------------------------------------------------------------------------------
 
 
@@ -1547,7 +1723,8 @@ class _Around(Block):
         return found
 
     def add(self, x: Tensor, norm: Branch, sublayer: Branch) -> Tensor:
-        return x + self.dropout(sublayer(norm(x)))
+        total: Tensor = x + self.dropout(sublayer(norm(x)))
+        return total
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
         x = self.add(x, self.attention_norm, lambda read: self.attend(read, mask))
@@ -1639,7 +1816,8 @@ class _MaskAsMemory(_Around):
 
 
 def _lost(block: Block, x: Tensor, norm: Branch, sublayer: Branch) -> Tensor:
-    return x + block.dropout(sublayer(norm(x.detach())))
+    total: Tensor = x + block.dropout(sublayer(norm(x.detach())))
+    return total
 
 
 _PARTS = ("attention.", "attention_norm.", "feed_forward.", "feed_forward_norm.")
@@ -1657,7 +1835,7 @@ def _fill_block(block: nn.Module) -> int:
     names = sorted(shapes)
     numbers = (0.4 * x for x in random_inputs(*(shapes[name] for name in names)))
     block.to("cpu", torch.float64).load_state_dict(dict(zip(names, numbers, strict=True)))
-    return shapes["attention.query.weight"][-1]
+    return int(shapes["attention.query.weight"][-1])
 
 
 def _try_block(found: object) -> dict[str, Tensor]:

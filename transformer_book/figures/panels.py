@@ -25,6 +25,7 @@ from transformer_book.figures.plot_data import (
 )
 from transformer_book.figures.plot_style import (
     AMOUNT,
+    ON_DARK,
     ON_LIGHT,
     SERIES_STYLES,
     SIGNED,
@@ -34,6 +35,7 @@ from transformer_book.figures.plot_style import (
 from transformer_book.figures.plots import MAX_INCHES
 from transformer_lib import check_whole
 
+CLEAR = ListedColormap(["none"])
 FORBIDDEN_ALLOWED = ListedColormap([PAPER, "#e3bdd4"])
 Each = TypeVar("Each", str, bool)
 MAX_NAMES = 12  # more names than this cannot be read along a small panel
@@ -50,6 +52,7 @@ def heatmap_grid(
     column_axis: str = "key",
     signed: bool = False,
     decimals: int = 2,
+    hatched: Mapping[str, ArrayLike] | None = None,
 ) -> Picture:
     r"""Draw many matrices of one shape as small heat maps without numbers.
 
@@ -63,6 +66,8 @@ def heatmap_grid(
         column_axis: what the columns are.
         signed: whether zero is the middle of the colours.
         decimals: decimals in the summary.
+        hatched: for some panels a matrix of True and False; where it is True, lines are drawn over
+            the cell.
 
     Returns:
         The picture; all its panels share one range of colours.
@@ -86,6 +91,7 @@ def heatmap_grid(
     matrices = as_matrices("panels", panels, rows, columns, signed=signed)
     top = max(float(np.abs(matrix).max()) for matrix in matrices.values())
     colours, low = (SIGNED, -top) if signed else (AMOUNT, 0.0)
+    marks = {name: np.asarray(each, dtype=bool) for name, each in (hatched or {}).items()}
     sentences = []
     axis_names = (row_axis, column_axis)
     with _grid(title, matrices, rows, columns, axis_names, n_columns) as (figure, drawn):
@@ -96,6 +102,13 @@ def heatmap_grid(
             )
             i, j = np.unravel_index(int(np.abs(matrix).argmax()), matrix.shape)
             most = f"most {written(matrix[i, j], decimals)}, {rows[int(i)]} to {columns[int(j)]}"
+            marked = marks.get(name)
+            if marked is not None:
+                axis.pcolor(
+                    np.ma.masked_where(~marked, marked),
+                    hatch="////", facecolor="none", edgecolor=ON_DARK, linewidth=0, cmap=CLEAR,
+                )  # fmt: skip
+                most += f"; {int(marked.sum())} of {marked.size} hatched"
             sentences.append(f"{name}: {most}.")
         summary = f"{title}: heat maps, {row_axis} by {column_axis}. " + " ".join(sentences)
         return picture_of(figure, title, summary)

@@ -1,19 +1,21 @@
 """The live figure of the front page: a line goes through a trained model, and a letter comes out.
 
 Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the
-next letter.
+next letter. Attention opens (`zoom`): 1 scores, 2 scale, 3 mask, 4 softmax, 5 mixture of one head.
 """
 
 from collections.abc import Iterator
 from html import escape
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.live.numbers import uniforms
 from transformer_book.live.trained import Line, browser_model, read_line
 from transformer_book.live.wording import number, round_half_up
+from transformer_lib import CausalLM, attention
 
 TYPED, ROWS = 40, 18  # letters of the reader's line; lanes in the picture
 LAYERS = 4
@@ -21,6 +23,31 @@ ANSWER = 2 * LAYERS + 2
 WRITE = ANSWER + 1
 BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
 FIRST_SEED = 1000
+
+
+def _inner() -> int:
+    """How many units a feed-forward has."""
+    model, _ = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    assert model.config.d_ff is not None
+    return model.config.d_ff
+
+
+def _look(run: Line, layer: int, head: int, first: int, at: int) -> dict[str, Any]:
+    """How one head comes from scores to weights to a mixture."""
+    q, k, v = (each[head] for each in run.heads[layer])
+    mixture, weights = attention(q, k, v, causal=True)
+    torch.testing.assert_close(weights, run.weights[layer, head])  # what the model itself used
+    raw = k @ q[at]  # (T,): also of what the mask will hide
+    return {
+        "width": q.shape[-1],
+        "query": q[at, :FIRST].tolist(),
+        "keys": k[first:, :FIRST].tolist(),
+        "raw": raw.tolist(),
+        "scores": (raw / q.shape[-1] ** 0.5).tolist(),
+        "values": v[first:, :FIRST].tolist(),
+        "mixture": mixture[at, :FIRST].tolist(),
+    }
 
 
 def _choose(logits: Tensor, pick: str, n: int) -> int:
@@ -46,7 +73,15 @@ def _guesses(run: Line, at: int, stage: int) -> list[list[Any]]:
     ]
 
 
-def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[str, Any]:
+def values(
+    text: str,
+    pick: str,
+    written: int,
+    stage: int,
+    back: int,
+    zoom: int,
+    head: int,
+) -> dict[str, Any]:
     """Compute everything that the figure shows.
 
     Args:
@@ -56,12 +91,14 @@ def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[st
         stage: how far the line has come.
         back: which letter is watched: so many before the last one. The next letter is written
             from the last one.
+        zoom: how much of an attention is shown; 0 if it is not opened.
+        head: which head is shown there.
 
     Returns:
         Letters, lengths of vectors, attention weights, guesses; under the names of ``front.js``.
 
     Example:
-        >>> found = values("To be, or not to b", "likeliest", 0, 10, 0)
+        >>> found = values("To be, or not to b", "likeliest", 0, 10, 0, 0, 3)
         >>> found["next"][0], round(found["next"][1], 2)
         ('e', 0.76)
     """
@@ -77,6 +114,7 @@ def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[st
     at = len(ids) - 1 if stage == WRITE else max(first, len(ids) - 1 - back)
     is_layer = 1 < stage < ANSWER
     layer = stage // 2 - 1 if is_layer else -1
+    looks = is_layer and stage % 2 == 0
     chosen = _choose(run.logits[-1, -1], pick, written)
     found = 0 if stage < 2 else min(stage, ANSWER) - 2  # the place in the stream
     return {
@@ -88,11 +126,15 @@ def values(text: str, pick: str, written: int, stage: int, back: int) -> dict[st
         "first": first,
         "at": at,
         "width": run.stream.shape[-1],
+        "inner": _inner(),
         "embedded": run.stream[0, first:, :FIRST].tolist(),
         "lengths": run.stream[:, first:].norm(dim=-1).T.tolist(),
         "added": run.writes[:, first:].norm(dim=-1).T.tolist(),
         "attention": run.weights.mean(dim=1)[:, first:].tolist(),
-        "heads": run.weights[layer, :, at].tolist() if is_layer and stage % 2 == 0 else [],
+        "heads": run.weights[layer, :, at].tolist() if looks else [],
+        "zoom": zoom if looks else 0,
+        "head": head,
+        "look": _look(run, layer, head, first, at) if looks else None,
         "stream": run.stream[found, at, :FIRST].tolist(),
         "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],
         "best": [_guesses(run, at, n + 1)[0] for n in range(2 * LAYERS + 1)],
@@ -120,14 +162,92 @@ def _percent(share: float) -> str:
     return f"{number(100 * share, 0)}%"
 
 
-def _looks(values: dict[str, Any]) -> str:
-    """The two letters that get most weight."""
-    weights = values["attention"][values["layer"]][values["at"] - values["first"]]
-    shares = [(-round_half_up(100 * weight, 0), at) for at, weight in enumerate(weights)]
+def _strongest(weights: list[float]) -> list[tuple[int, str]]:
+    """The two letters that get most weight, and how much."""
+    shares = sorted((-round_half_up(100 * weight, 0), at) for at, weight in enumerate(weights))
+    return [(at, f"{-share:.0f}%") for share, at in shares[:2] if share]
+
+
+def _seen_as(values: dict[str, Any], place: int) -> str:
+    """Name a letter for the one that looks at it."""
+    token, own = values["tokens"][place], values["tokens"][values["at"]]
+    if place == values["at"]:
+        return "itself"
+    name = _named(token)
+    return f"an earlier {name}" if token == own and name[0] == "“" else name
+
+
+def _looks(values: dict[str, Any], weights: list[float]) -> str:
     return " and ".join(
-        f"{'itself' if at == values['at'] else _named(values['tokens'][at])} ({-share:.0f}%)"
-        for share, at in sorted(shares)[:2]
-        if share
+        f"{_seen_as(values, place)} ({share})" for place, share in _strongest(weights)
+    )
+
+
+def _sum(pairs: list[tuple[float, float]], more: bool = True) -> str:
+    """Write products that are added: what is negative, and not the first, in brackets."""
+    texts = [[number(a), number(b)] for a, b in pairs]
+    products = [
+        "·".join(f"({one})" if one[0] == "−" and (n or m) else one for m, one in enumerate(each))
+        for n, each in enumerate(texts)
+    ]
+    return " + ".join(products) + (" + …" if more else "")
+
+
+def _zoomed(values: dict[str, Any]) -> str:
+    """What one head does, a step at a time; behind a line break the same in numbers."""
+    tokens, at, head, zoom = values["tokens"], values["at"], values["head"], values["zoom"]
+    look, weights, who = values["look"], values["heads"][head], _named(tokens[at])
+    best = _strongest(weights)
+    most = best[0][0]
+    other = f"{who} itself" if most == at else _seen_as(values, most)
+    width, root = look["width"], number(look["width"] ** 0.5)
+    raw, score = number(look["raw"][most]), number(look["scores"][most])
+    later = len(tokens) - 1 - at
+    title = f"Layer {values['layer'] + 1}, head {head + 1}, "
+    if zoom == 1:
+        key = look["keys"][most - values["first"]] if most >= values["first"] else None
+        parts = f"{_sum(list(zip(look['query'], key, strict=True))[:2])} = " if key else ""
+        return (
+            f"{title}scores: {who} asks with a query, and each letter offers a key: {width} "
+            "numbers each, turned by its place in the line. Multiplied pair by pair and added up, "
+            f"they say how well the two fit.\nquery · key of {other}: {parts}{raw}"
+        )
+    if zoom == 2:
+        return (
+            f"{title}scale: every score is divided by the root of {width}. A sum of {width} "
+            "products is large, and softmax would give nearly everything to one letter.\n"
+            f"score of {other}: {raw} / √{width} = {raw} / {root} = {score}"
+        )
+    if zoom == 3:
+        if later:
+            rest = "letters behind it are" if later > 1 else "letter behind it is"
+            hidden, after = f"The {later} {rest}", _named(tokens[at + 1])
+            sums = f"score of {after}: {number(look['scores'][at + 1])} → −∞"
+        else:
+            hidden = "Behind the last letter that is only the place of the next one; it is"
+            sums = f"score of what comes behind {who}: −∞"
+        return (
+            f"{title}mask: a letter may look back, never ahead, or in training it would copy what "
+            f"it has to guess. {hidden} crossed out.\n{sums}"
+        )
+    if zoom == 4:
+        second = f" + e^{number(look['scores'][best[1][0]])}" if len(best) > 1 else ""
+        return (
+            f"{title}softmax: e to the power of each score, divided by the sum of all. Now they "
+            f"are shares of a whole: {who} looks at {_looks(values, weights)}.\n"
+            f"share of {other}: e^{score} / (e^{score}{second} + …) = {best[0][1]}"
+        )
+    pairs = [
+        (weights[s], look["values"][s - values["first"]][0])
+        for s, _ in best
+        if s >= values["first"]
+    ]
+    result = number(look["mixture"][0])
+    return (
+        f"{title}mixture: each letter offers a value, too. Each value times its share, added up, "
+        f"is what this head copies. All {len(values['heads'])} heads together, through one more "
+        f"learned table, are added to the lane.\nits first number: "
+        f"{f'{_sum(pairs)} = ' if pairs else ''}{result}"
     )
 
 
@@ -154,15 +274,16 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     upper = who[0].upper() + who[1:]
     if stage == 0:
         return (
-            f"Tokens: the line has {len(tokens)} letters. To this model each letter is a token, "
-            f"and each token a number: {who} is {values['ids'][values['at']]}."
+            f"Tokens: the line has {len(tokens)} letters. A model can only calculate, so each "
+            f"letter, its token, becomes its number in a list: {who} is "
+            f"{values['ids'][values['at']]}."
         )
     if stage == 1:
         long = number(values["lengths"][values["at"] - values["first"]][0], 1)
         return (
-            "Embedding: each number picks its row of a learned table. "
-            f"{upper} becomes a vector of {values['width']} numbers, of length {long}. "
-            "Its lane begins."
+            f"Embedding: each number picks its row of a learned table. {upper} becomes a vector "
+            f"of {values['width']} numbers, of length {long}: room for all that the layers will "
+            "find out. Its place in the line is not in it; attention sees to that."
         )
     if stage == ANSWER:
         lane = f"The lane of {who} is" if state["back"] else "The last lane is"
@@ -171,9 +292,10 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
             "here only the last lane is used."
         )
         return (
-            f"Answer: {lane} compared with all tokens. Each gets a score, and softmax turns "
-            f"scores into probabilities: {_named(best[0][0])} {_percent(best[0][2])}, "
-            f"{_named(best[1][0])} {_percent(best[1][2])}.{least if state['back'] else ''}"
+            f"Answer: {lane} compared with the vector of every token. Each gets a score, and "
+            f"softmax turns scores into probabilities: {_named(best[0][0])} "
+            f"{_percent(best[0][2])}, {_named(best[1][0])} {_percent(best[1][2])}."
+            f"{least if state['back'] else ''}"
         )
     if stage == WRITE:
         letter, chance = values["next"]
@@ -181,18 +303,22 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         why = f"has the highest probability ({_percent(chance)})"
         return (
             f"Next letter: {_named(letter)} {why if state['pick'] == 'likeliest' else drawn}. "
-            f"It joins the line, and everything begins again, with {len(tokens) + 1} letters."
+            f"It joins the line, and everything begins again, with {len(tokens) + 1} letters: "
+            "this is how a model writes."
         )
     now = f"If it answered now: {_named(best[0][0])} ({_percent(best[0][2])})."
     layer = f"Layer {values['layer'] + 1}"
+    if values["zoom"]:
+        return _zoomed(values)
     if stage % 2:
         return (
-            f"{layer}, feed-forward: every letter by itself. {upper} works on what its lane "
-            f"holds, and adds the result to it. {now}"
+            f"{layer}, feed-forward: every letter by itself. {values['inner']} units look for "
+            f"patterns in what the lane of {who} holds now, and add what they find. {now}"
         )
+    looks = _looks(values, values["attention"][values["layer"]][values["at"] - values["first"]])
     return (
-        f"{layer}, attention: {who} looks mostly at {_looks(values)}, and adds what it copies "
-        f"there to its lane. {now}"
+        f"{layer}, attention: the only way from lane to lane. {upper} looks mostly at {looks}, on "
+        f"average over {len(values['heads'])} heads, and adds what they copy there. {now}"
     )
 
 

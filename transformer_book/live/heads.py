@@ -188,8 +188,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     Example:
         >>> from transformer_book.live import FIGURES, complete
         >>> start = complete(FIGURES["heads"], {"text": "the", "at": 2})
-        >>> say(start, values(**start))[:58]
-        'Layer 0, head 7. Position 2, “e”, looks at: “h” (1) 1.00. '
+        >>> say(start, values(**start))[:74]
+        'Layer 1, head 8 (in code: 0, 7). Position 2, “e”, looks at: “h” (1) 1.00. '
     """
     queries, at, part = values["queries"], values.get("at", 0), values.get("part")
     if not queries:
@@ -204,7 +204,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     links = [f"{_quoted(values['keys'][j])} ({j}) {number(w)}" for j, w in values["links"]]
     measured = list(WHAT).index(values["measure"])
     return (
-        f"{written}Layer {values['layer']}, head {values['head']}. "
+        f"{written}Layer {values['layer'] + 1}, head {values['head'] + 1} "
+        f"(in code: {values['layer']}, {values['head']}). "
         f"{who} looks at: {', '.join(links)}. "
         f"Mean {WHAT[values['measure']]}: {_short(values['means'][measured])}; "
         f"even weights: {_short(values['even'][measured])}."
@@ -263,7 +264,7 @@ def _strip(values: dict[str, Any]) -> Iterator[str]:
     queries, keys, at = values["queries"], values["keys"], values["at"]
     step = min(22.0, (WIDTH - 20) / max(len(queries), len(keys)))
     color = ROLES["weight"][0]
-    title = f"layer {values['layer']}, head {values['head']}"
+    title = f"layer {values['layer'] + 1}, head {values['head'] + 1}"
     yield _text(10, 20, f"{title}: what is looked at (keys)")
     yield _text(10, QUERIES_Y + 24, "the letters that look (queries)")
     for i, row in enumerate(values["weights"]):
@@ -290,11 +291,11 @@ def _grid(values: dict[str, Any]) -> Iterator[str]:
     yield _text(10, GRID_Y - 4, f"every head: {WHAT[values['measure']]}")
     for layer, row in enumerate(heads):
         y = GRID_Y + 18 + layer * tall
-        yield _text(left - 6, y + 16, f"layer {layer}", INK, "end", 12.5)
+        yield _text(left - 6, y + 16, f"layer {layer + 1}", INK, "end", 12.5)
         for head, value in enumerate(row):
             if layer == 0:
                 x = left + (head + 0.5) * wide
-                yield _text(x, GRID_Y + 13, str(head), INK, "middle", 12.5)
+                yield _text(x, GRID_Y + 13, str(head + 1), INK, "middle", 12.5)
             own = (layer, head) == (values["layer"], values["head"])
             x = left + head * wide
             yield _rect(x, y, wide, tall, f'fill="{PAPER}" stroke="{PANEL}"')

@@ -69,6 +69,8 @@ def values(
         mask = (used | _is(cells, "1")) & ~_is(cells, "2")
         weights = _weights(mask)
     heard = _hears(mask, layers, late=mistake == "late")
+    steps = [_hears(mask, each, late=mistake == "late") for each in range(1, layers + 1)]
+    first = torch.where(heard, layers + 1 - torch.stack(steps).sum(dim=0), 0)
     stray = heard & ~_hears(meant, layers)
     partly = mask.any(dim=1) & ~mask.all(dim=1)
     shows = partly.any() if mistake == "late" else (used != meant).any()
@@ -77,6 +79,7 @@ def values(
         "mask": mask.int().tolist(),
         "weights": weights.tolist(),
         "heard": heard.int().tolist(),
+        "first": first.tolist(),  # the layer after which it is heard; 0: never
         "stray": stray.int().tolist(),
         "wrong": (mask ^ meant).int().tolist(),
         "allowed": int(mask.sum()),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
+from transformer_book.live.wording import RAISED, short
 from transformer_book.recurrent import CELLS, State
 from transformer_lib import attention
 
@@ -25,7 +26,6 @@ DASHES = ("none", "7 4", "2 4")  # never colour alone
 
 Curves = tuple[list[float], list[float]]  # forwards and backwards, at distances 1 to 200
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LOWEST, _HIGHEST = -12, 4  # powers of ten on the chart
 _LEFT, _TOP, _WIDE, _HIGH = 52.0, 14.0, 330.0, 224.0  # where its frame stands
 
@@ -104,29 +104,6 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         f"gradient {short(values['gradient'][0])}; the LSTM’s cell has {lstm} of both. "
         f"Attention gives it a weight of {attended} in one step; a plain mean gives 1/{n + 1}."
     )
-
-
-def short(x: float) -> str:
-    """Write a number with three digits, far ones as a power of ten.
-
-    Args:
-        x: a number that is not negative.
-
-    Returns:
-        The text.
-
-    Example:
-        >>> [short(x).replace(chr(160), " ") for x in (0.5, 3375, 0.5**100, 0)]
-        ['0.500', '3375', '7.89 × 10⁻³¹', '0']
-    """
-    if x == 0:
-        return "0"
-    x *= 1 + 1e-9  # so that a tie is rounded up, here and in JavaScript
-    digits, exponent = f"{x:.2e}".split("e")
-    power = int(exponent)
-    if -4 < power < 4:
-        return f"{x:.{max(0, 2 - power)}f}"
-    return f"{digits}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(power).translate(_RAISED)}"
 
 
 def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, float, float]:
@@ -250,7 +227,7 @@ def _line(x: float, y: float, to_x: float, to_y: float, colour: str, more: str =
 
 def _draw_axes(canvas: Canvas, distance: int) -> None:
     for power in range(_LOWEST, _HIGHEST + 1, 4):
-        raised = f"10{str(power).translate(_RAISED)}" if power else "1"
+        raised = f"10{str(power).translate(RAISED)}" if power else "1"
         canvas.elements.append(_line(_LEFT, _y(power), _LEFT + _WIDE, _y(power), GRID))
         canvas.text(_LEFT - 6, _y(power) + 4, raised, anchor="end", color=MUTED)
     for tick in range(0, LONGEST + 1, 50):

@@ -161,10 +161,7 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     at, stop, letter, effects = (values[name] for name in ("at", "stop", "letter", "effects"))
     last, chance = values["answers"][-1]
     strange = " (The letter that was asked for is none of the model’s tokens.)"
-    pairs = ", ".join(
-        f"block {n} {number(effects[2 * n - 1])} and {number(effects[2 * n])}"
-        for n in range(1, BLOCKS + 1)
-    )
+    most, second = sorted(range(STOPS), key=lambda n: -effects[n])[:2]
     length = number(values["lengths"][stop], 1)
     written = number(values["written"][stop], 1)
     size = f"a write of length {written}; with it the stream has {length}"
@@ -176,8 +173,9 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         f"Position {at}, {_named(values['tokens'][at])}: the model’s answer is "
         f"{_named(last)} ({_percent(chance)}).{strange if values['strange'] else ''} "
         f"The logit of {_named(letter)} is {number(values['total'])} above the mean letter’s. "
-        f"That is the sum of nine parts: embedding {number(effects[0])}, "
-        f"then attention and feed-forward of {pairs}. "
+        f"Of the nine direct effects that add up to it, the largest are "
+        f"{number(effects[most])} ({_name(most)}) and {number(effects[second])} "
+        f"({_name(second)}). "
         f"{name[0].upper()}{name[1:]}: {size}. Stopped there, the model would answer "
         f"{_named(token)} ({_percent(share)}){'' if token == letter else other}."
     )
@@ -185,9 +183,9 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
 
 # The static picture -------------------------------------------------------------------------------
 
-WIDTH = 380.0  # px: a phone shows all of it
+WIDTH = 330.0  # px: a phone shows all of it
 TOP, TALL = 40.0, 24.0  # of the rows
-NAME, BUS, BAND, SIZES, MIDDLE, END = 8.0, 132.0, 26.0, 196.0, 216.0, 312.0
+NAME, BUS, BAND, SIZES, MIDDLE, END = 6.0, 106.0, 22.0, 170.0, 186.0, 272.0
 
 
 def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, float]:
@@ -204,7 +202,7 @@ def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, 
         >>> from transformer_book.live import FIGURES, complete
         >>> start = complete(FIGURES["stream"], {})
         >>> drawing(start, values(**start))[1]
-        380.0
+        330.0
     """
     if not values["tokens"]:
         return _text(10, 30, say(state, values)), WIDTH, 50.0
@@ -235,10 +233,10 @@ def _bus(values: dict[str, Any]) -> Iterator[str]:
     widths = [3 + (BAND - 3) * length / max(lengths) for length in lengths]
     bottom = TOP + STOPS * TALL
     rows = [TOP + (n + 0.5) * TALL for n in range(STOPS)]
-    for x, words in ((BUS - 14, "write"), (SIZES, "stream"), (WIDTH - 4, "if stopped")):
+    for x, words in ((BUS - 14, "write"), (SIZES, "stream"), (WIDTH - 4, "stopped")):
         yield _text(x, TOP - 12, words, MUTED, text_anchor="end")
     title = f"effect on {_sign(values['letter'])}"
-    yield _text(MIDDLE + 32, TOP - 12, title, MUTED, text_anchor="middle")
+    yield _text(MIDDLE + 34, TOP - 12, title, MUTED, text_anchor="middle")
     yield f'<path d="M{MIDDLE} {TOP}V{bottom}" stroke="{GRID}"/>'
     edge = "L".join(f"{BUS + w:.1f} {y:g}" for w, y in zip(widths, rows, strict=True))
     yield (
@@ -246,7 +244,7 @@ def _bus(values: dict[str, Any]) -> Iterator[str]:
         'fill-opacity="0.55"/>'
     )
     for n, y in enumerate(rows):
-        name = f"{(n + 1) // 2} {'attn' if n % 2 else 'ffwd'}" if n else "embedding"
+        name = f"{(n + 1) // 2} {'attn' if n % 2 else 'ffwd'}" if n else "embed"
         thick = 1 + 7 * written[n] / max(written)
         yield _text(NAME, y + 4.5, name)
         yield _text(BUS - 14, y + 4.5, number(written[n], 1), text_anchor="end")
@@ -263,8 +261,8 @@ def _bus(values: dict[str, Any]) -> Iterator[str]:
         beside = MIDDLE + max(0.0, effects[n] * unit) + 4
         yield _text(round(beside, 1), y + 4.5, number(effects[n]))
         token, chance = values["answers"][n]
-        look = {"font_family": "ui-monospace, monospace", "font_weight": 700}
-        yield _text(END + 10, y + 4.5, _sign(token), **look)
+        look: dict[str, Any] = {"font_family": "ui-monospace, monospace", "font_weight": 700}
+        yield _text(END + 4, y + 4.5, _sign(token), **look)
         yield _text(WIDTH - 4, y + 4.5, _percent(chance), text_anchor="end")
     yield f'<path d="M{SIZES + 4} {bottom}H{END}" stroke="{INK}" stroke-width="1.5"/>'
     total = f"logit minus mean logit: {number(values['total'])}"
@@ -274,16 +272,20 @@ def _bus(values: dict[str, Any]) -> Iterator[str]:
 
 def _lens(values: dict[str, Any], top: float) -> Iterator[str]:
     """A column for each letter, a row for the embedding and for each block."""
-    left, tall = 84.0, 20.0
+    left, tall = 72.0, 20.0
     wide = (WIDTH - left - 2) / MAX
     tokens, color = values["tokens"], ROLES["weight"][0]
-    mono = {"font_family": "ui-monospace, monospace", "text_anchor": "middle", "font_size": 12.5}
+    mono: dict[str, Any] = {
+        "font_family": "ui-monospace, monospace",
+        "text_anchor": "middle",
+        "font_size": 13,
+    }
     yield _text(NAME, top - 8, "what it would answer after each block", MUTED)
     for t, token in enumerate(tokens):
         yield _text(left + (t + 0.5) * wide, top + 14, _sign(token), font_weight=700, **mono)
     for n, row in enumerate(values["lens"]):
         y = top + (n + 1) * tall
-        yield _text(left - 6, y + 14, f"block {n}" if n else "embedding", MUTED, text_anchor="end")
+        yield _text(left - 6, y + 14, f"block {n}" if n else "embed", MUTED, text_anchor="end")
         for t, (token, chance) in enumerate(row):
             x = left + t * wide
             yield (

@@ -67,6 +67,7 @@ def values(*, text: str, merges: int) -> dict[str, Any]:
     return {
         "ids": ids,
         "tokens": [tokenizer.tokens[i] for i in ids],
+        "pieces": sum(map(_is_piece, (tokenizer.tokens[i] for i in ids))),
         "length": len(ids),
         "scores": len(ids) ** 2,
         "letters": len(text),
@@ -96,11 +97,24 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         return "There is no text to cut."
     letters, length = values["letters"], values["length"]
     cut = f"{_many(letters, 'character')}, {_many(length, 'token')}"
+    pieces = values["pieces"]
+    why = ""
+    if pieces:
+        are = "1 token is a piece" if pieces == 1 else f"{pieces} tokens are pieces"
+        why = (
+            f" {are} of a character (dashed): outside of English letters a character has two to "
+            "four bytes, and the plays taught no merge that makes it whole."
+        )
     return (
         f"{cut}: {number(values['each'])} characters a token. Attention makes "
         f"{length}² = {_many(values['scores'], 'score')}; character by character it would make "
-        f"{letters}² = {values['letterScores']:,}."
+        f"{letters}² = {values['letterScores']:,}.{why}"
     )
+
+
+def _is_piece(token: str) -> bool:
+    """Whether it is a part of a character: such bytes are written with a backslash and an x."""
+    return "\\x" in token
 
 
 def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, float, float]:

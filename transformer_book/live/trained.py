@@ -1,13 +1,20 @@
 """The trained models of the live figures, with the weights that a reader's browser has."""
 
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from transformer_book.live.one_byte import RESULTS, pack, unpack
-from transformer_lib import Block, CausalLM, Tokenizer, attention_maps, load_model
+from transformer_lib import (
+    Block,
+    CausalLM,
+    MultiHeadAttention,
+    Tokenizer,
+    attention_maps,
+    load_model,
+)
 
 
 @cache
@@ -39,6 +46,7 @@ class Line(NamedTuple):
     writes: Tensor  # what each sublayer adds, (2L, T, D)
     weights: Tensor  # (L, H, T, T)
     logits: Tensor  # the stream read as an answer, (2L + 1, T, V)
+    heads: list[tuple[Tensor, Tensor, Tensor]]  # queries, keys and values, (H, T, Dk) each
 
 
 @lru_cache(maxsize=64)
@@ -64,12 +72,21 @@ def read_line(ids: tuple[int, ...]) -> Line:
     def keep(_module: object, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
         outputs.append((output[0] if isinstance(output, tuple) else output)[0])
 
+    heads: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def split(part: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Any]) -> None:
+        assert isinstance(part, MultiHeadAttention)
+        q, k, v = part.project(inputs[0], inputs[0], named["angles"])
+        heads.append((q[0], k[0], v[0]))
+
     stack = model.decoder.stack
     parts: list[nn.Module] = [model.decoder.embedding]
+    hooks = []
     for block in stack.blocks:
         assert isinstance(block, Block)
         parts += [block.attention, block.feed_forward]
-    hooks = [part.register_forward_hook(keep) for part in parts]
+        hooks.append(block.attention.register_forward_pre_hook(split, with_kwargs=True))
+    hooks += [part.register_forward_hook(keep) for part in parts]
     batch = torch.tensor([ids])
     answer = model(batch)[0]
     for hook in hooks:
@@ -79,4 +96,4 @@ def read_line(ids: tuple[int, ...]) -> Line:
     logits = model.output(stack.final_norm(stream))
     torch.testing.assert_close(logits[-1], answer)  # the parts add up to what the library does
     weights = torch.stack([each[0] for each in attention_maps(model, batch).values()])
-    return Line(stream, torch.stack(outputs[1:]), weights, logits)
+    return Line(stream, torch.stack(outputs[1:]), weights, logits, heads)

@@ -2,6 +2,8 @@
 
 import math
 
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 
 def number(value: float, digits: int = 2) -> str:
     """Write a number with a true minus sign, and zero without one.
@@ -40,3 +42,26 @@ def round_half_up(value: float, digits: int) -> float:
     exact = value.as_integer_ratio() if isinstance(value, float) else (value, 1)
     is_up = 2 * (exact[0] * scale - below * exact[1]) >= exact[1]
     return (below + is_up) / scale
+
+
+def short(x: float) -> str:
+    """Write a number with three digits, far ones as a power of ten.
+
+    Args:
+        x: a number that is not negative.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> [short(x).replace(chr(160), " ") for x in (0.5, 3375, 0.5**100, 0)]
+        ['0.500', '3375', '7.89 × 10⁻³¹', '0']
+    """
+    if x == 0:
+        return "0"
+    x *= 1 + 1e-9  # so that a tie is rounded up, here and in JavaScript
+    digits, exponent = f"{x:.2e}".split("e")
+    power = int(exponent)
+    if -4 < power < 4:
+        return f"{x:.{max(0, 2 - power)}f}"
+    return f"{digits}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(power).translate(RAISED)}"

@@ -18,6 +18,12 @@ OWN_WRITER = Path("runs/shakespeare")  # where `train` puts what it makes of the
 BOOK_WRITERS = (BOOK / "results/shakespeare", BOOK / "results/drafts")
 TOKENIZERS = ("char", "word", "bpe", "wordpiece")
 NUMBERS = ("float32", "bfloat16", "float16")
+# What a new model is like, if the user does not say; one that is there already has all of it.
+NEW_MODEL: dict[str, object] = {
+    "layers": 4, "d_model": 128, "heads": 4, "dropout": 0.0, "tokenizer": "char",
+    "vocab_size": 2_000,
+}  # fmt: skip
+NEW_RATE, FURTHER_RATE = 2e-3, 2e-5  # the peak of the learning rate
 DEVICES = ("auto", "cuda", "mps", "cpu")
 WRITING = Sampling(temperature=0.8, top_p=0.95)  # unless the user says otherwise
 CHATTING = Sampling(temperature=0.7, top_p=0.95)
@@ -75,6 +81,30 @@ def seed_number(text: str) -> int:
     return number
 
 
+def count(text: str) -> int:
+    """Read an argument that counts something of which there may be none.
+
+    Args:
+        text: what was typed.
+
+    Returns:
+        The number.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is no whole number of at least 0.
+
+    Example:
+        >>> count("0")
+        0
+    """
+    if text == "0":
+        return 0
+    try:
+        return whole_number(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"{text!r} must be a whole number of at least 0") from None
+
+
 # How an option is read that is a field of Sampling, by the annotation of the field.
 READERS: dict[object, Callable[[str], object]] = {float: float, int | None: whole_number}
 
@@ -93,6 +123,11 @@ def train_options(parser: ArgumentParser) -> None:
     text, the last twentieth is.)
 
         python -m transformer_lib train --data book/data/numbers.tsv --steps 3000
+
+    With --model, it goes on with a model that is there: one that `train` has made, or a Hugging
+    Face checkpoint, which stays one (--out holds config.json, its weights and its tokenizer).
+
+        python -m transformer_lib train --model FOLDER --data FILE --out NEW --steps 200
 
     The progress bar shows the loss: how much the right next token surprises the model, in nats.
     A model that knows nothing has about 5.6, one that knows how frequent each letter is about 3.
@@ -125,17 +160,31 @@ def train_options(parser: ArgumentParser) -> None:
     add("--steps", type=whole_number, default=1_000, help="number of updates of the weights")
     add("--batch-size", type=whole_number, default=16, help="pieces of text, or pairs, per update")
     add("--context", type=whole_number, default=64, help="how many tokens the model sees at once")
-    add("--layers", type=whole_number, default=4, help="number of blocks")
-    add("--d-model", type=whole_number, default=128, help="width: numbers in a token's vector")
-    add("--heads", type=whole_number, default=4, help="attention heads per block")
-    add("--tokenizer", choices=TOKENIZERS, default="char", help="how text is cut into tokens")
+    add("--model", type=Path, help="folder of a model to go on with (default: a new model)")
+    for name, default, how in (
+        ("layers", whole_number, "number of blocks"),
+        ("d-model", whole_number, "width: numbers in a token's vector"),
+        ("heads", whole_number, "attention heads per block"),
+        ("dropout", float, "probability with which a value is dropped"),
+        ("vocab-size", whole_number, "most different tokens; at least 259: bytes and 3 marks"),
+    ):
+        said = f"{how} (default: {NEW_MODEL[name.replace('-', '_')]})"
+        add(f"--{name}", type=default, help=said)
+    words = f"how text is cut into tokens (default: {NEW_MODEL['tokenizer']})"
+    add("--tokenizer", choices=TOKENIZERS, help=words)
+    rates = f"(default: {NEW_RATE}, with --model {FURTHER_RATE})"
+    add("--learning-rate", type=float, help=f"its peak; it then falls to a tenth {rates}")
     add(
-        "--vocab-size",
-        type=whole_number,
-        default=2_000,
-        help="maximum number of different tokens; at least 259, the bytes and 3 marks",
+        "--warmup",
+        type=count,
+        help="updates over which the learning rate rises (default: 10, if there are more)",
     )
-    add("--learning-rate", type=float, default=2e-3, help="its peak; it then falls to a tenth")
+    add("--accumulate", type=whole_number, default=1, help="batches that make one update")
+    add(
+        "--checkpoint-every",
+        type=whole_number,
+        help="updates between two checkpoints (default: a twentieth of --steps)",
+    )
     add(
         "--precision",
         choices=NUMBERS,

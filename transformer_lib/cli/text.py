@@ -4,8 +4,7 @@ import csv
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -15,13 +14,12 @@ from transformer_lib.core.devices import devices_here
 from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.generation.beam_search import beam_search, length_divisor
 from transformer_lib.generation.fast_interfaces import FastDecoder
-from transformer_lib.generation.generate import stream
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.generation.text_generation import AnyTokenizer, write_on
 from transformer_lib.hugging_face.pretrained import load_pretrained
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.saving import load_model
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
-from transformer_lib.text.text_stream import TextStream
 from transformer_lib.text.tokenizers import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -32,8 +30,6 @@ LENGTH_PENALTY = 0.6  # of beam search, as in 2017
 UNSURE = 0.006
 
 SMALLEST_ROOM = 256  # tokens that a compiled decoder has room for, if the model has
-
-AnyTokenizer = Tokenizer | PretrainedTokenizer
 
 
 def generate(given: Namespace) -> None:
@@ -50,7 +46,7 @@ def generate(given: Namespace) -> None:
     prompt = _some("prompt", given.prompt)
     if given.model is None:
         given.model = _default_writer()
-    model, tokenizer = _load_writer(given)
+    model, tokenizer = load_writer(given)
     ids = tokenizer.encode(prompt)
     if not ids:
         raise ValueError(f"{prompt=} has no tokens; expected something for the model to read")
@@ -74,7 +70,7 @@ def chat(given: Namespace) -> None:
         'chat'
     """
     sampling = _sampling(given)
-    model, tokenizer = _load_writer(given)
+    model, tokenizer = load_writer(given)
     if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.chat_template is None:
         raise ValueError(f"{_named(given)} has no chat template; `generate` needs none")
     context, device = model.config.max_len, find_device(given.device)
@@ -156,69 +152,6 @@ def _with_room(model: CausalLM, n_tokens: int, fast: FastDecoder | None = None) 
 def _seed(given: Namespace) -> None:
     if given.seed is not None:
         torch.manual_seed(given.seed)
-
-
-def write_on(
-    writer: CausalLM | FastDecoder,
-    tokenizer: AnyTokenizer,
-    ids: list[int],
-    sampling: Sampling,
-    n_tokens: int,
-    device: str,
-    *,
-    goes_on: bool = True,
-) -> Iterator[str]:
-    """Write on from ids, until there is a new end token, or until there are enough tokens.
-
-    Args:
-        writer: a language model.
-        tokenizer: its tokenizer.
-        ids: of the prompt; if it is longer than the context, its end is read.
-        sampling: how tokens are drawn.
-        n_tokens: how many tokens are written at most.
-        device: where the model is.
-        goes_on: whether the new text goes on from that of the prompt; if not, it is a text of its
-            own, such as an answer. Some tokenizers begin a text without its first space.
-
-    Yields:
-        The new text in pieces, never half a letter.
-
-    Raises:
-        ValueError: if there are no ids.
-
-    Example:
-        >>> from transformer_lib import CharTokenizer, TransformerConfig
-        >>> sizes = {"vocab_size": 259, "d_model": 8, "n_heads": 2}
-        >>> model = CausalLM(TransformerConfig(**sizes))
-        >>> pieces = write_on(
-        ...     model, CharTokenizer(), [70], Sampling(), 3, "cpu"
-        ... )
-        >>> len(list(pieces)) <= 3 + 1  # the end, in which nothing may be
-        True
-    """
-    if not ids:
-        raise ValueError("ids is empty; expected one token at least to go on from")
-    context, ends = writer.config.max_len, _end_ids(tokenizer)
-    text = TextStream(tokenizer, prompt=ids if goes_on else ())
-    ids, end, ended = list(ids), len(ids) + n_tokens, False
-    while len(ids) < end and not ended:
-        known = ids if len(ids) <= context else ids[-(context // 2) - 1 :]  # empty it by half
-        tokens = stream(
-            writer,
-            torch.tensor([known], device=device),
-            max_new_tokens=min(end - len(ids), context + 1 - len(known)),
-            eos_id=ends or None,
-            **asdict(sampling),
-        )
-        for token in tokens:
-            ids.append(int(token))
-            yield text.push(ids[-1])
-        ended = ids[-1] in ends
-    yield text.end()
-
-
-def _end_ids(tokenizer: AnyTokenizer) -> tuple[int, ...]:
-    return tokenizer.eos_ids if isinstance(tokenizer, PretrainedTokenizer) else (tokenizer.eos_id,)
 
 
 def translate(given: Namespace) -> None:
@@ -347,8 +280,24 @@ def _default_writer() -> Path:
     raise ValueError("--model is not given, and no model is here; `train` makes one")
 
 
-def _load_writer(given: Namespace) -> tuple[CausalLM, AnyTokenizer]:
-    """Return a model that writes on, of `train` or of a checkpoint, and its tokenizer."""
+def load_writer(given: Namespace) -> tuple[CausalLM, AnyTokenizer]:
+    """Find a model that writes on, of `train` or of a checkpoint.
+
+    Args:
+        given: what the command line says: ``model``, ``dtype`` and ``device``.
+
+    Returns:
+        The model and its tokenizer.
+
+    Raises:
+        ValueError: if there is no such model.
+
+    Example:
+        >>> given = Namespace(model=Path("nowhere"))
+        >>> load_writer(given)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: model='nowhere' holds no finished model; expected ...
+    """
     is_checkpoint = not _is_finished(given.model) and (given.model / "config.json").is_file()
     model, tokenizer = _load_checkpoint(given) if is_checkpoint else _load_own(given)
     if not isinstance(model, CausalLM):

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import torch
 
-from transformer_lib.cli.options import WRITING
-from transformer_lib.cli.text import find_device, translate_text, write_on
+from transformer_lib.cli.options import FURTHER_RATE, NEW_MODEL, NEW_RATE, WRITING
+from transformer_lib.cli.text import find_device, load_writer, translate_text
+from transformer_lib.generation.text_generation import AnyTokenizer, write_on
+from transformer_lib.hugging_face.pretrained import save_pretrained
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.presets import PRESETS
 from transformer_lib.models.saving import save_model
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizers import Tokenizer
 from transformer_lib.training.data import Batches, TextWindows, translation_batch
 from transformer_lib.training.distributed import rank_and_world
@@ -25,7 +28,7 @@ from transformer_lib.training.run_checkpoints import last_checkpoint_step
 from transformer_lib.training.run_log import Metrics
 
 KINDS = {k.__name__.removesuffix("Tokenizer").lower(): k for k in Tokenizer.__subclasses__()}
-Data = tuple[Tokenizer, tuple[Batches, Batches], int]  # for training and validation; the length
+Data = tuple[AnyTokenizer, tuple[Batches, Batches], int]  # for training and validation; the length
 SAMPLE = 200  # tokens of the text that is shown when training is done
 
 
@@ -44,8 +47,13 @@ def train(given: Namespace) -> None:
         raise ValueError(f"data={str(given.data)!r} holds nothing; expected a text file or a .tsv")
     device = find_device(given.device)
     translates = given.data.suffix.lower() == ".tsv"
-    tokenizer, (batches, validation), max_len = _pairs(given) if translates else _windows(given)
-    model = _build(given, tokenizer, max_len, translates)
+    _fill_in(given, translates)
+    there = None if given.model is None else load_writer(given)
+    known = None if there is None else there[1]
+    tokenizer, (batches, validation), max_len = (
+        _pairs(given) if translates else _windows(given, known)
+    )
+    model = _build(given, tokenizer, max_len, translates) if there is None else there[0]
     out = getattr(given, "out", Path("runs") / given.data.stem)
     made: list[Metrics] = []
     with _stopped_politely(given, out):
@@ -54,7 +62,7 @@ def train(given: Namespace) -> None:
             validation=validation, folder=out, device=device, on_step=made.append,
         )  # fmt: skip
     if rank_and_world()[0] == 0:  # of the processes of torchrun
-        save_model(model, out, tokenizer=tokenizer)
+        _save(model, tokenizer, out)
         loss = f"validation loss {rows[-1]['validation_loss']:.4f}"
         if made:
             print(f"{loss}; the model is in {out}.")
@@ -64,6 +72,29 @@ def train(given: Namespace) -> None:
         _show(model, tokenizer, validation, device)
         use = f'translate "{_sources(tokenizer, validation)[0]}"' if translates else "generate"
         print(f'For more:\npython -m transformer_lib {use} --model "{out}"')
+
+
+def _fill_in(given: Namespace, translates: bool) -> None:
+    """Set what the user has left out; a model that is there has its own."""
+    if given.model is not None and translates:
+        raise ValueError(f"model={str(given.model)!r} goes on with a text; expected no .tsv")
+    for name, usual in NEW_MODEL.items():
+        if given.model is not None and getattr(given, name) is not None:
+            value = getattr(given, name)
+            raise ValueError(f"{name}={value!r} is for a new model; that of --model has its own")
+        if getattr(given, name) is None:
+            setattr(given, name, usual)
+    if given.learning_rate is None:
+        given.learning_rate = NEW_RATE if given.model is None else FURTHER_RATE
+    given.dtype = "float32"  # in which small steps are not rounded away
+
+
+def _save(model: CausalLM | Seq2SeqLM, tokenizer: AnyTokenizer, out: Path) -> None:
+    """Write the model as what it was: a checkpoint, or one of ours."""
+    if isinstance(tokenizer, PretrainedTokenizer):
+        save_pretrained(model, out, tokenizer=tokenizer)
+    else:
+        save_model(model, out, tokenizer=tokenizer)
 
 
 @contextmanager
@@ -97,7 +128,7 @@ def _read(path: Path) -> str:
 
 
 def _build(
-    given: Namespace, tokenizer: Tokenizer, max_len: int, translates: bool
+    given: Namespace, tokenizer: AnyTokenizer, max_len: int, translates: bool
 ) -> CausalLM | Seq2SeqLM:
     config = replace(
         PRESETS["llama-2-7b"].config,
@@ -107,6 +138,7 @@ def _build(
         n_heads=given.heads,
         n_layers=given.layers,
         d_ff=given.d_model // 3 * 8,  # three matrices of SwiGLU cost what two of 4 D did
+        dropout=given.dropout,
     )
     torch.manual_seed(given.seed)
     return Seq2SeqLM(config) if translates else CausalLM(config)
@@ -117,41 +149,43 @@ def _recipe(given: Namespace) -> Recipe:
     return modern_recipe(
         given.steps,
         given.learning_rate,
-        warmup=10 if given.steps > 10 else 0,
+        warmup=(10 if given.steps > 10 else 0) if given.warmup is None else given.warmup,
+        accumulate=given.accumulate,
         precision=given.precision,
         compile=given.compile,
         seed=given.seed,
         log_every=max(given.steps // 100, 1),
-        checkpoint_every=max(given.steps // 20, 1),
+        checkpoint_every=given.checkpoint_every or max(given.steps // 20, 1),
         validate_every=200,
     )
 
 
 def _show(
-    model: CausalLM | Seq2SeqLM, tokenizer: Tokenizer, validation: Batches, device: str
+    model: CausalLM | Seq2SeqLM, tokenizer: AnyTokenizer, validation: Batches, device: str
 ) -> None:
     """Print a sample of what the model has learned."""
-    if isinstance(model, Seq2SeqLM):
+    if isinstance(model, Seq2SeqLM) and isinstance(tokenizer, Tokenizer):
         for source in _sources(tokenizer, validation):
             print(f"{source} -> {translate_text(model, tokenizer, source)[0]}")
         return
+    assert isinstance(model, CausalLM)
     torch.manual_seed(0)  # the same weights, the same sample
-    prompt = tokenizer.encode("\n")
+    prompt = tokenizer.encode("\n") or [0]
     print("A sample of what it writes:")
     print(*write_on(model, tokenizer, prompt, WRITING, SAMPLE, device), sep="")
 
 
-def _sources(tokenizer: Tokenizer, pairs: Batches) -> list[str]:
+def _sources(tokenizer: AnyTokenizer, pairs: Batches) -> list[str]:
     """The first few texts that a translator was judged by."""
     return [tokenizer.decode(pairs.examples[n][0]) for n in range(min(len(pairs.examples), 3))]
 
 
-def _windows(given: Namespace) -> Data:
+def _windows(given: Namespace, known: AnyTokenizer | None) -> Data:
     """Return a text's tokenizer, its windows for training and validation, and their length."""
     text = _read(given.data)
     cut = len(text) * 19 // 20
-    tokenizer = KINDS[given.tokenizer].train([text[:cut]], given.vocab_size)
-    parts = [tokenizer.encode(text[:cut]), tokenizer.encode(text[cut:])]
+    tokenizer = known or KINDS[given.tokenizer].train([text[:cut]], given.vocab_size)
+    parts = [_plain_ids(tokenizer, part) for part in (text[:cut], text[cut:])]
     shortest = min(map(len, parts))
     if shortest <= given.context:
         rest = f"{shortest} tokens of {given.data} are for validation; expected fewer, or more text"
@@ -161,6 +195,13 @@ def _windows(given: Namespace) -> Data:
         for ids in parts
     )
     return tokenizer, (training, validation), given.context
+
+
+def _plain_ids(tokenizer: AnyTokenizer, text: str) -> list[int]:
+    """Encode a text in which nothing is a sign for the model."""
+    if isinstance(tokenizer, PretrainedTokenizer):
+        return tokenizer.encode(text, special=False, parse_special=False)
+    return tokenizer.encode(text)
 
 
 def _pairs(given: Namespace) -> Data:

@@ -1,51 +1,40 @@
 """From ``config.json`` to our configuration, and back."""
 
+import warnings
 from dataclasses import asdict, fields, replace
 
 from torch import nn
 
 from transformer_lib.core.checks import check_choice
 from transformer_lib.core.config import TransformerConfig
+from transformer_lib.hugging_face.checkpoint_notes import CheckpointNotes, ends_of, notes_of
 from transformer_lib.hugging_face.family import Family, Settings, check_setting
 from transformer_lib.hugging_face.family_list import FAMILIES
 from transformer_lib.hugging_face.weight_layouts import Model
 from transformer_lib.layers.build_parts import STANDARD_PARTS
 from transformer_lib.models.language_models import CausalLM, SequenceClassifier, VisionTransformer
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 
-# The keys of which no family can follow more than one value.
+# What transformers reads for every class, or what says that it is not the class alone that counts;
+# a family that follows such a key names it among its own. All keys that stand neither here nor in
+# the family are harmless: transformers does not look at them, as a test finds out.
 _MUST_BE: Settings = {
     "add_cross_attention": False,
     "is_decoder": False,
-    "pruned_heads": {},
+    "attention_chunk_size": None,
+    "auto_map": None,  # the model is made by code that comes with the checkpoint
+    "decoder": None,
+    "generator": None,
+    "layer_types": None,
+    "num_kv_shared_layers": None,
+    "per_layer_config": None,
+    "pruned_heads": None,
     "quantization_config": None,
+    "sliding_window": None,
+    "text_config": None,
 }
-
-# The keys that change nothing of what a model computes. Any other key that is not in its family is
-# an error, unless its value is null, or one of those that say nothing.
-_SAYS_NOTHING: tuple[object, ...] = (False, 0, {}, [], "")
-# fmt: off
-_HARMLESS = frozenset({
-    # what it is called, and who wrote it
-    "model_type", "architectures", "transformers_version", "_name_or_path", "_commit_hash",
-    "tokenizer_class", "unsloth_fixed", "unsloth_version", "cache_implementation",
-    # how it is computed, and what else is returned
-    "_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "dtype",
-    "torch_dtype", "use_cache", "output_past", "gradient_checkpointing", "chunk_size_feed_forward",
-    "xla_device", "torchscript", "output_attentions", "output_hidden_states", "return_dict",
-    "is_encoder_decoder",
-    # how it starts training, and for what
-    "initializer_range", "finetuning_task", "problem_type", "id2label", "label2id", "num_labels",
-    "task_specific_params", "prefix",
-    # how it is asked for text
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
-    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
-    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
-    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
-    "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id",
-    "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-    "suppress_tokens", "begin_suppress_tokens",
-})
-# fmt: on
+_SAYS_NOTHING: tuple[object, ...] = (False, 0, {}, [], "")  # the same as null
+_DROPOUTS = ("dropout", "attention_dropout")
 
 _WRITTEN_AS = {  # the kind of checkpoint that a model of ours becomes
     "Encoder": "BertModel",
@@ -92,6 +81,29 @@ def find_family(settings: Settings) -> tuple[Family, str]:
     return family, str(architecture)
 
 
+def harmless_settings(family: Family, settings: Settings) -> Settings:
+    """Return the settings that change nothing of what a model computes.
+
+    Args:
+        family: the family of the checkpoint.
+        settings: the content of ``config.json``, in the family's one spelling.
+
+    Returns:
+        What ``transformers`` does not read for such a model.
+
+    Example:
+        >>> harmless_settings(
+        ...     FAMILIES["gpt2"], {"n_embd": 8, "summary_type": "mean"}
+        ... )
+        {'summary_type': 'mean'}
+    """
+    return {
+        key: value
+        for key, value in settings.items()
+        if not family.looks_at(key) and key not in _MUST_BE
+    }
+
+
 def read_config(family: Family, settings: Settings) -> TransformerConfig:
     """Turn the settings of ``config.json`` into ours.
 
@@ -126,25 +138,33 @@ def read_config(family: Family, settings: Settings) -> TransformerConfig:
     values.update(family.more_fields(settings))
     config = family.finish(TransformerConfig(**values), settings)
     for key, ours, value in given:  # two keys for one field, or one for what follows from others
-        check_setting(key, value, getattr(config, ours))
+        if ours in _DROPOUTS:
+            _check_dropout(key, value, ours, getattr(config, ours))
+        else:
+            check_setting(key, value, getattr(config, ours))
     return config
 
 
+def _check_dropout(key: str, value: object, ours: str, taken: float) -> None:
+    """Warn if a file has several dropouts where our models have one: training alone differs."""
+    if value != taken:
+        warnings.warn(
+            f"config.json has {key}={value!r} beside another dropout; our model has {ours}={taken} "
+            "in both places, which matters in training alone",
+            stacklevel=2,
+        )
+
+
 def _check_keys(family: Family, settings: Settings) -> None:
-    """Raise an error if a key is not known, or has a value that our models cannot follow."""
+    """Raise an error if a key that counts has a value that our models cannot follow."""
     must_be = {**_MUST_BE, **family.must_be}
-    for key, value in settings.items():
-        if value is None:  # as if it were not there
-            continue
-        if key in must_be:
-            check_setting(key, value, must_be[key])
-        elif key in _HARMLESS or key in family.settings or key in family.known:
-            continue
-        elif value not in _SAYS_NOTHING:
-            raise ValueError(
-                f"config.json has {key}={value!r}, which is not known for {family.name}; "
-                "expected no such key, or null"
-            )
+    for key in must_be.keys() - family.settings.keys() - set(family.reads):
+        value, wanted = settings.get(key), must_be[key]
+        if value is not None and not (wanted is None and value in _SAYS_NOTHING):
+            try:
+                check_setting(key, value, wanted)
+            except ValueError as error:
+                raise ValueError(f"{error}; ignore=[{key!r}] leaves it out") from None
 
 
 def architecture_of(model: nn.Module) -> str:
@@ -178,11 +198,12 @@ def architecture_of(model: nn.Module) -> str:
     return _WRITTEN_AS[kind]
 
 
-def write_settings(model: Model) -> Settings:
+def write_settings(model: Model, tokenizer: PretrainedTokenizer | None = None) -> Settings:
     """Turn our configuration into the content of ``config.json``.
 
     Args:
         model: the model.
+        tokenizer: says what begins and ends a text, if the model does not know it from a file.
 
     Returns:
         The settings, ready for JSON.
@@ -197,27 +218,45 @@ def write_settings(model: Model) -> Settings:
         >>> write_settings(model)["n_embd"]
         12
     """
-    architecture = architecture_of(model)
+    architecture, notes = architecture_of(model), notes_of(model)
     _check_parts(model)
     why_not = []
-    for family, candidate in _candidates(architecture):
+    for family, candidate in _candidates(architecture, notes.model_type):
         try:  # what a family cannot say is found in many places, each of which says why
-            return _settings_of_family(model, family, candidate)
+            settings = _settings_of_family(model, family, candidate)
+            return _notes_beside(settings, family, notes, tokenizer) | settings
         except ValueError as error:
             why_not.append(error)
     raise why_not[0]  # of the family that was asked for
 
 
-def _candidates(architecture: str) -> list[tuple[Family, str]]:
+def _notes_beside(
+    settings: Settings,
+    family: Family,
+    notes: CheckpointNotes,
+    tokenizer: PretrainedTokenizer | None,
+) -> Settings:
+    """What a checkpoint says beside the model's own settings."""
+    beside = {} if notes.model_type else ends_of(tokenizer)
+    beside |= harmless_settings(family, notes.settings)
+    labels, n_classes = beside.get("id2label"), settings.get("num_labels")
+    if isinstance(labels, dict) and n_classes == len(labels):
+        del settings["num_labels"]  # the names say it
+    elif n_classes is not None:
+        beside = {key: beside[key] for key in beside if key not in ("id2label", "label2id")}
+    return beside
+
+
+def _candidates(architecture: str, model_type: str) -> list[tuple[Family, str]]:
     """The families that have all parts of an architecture, each with its own name for it.
 
-    The family of the architecture itself comes first. Those that follow LLaMA have the same parts,
-    and can say more.
+    The family that a model was read as comes first, or else that of the architecture itself. Those
+    that follow LLaMA have the same parts, and can say more.
     """
     first = next(f for f in FAMILIES.values() if architecture in f.architectures)
     others = [f for f in FAMILIES.values() if f.tensors.keys() >= first.tensors.keys()]
     alike = [(f, next(iter(f.architectures))) for f in others if f is not first]
-    return [(first, architecture), *alike]
+    return sorted([(first, architecture), *alike], key=lambda one: one[0].model_type != model_type)
 
 
 def _settings_of_family(model: Model, family: Family, architecture: str) -> Settings:

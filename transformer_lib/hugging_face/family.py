@@ -1,7 +1,7 @@
 """What the checkpoints of one kind of model have in common."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -54,7 +54,8 @@ class Family:
             keys for one of them must agree.
         activations: its names for activations, and ours.
         must_be: other keys, of which our models can follow only one value, and which.
-        known: all other keys that may be there.
+        reads: all other keys that the functions below read. What is in neither of the three,
+            ``transformers`` does not read for this family either.
         tensors: our names of the parts of a model, and theirs. ``N`` is the number of a block. The
             end ``.weight`` or ``.bias`` is left out where both have it, and ``encoder.`` or
             ``decoder.`` where both sides, or the only one, are alike.
@@ -84,7 +85,7 @@ class Family:
     settings: dict[str, str]
     activations: dict[str, str]
     must_be: dict[str, object] = field(default_factory=dict)
-    known: Collection[str] = ()
+    reads: Collection[str] = ()
     tensors: dict[str, str]
     gated_tensors: dict[str, str] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
@@ -95,6 +96,10 @@ class Family:
     more_fields: Callable[[Settings], Settings] = _no_fields
     finish: Callable[[TransformerConfig, Settings], TransformerConfig] = _as_it_is
     more_settings: Callable[[Model], Settings] = _nothing_more
+
+    def looks_at(self, key: str) -> bool:
+        """Say whether the reader of the family looks at a key of ``config.json``."""
+        return key in self.settings or key in self.must_be or key in self.reads
 
     def plain_name(self, name: str) -> str:
         """Return a file's name of a tensor as the tables have it."""
@@ -196,6 +201,56 @@ def number_setting(settings: Settings, key: str) -> float:
     check_number(key, value, lambda x: x > 0, "greater than 0")
     assert isinstance(value, int | float)  # as check_number has seen
     return float(value)
+
+
+def own_head_width(settings: Settings, width: str, heads: str, own: str) -> int | None:
+    """Return the width of heads that do not share the stream's among them.
+
+    Args:
+        settings: the content of ``config.json``.
+        width: the key of the stream's width.
+        heads: the key of the number of heads.
+        own: the key of the width of one head.
+
+    Returns:
+        Our ``head_width``: ``None`` if it follows from the other two.
+
+    Raises:
+        ValueError: if one of them is no whole number.
+
+    Example:
+        >>> t5_small = {"d_model": 512, "num_heads": 6, "d_kv": 64}
+        >>> own_head_width(t5_small, "d_model", "num_heads", "d_kv")
+        64
+    """
+    d_model, n_heads, d_head = (whole_setting(settings, key) for key in (width, heads, own))
+    return None if n_heads * d_head == d_model else d_head
+
+
+def one_name(settings: Settings, names: Mapping[str, str]) -> Settings:
+    """Give settings that go by a second name their first one, as ``transformers`` does.
+
+    Args:
+        settings: the content of ``config.json``.
+        names: the first name of each second one.
+
+    Returns:
+        The settings under their first names.
+
+    Raises:
+        ValueError: if the file has both, and they differ.
+
+    Example:
+        >>> one_name({"hidden_size": 768}, {"hidden_size": "n_embd"})
+        {'n_embd': 768}
+    """
+    named = {key: value for key, value in settings.items() if key not in names}
+    for second, first in names.items():
+        if settings.get(second) is not None:
+            if named.get(first) is None:
+                named[first] = settings[second]
+            check_setting(second, settings[second], named[first])
+    return named
 
 
 def count_classes(settings: Settings) -> int:

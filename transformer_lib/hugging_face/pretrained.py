@@ -2,6 +2,8 @@
 
 import json
 import logging
+import warnings
+from collections.abc import Collection
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -12,12 +14,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from transformer_lib.core.checks import check_whole
 from transformer_lib.core.files import read_object, whole_files
-from transformer_lib.hugging_face.config_json import find_family, read_config, write_settings
-from transformer_lib.hugging_face.family import Family, LazyTensors, is_copy
+from transformer_lib.hugging_face.checkpoint_notes import notes_of, take_notes
+from transformer_lib.hugging_face.config_json import (
+    find_family,
+    harmless_settings,
+    read_config,
+    write_settings,
+)
+from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, is_copy
 from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
-from transformer_lib.models.language_models import CausalLM
+from transformer_lib.models.language_models import VisionTransformer
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 
 
@@ -32,11 +41,12 @@ Places = dict[str, tuple[list[str], Layout]]  # our parameters that a tensor hol
 
 _LOGGER = logging.getLogger(__name__)
 # All that is downloaded: other files may hold the same weights in another precision.
-_DOWNLOADED = ("config.json", "model.safetensors", "model-*-of-*.safetensors")
+_SHARDS = "model-*-of-*.safetensors"
+_GENERATION = "generation_config.json"
+_DOWNLOADED = ("config.json", _GENERATION, "model.safetensors", _SHARDS)
 _TOKENIZER = "tokenizer.json"
 _WITH_TOKENIZER = (
-    _TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-    "chat_template.jinja",
+    _TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
 )  # fmt: skip
 _INDEX = "model.safetensors.index.json"  # which shard holds a tensor
 _HEADS = ("cls.", "classifier.", "lm_head.")  # these tensors never have the family's prefix
@@ -48,7 +58,7 @@ class Pretrained(NamedTuple):
     Args:
         model: the model, in evaluation mode.
         tokenizer: what it was trained with; ``None`` if the files hold none, or if it is not asked
-            for. Those of BERT, T5 and ViT are not read.
+            for, or if it is a ViT.
 
     Example:
         >>> Pretrained._fields
@@ -66,15 +76,16 @@ def load_pretrained(
     device: torch.device | str = "cpu",
     revision: str | None = None,
     with_tokenizer: bool = True,
+    ignore: Collection[str] = (),
 ) -> Pretrained:
     """Read a Hugging Face checkpoint of one of the families that our models can follow.
 
-    These are BERT, GPT-2, LLaMA (also SmolLM), Mistral, Qwen 2 and 3, Gemma 2 and 3 (text), OLMo 2,
-    T5 and ViT.
+    These are BERT, GPT-2, LLaMA (also SmolLM 1 and 2), Mistral, Qwen 2 and 3, Gemma 1, 2 and 3
+    (text), OLMo 2, Phi-3 (without scaling of RoPE), T5 and ViT.
 
-    Only safetensors files are read: a pickle can run any code when it is opened. Settings that are
-    unknown or that our models cannot follow, and tensors that are missing, unknown or of another
-    shape are errors.
+    Only safetensors files are read: a pickle can run any code when it is opened. Settings that our
+    models cannot follow, and tensors that are missing, unknown or of another shape are errors. A
+    key of ``config.json`` that ``transformers`` does not read for such a model is harmless.
 
     Args:
         name: a folder with ``config.json`` and ``model.safetensors`` (or its shards), or else, if
@@ -84,7 +95,9 @@ def load_pretrained(
         device: where the model is put.
         revision: for a name on the hub the branch, tag or commit; the newest if left out, so what
             is read may change. The commit that was read is logged as information.
-        with_tokenizer: whether to read the tokenizer of a ``CausalLM`` too, if there is one.
+        with_tokenizer: whether to read the tokenizer too, if there is one.
+        ignore: keys of ``config.json`` that are read as if they were not there, such as one that
+            is refused. Each is warned of: without it, the model may compute something else.
 
     Returns:
         One of our models in evaluation mode, and its tokenizer. BERT becomes a ``MaskedLM``, a
@@ -96,8 +109,9 @@ def load_pretrained(
         ImportError: if a name on the hub is given and ``huggingface_hub`` is not installed, or if
             the tokenizer needs ``regex``.
         OSError: if it cannot be downloaded.
-        ValueError: if the checkpoint is damaged or is not one of these, or if a folder is given and
-            a revision.
+        TypeError: if ``ignore`` is a string.
+        ValueError: if the checkpoint is damaged or is not one of these, if a folder is given and
+            a revision, or if a key to ignore is not there.
 
     Example:
         >>> import tempfile
@@ -123,7 +137,7 @@ def load_pretrained(
     if not dtype.is_floating_point:
         raise ValueError(f"dtype={dtype} must be a floating-point type")
     folder = _find_folder(name, revision)
-    settings = read_object(folder / "config.json")
+    settings = _without(ignore, read_object(folder / "config.json"))
     family, architecture = find_family(settings)
     settings = family.one_spelling(settings)
     tensors = _open_tensors(folder, family)
@@ -134,24 +148,42 @@ def load_pretrained(
     _check_names(places, tensors, family, f"{architecture} in {folder}")
     parameters = _read_parameters(model, places, tensors, dtype, torch.device(device))
     model.load_state_dict(parameters, assign=True)
+    generation = folder / _GENERATION
+    take_notes(
+        model, settings, harmless_settings(family, settings),
+        read_object(generation) if generation.is_file() else None,
+    )  # fmt: skip
     tokenizer = None
-    if with_tokenizer and isinstance(model, CausalLM) and (folder / _TOKENIZER).is_file():
+    reads_text = not isinstance(model, VisionTransformer)
+    if with_tokenizer and reads_text and (folder / _TOKENIZER).is_file():
         tokenizer = PretrainedTokenizer.from_folder(folder)
     return Pretrained(model.eval(), tokenizer)
 
 
-def save_pretrained(model: Model, folder: str | Path) -> None:
+def save_pretrained(
+    model: Model,
+    folder: str | Path,
+    *,
+    tokenizer: PretrainedTokenizer | None = None,
+    shard_bytes: int = 5_000_000_000,
+) -> None:
     """Write a model as a Hugging Face checkpoint, which ``transformers`` can load.
 
     The kind of checkpoint follows from the model: :func:`load_pretrained` says which belong
-    together. Dropout is written where the format has a place for it.
+    together. A model that was read from a checkpoint stays of its family, and keeps what the files
+    said beside it: the ids that begin and end a text, the start of a decoder, the names of classes,
+    how text is generated. Dropout is written where the format has a place for it.
 
     Args:
         model: one of our models whose choices are those of a family.
         folder: where ``config.json`` and ``model.safetensors`` are written; made if need be.
+        tokenizer: written beside it, with its chat template. Of a model that was not read from a
+            checkpoint, it says how a text begins and ends.
+        shard_bytes: weights that take more are cut into several files.
 
     Raises:
-        ValueError: if no family has models like this one; it says which choice or part differs.
+        ValueError: if no family has models like this one; it says which choice or part differs. Or
+            if the tokenizer has more tokens than the model, or cannot be written.
 
     Example:
         >>> from transformer_lib import CausalLM, TransformerConfig
@@ -160,7 +192,13 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
         Traceback (most recent call last):
         ValueError: no family of checkpoints has a CausalLM with position=...
     """
-    settings = write_settings(model)
+    check_whole("shard_bytes", shard_bytes)
+    if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens; expected "
+            f"vocab_size={model.config.vocab_size}, those of the model, at most"
+        )
+    settings = write_settings(model, tokenizer)
     family, architecture = find_family(settings)
     prefix = "" if architecture == "BertModel" else family.prefix  # the bare model has none
     ours, tensors = model.state_dict(), {}
@@ -170,10 +208,50 @@ def save_pretrained(model: Model, folder: str | Path) -> None:
             raise ValueError(f"{' and '.join(names)} differ; {architecture} has one {name}")
         full_name = name if name.startswith(_HEADS) else prefix + name
         tensors[full_name] = layout.write(parts, model).contiguous()
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-    with whole_files(Path(folder), "model.safetensors", "config.json") as (weights, config):
-        save_file(tensors, weights, metadata={"format": "pt"})
-        config.write_bytes(text.encode())
+    shards = _in_shards(tensors, shard_bytes)
+    texts = {} if tokenizer is None else tokenizer.files()
+    if len(shards) > 1:
+        texts[_INDEX] = _as_json(_index(shards))
+    if (generation := notes_of(model).generation) is not None:
+        texts[_GENERATION] = _as_json(generation)
+    texts["config.json"] = _as_json(settings)  # without which nothing else is read
+    folder = Path(folder)
+    with whole_files(folder, *shards, *texts) as places:
+        for shard, place in zip(shards.values(), places, strict=False):
+            save_file(shard, place, metadata={"format": "pt"})
+        for text, place in zip(texts.values(), places[len(shards) :], strict=True):
+            place.write_bytes(text)
+        for old in (folder / "model.safetensors", folder / _INDEX, *folder.glob(_SHARDS)):
+            if old.name not in shards and old.name not in texts:
+                old.unlink(missing_ok=True)  # else it might be read with the new ones
+
+
+def _as_json(content: Settings) -> bytes:
+    return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _in_shards(tensors: dict[str, Tensor], largest: int) -> dict[str, dict[str, Tensor]]:
+    """Cut weights into files of so many bytes at most; a larger tensor has one of its own."""
+    shards: list[dict[str, Tensor]] = [{}]
+    room = largest
+    for name, tensor in tensors.items():
+        if shards[-1] and tensor.nbytes > room:
+            shards.append({})
+            room = largest
+        shards[-1][name] = tensor
+        room -= tensor.nbytes
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    n = len(shards)
+    return {f"model-{i:05}-of-{n:05}.safetensors": shard for i, shard in enumerate(shards, 1)}
+
+
+def _index(shards: dict[str, dict[str, Tensor]]) -> Settings:
+    """Say which file holds which tensor."""
+    return {
+        "metadata": {"total_size": sum(t.nbytes for one in shards.values() for t in one.values())},
+        "weight_map": {name: file for file, shard in shards.items() for name in shard},
+    }
 
 
 def _find_folder(name: str | Path, revision: str | None) -> Path:
@@ -197,6 +275,21 @@ def _find_folder(name: str | Path, revision: str | None) -> Path:
         ) from error
     _LOGGER.info("%s was loaded with revision=%r", name, folder.name)  # the folder of a commit
     return folder
+
+
+def _without(ignore: Collection[str], settings: Settings) -> Settings:
+    """Leave out the keys that the caller does not want to be read."""
+    if isinstance(ignore, str):
+        raise TypeError(f"{ignore=} must be a collection of keys, such as [{ignore!r}]")
+    for key in ignore:
+        if key not in settings:
+            raise ValueError(f"ignore holds {key!r}, which config.json does not have")
+        warnings.warn(
+            f"config.json has {key}={settings[key]!r}, which is ignored as asked for: "
+            "the model may compute something else than it was trained to",
+            stacklevel=3,
+        )
+    return {key: value for key, value in settings.items() if key not in ignore}
 
 
 def _open_tensors(folder: Path, family: Family) -> LazyTensors:

@@ -66,6 +66,16 @@ ROTATED = Layout(  # what is read stays, since the configuration says rope_pairi
     read=lambda tensor, shape: [tensor],
     write=_split_pairs,
 )
+JOINED_QKV = Layout(  # one below the other; there may be fewer keys and values than queries
+    read=lambda tensor, shape: [tensor[: shape[0]], *tensor[shape[0] :].chunk(2)],
+    write=lambda parts, model: torch.cat(
+        [_split_pairs(parts[:1], model), _split_pairs(parts[1:2], model), parts[2]]
+    ),
+)
+JOINED_GATE = Layout(  # the gate above what it gates; ours come the other way round
+    read=lambda tensor, shape: list(tensor.chunk(2))[::-1],
+    write=lambda parts, model: torch.cat([parts[1], parts[0]]),
+)
 CONVOLUTION = Layout(
     read=lambda tensor, shape: [tensor.reshape(shape)],
     write=_as_convolution,

@@ -2,22 +2,29 @@
 
 :class:`PretrainedTokenizer` reads the file ``tokenizer.json`` that comes with a checkpoint, in the
 format of the ``tokenizers`` library, and gives the same ids as that library: GPT-2, Llama 2 and 3,
-Mistral, Gemma, Qwen, SmolLM2, OLMo 2 and others whose model is byte-pair encoding.
+Mistral, Gemma, Qwen, SmolLM2, OLMo 2 and others whose model is byte-pair encoding; BERT, whose
+model is WordPiece; T5, ALBERT and XLM-R, whose model is Unigram.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from transformer_lib.core.files import read_object
+from transformer_lib.core.files import read_object, whole_files
 from transformer_lib.text.chat.template import Messages, protect, render_chat
-from transformer_lib.text.tokenizer_json.added_tokens import AddedToken, AddedTokens
+from transformer_lib.text.tokenizer_json.added_tokens import (
+    AddedToken,
+    AddedTokens,
+    with_more_tokens,
+)
 from transformer_lib.text.tokenizer_json.decoders import Decoding, read_decoder
 from transformer_lib.text.tokenizer_json.fields import Part, read_field, read_parts
 from transformer_lib.text.tokenizer_json.merge_model import MergeModel
 from transformer_lib.text.tokenizer_json.patterns import cut, find_spans
+from transformer_lib.text.tokenizer_json.piece_models import WordModel, read_model
 from transformer_lib.text.tokenizer_json.steps import (
     BYTE_CHARACTERS,
     Normalizer,
@@ -79,16 +86,19 @@ class PretrainedTokenizer:
         eos_ids: Sequence[int] = (),
         chat_template: str | None = None,
     ) -> None:
+        self._settings: Part | None = settings
+        self._files: dict[str, bytes] = {}  # that it was read from, if it was
+        self._template_of_files: str | None
         self._set_steps(_Steps.read(settings))
         self._set_roles(names or {}, eos_ids)
-        self.chat_template = chat_template
+        self.chat_template, self._template_of_files = chat_template, None
 
     def _set_steps(self, steps: "_Steps") -> None:
         self._normalize, self._words, self._model = steps.normalize, steps.words, steps.model
         self._process, self._decoder = steps.process, steps.decoder
         self._set_vocabulary(steps.model, steps.added)
 
-    def _set_vocabulary(self, model: MergeModel, added: Sequence[AddedToken]) -> None:
+    def _set_vocabulary(self, model: WordModel, added: Sequence[AddedToken]) -> None:
         """Give every id its token."""
         self._names = {n: token for token, n in model.vocabulary.items()}
         for token in added:
@@ -127,7 +137,8 @@ class PretrainedTokenizer:
 
         Beside ``tokenizer.json``, these files are read if they are there: ``tokenizer_config.json``
         and ``special_tokens_map.json`` for the names of the special tokens and the chat template,
-        ``chat_template.jinja`` for the template, ``generation_config.json`` for more ends.
+        ``chat_template.jinja`` for the template, ``generation_config.json`` for more ends, or else
+        ``config.json``. Tokens that only ``tokenizer_config.json`` names are added.
 
         Args:
             folder: the folder of the checkpoint.
@@ -140,34 +151,76 @@ class PretrainedTokenizer:
             ValueError: if a file is missing, damaged or not supported.
         """
         folder = Path(folder)
-        config, names, generation = (
+        config, names, generation, model = (
             read_object(folder / name) if (folder / name).is_file() else None
             for name in (
                 "tokenizer_config.json",
                 "special_tokens_map.json",
                 "generation_config.json",
+                "config.json",
             )
         )
         roles = {**(names or {}), **(config or {})}
         settings = read_object(folder / "tokenizer.json")
+        said = {**(model or {}), **{k: v for k, v in (generation or {}).items() if v is not None}}
         tokenizer = cls(
-            settings,
+            with_more_tokens(settings, roles),
             {
                 role: name
                 for role in roles
                 if role.endswith("_token") and (name := _name(roles[role]))
             },
-            eos_ids=_end_ids(generation or {}),
+            eos_ids=_end_ids(said),
             chat_template=_find_template(folder, config or {}),
         )
-        if config is None and names is None and generation:  # nothing else says how a text begins
+        if config is None and names is None:  # nothing else says how a text begins
             tokenizer.bos_id, tokenizer.pad_id = (
-                read_field(generation, f"{role}_token_id", int)
-                if generation.get(f"{role}_token_id") is not None
+                read_field(said, f"{role}_token_id", int)
+                if said.get(f"{role}_token_id") is not None
                 else None
                 for role in ("bos", "pad")
             )
+        tokenizer._settings, tokenizer._files = (
+            None,
+            {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()},
+        )
+        tokenizer._template_of_files = tokenizer.chat_template
         return tokenizer
+
+    def files(self) -> dict[str, bytes]:
+        """Return what :meth:`from_folder` reads, by the names of the files.
+
+        Returns:
+            The files that the tokenizer was read from, or new ones that say the same. The chat
+            template is what it is now. More ends than one are for ``generation_config.json``.
+
+        Raises:
+            ValueError: if no ``tokenizer.json`` can describe it.
+        """
+        files = dict(self._files)
+        if self._settings is not None:
+            files["tokenizer.json"] = json.dumps(self._settings, ensure_ascii=False).encode()
+            config = {"tokenizer_class": "PreTrainedTokenizerFast", **self._roles}
+            files["tokenizer_config.json"] = json.dumps(config, indent=2).encode()
+        if not files:
+            raise ValueError("a tokenizer of ranks cannot be written as tokenizer.json")
+        if self.chat_template != self._template_of_files:
+            files["chat_template.jinja"] = (self.chat_template or "").encode()
+        return files
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files of the tokenizer, so that :meth:`from_folder` reads it again.
+
+        Args:
+            folder: where they are written; made if need be.
+
+        Raises:
+            ValueError: if no ``tokenizer.json`` can describe it.
+        """
+        files = self.files()
+        with whole_files(Path(folder), *files) as places:
+            for text, place in zip(files.values(), places, strict=True):
+                place.write_bytes(text)
 
     @classmethod
     def from_file(cls, path: str | Path) -> "PretrainedTokenizer":
@@ -244,10 +297,12 @@ class PretrainedTokenizer:
     @classmethod
     def _from_steps(cls, steps: "_Steps") -> "PretrainedTokenizer":
         """Make a tokenizer of steps that no ``tokenizer.json`` describes."""
-        tokenizer = cls.__new__(cls)  # the constructor would read them from a file's settings
+        tokenizer = cls.__new__(cls)
+        # The constructor would read them from a file's settings.
+        tokenizer._settings, tokenizer._files = None, {}
         tokenizer._set_steps(steps)
         tokenizer._set_roles({}, ())
-        tokenizer.chat_template = None
+        tokenizer.chat_template = tokenizer._template_of_files = None
         return tokenizer
 
     def encode(self, text: str, *, special: bool = True, parse_special: bool = True) -> list[int]:
@@ -380,7 +435,7 @@ class _Steps:
 
     normalize: Normalizer
     words: PreTokenizer
-    model: MergeModel
+    model: WordModel
     process: PostProcessor
     decoder: Callable[[], Decoding]
     added: Sequence[AddedToken]
@@ -388,7 +443,7 @@ class _Steps:
     @classmethod
     def read(cls, settings: Part) -> "_Steps":
         """Read all steps from a ``tokenizer.json``."""
-        model = MergeModel.read(read_field(settings, "model", dict))
+        model = read_model(read_field(settings, "model", dict))
         listed = read_parts({"added_tokens": [], **settings}, "added_tokens")
         added = [AddedToken.read(part) for part in listed]
         check_beginning(_part(settings, "normalizer"), _part(settings, "pre_tokenizer"))
@@ -417,6 +472,9 @@ class _IdDecoding:
         return self._decoding.end()
 
 
+_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+)  # fmt: skip
 _BYTES_ONLY = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
 
 
@@ -430,11 +488,11 @@ def _name(token: object) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _end_ids(generation: Part) -> list[int]:
-    ends = generation.get("eos_token_id")
+def _end_ids(said: Part) -> list[int]:
+    ends = said.get("eos_token_id")
     listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
     if not all(isinstance(n, int) for n in listed):
-        raise ValueError(f"generation_config.json has eos_token_id={ends!r}; expected ids")
+        raise ValueError(f"a configuration has eos_token_id={ends!r}; expected ids")
     return [n for n in listed if isinstance(n, int)]
 
 

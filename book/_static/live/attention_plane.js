@@ -96,8 +96,8 @@ function arrow(part, role, width, dash = "none") {
 }
 
 const ASIDE = { // of each word: where it goes in a crowd, and where its name stands
-  keys: [[0.7, 0.7], [0.98, -0.2], [-0.98, -0.2], [0.6, -0.8], [-0.7, 0.7]],
-  values: [[0.7, 0.7], [0.1, -0.99], [-0.98, -0.2], [0.6, -0.8], [-0.7, 0.7]],
+  keys: [[0.5, 0.87], [1, 0], [-1, 0], [0.5, -0.87], [-0.5, 0.87]], // 60° apart, the query up on the left
+  values: [[0.59, 0.81], [0, -1], [-0.95, -0.31], [0.95, -0.31], [-0.59, 0.81]], // 72° apart
 };
 const GRADIENT = { longest: 80, shortest: 0.005 }; // px; what is smaller is printed as 0.00
 
@@ -109,7 +109,7 @@ function build(part, figure) {
     part.handle({ drawing, name, role, figure, at, value, label, towards, shape, isTip: role === "query" });
   const asked = [
     ...keyNames.map((name, at) => make(left, name, "key", WORDS[at], ASIDE.keys[at], square())),
-    make(left, "query", "query", "query", [-0.4, -0.92]),
+    make(left, "query", "query", "query", [-0.5, -0.87]),
   ];
   const given = valueNames.map((name, at) => make(right, name, "value", WORDS[at], ASIDE.values[at]));
   const [query, gradient, answer] = [queryOf(part, left), gradientOf(part, left), answerOf(part, right)];
@@ -207,7 +207,7 @@ Live.define({
   title: "A query among keys",
   question: "What does one query get back, and what changes it?",
   page: "03_attention",
-  heights: [780, 912],
+  heights: [778, 909],
   state: {
     query: point("query of fox", [0, 3], RANGE.keys),
     ...points(KEYS, "key", RANGE.keys),

@@ -101,14 +101,21 @@ function textBox(figure, name, spec) {
     type: isLong ? null : "text", rows: isLong ? (isNarrow() ? 2 : 1) : null, spellcheck: "false", autocomplete: "off",
     onkeydown: (event) => isLong && event.key === "Enter" && event.preventDefault(),
     oninput: () => {
-      const text = [...whole(input.value)].slice(0, spec.max).join("");
+      const letters = [...whole(input.value)];
+      const text = letters.slice(0, spec.max).join("");
+      cut.textContent = letters.length > spec.max ? `Only the first ${spec.max} characters are kept.` : "";
       if (Live.fits.text(spec, text) !== undefined) figure.set({ [name]: text });
     },
     onchange: () => figure.released(),
   });
+  const cut = html("small", { class: "live-cut", role: "status" });
   return {
-    node: html("label", { class: "live-control live-text" }, html("span", { text: spec.label }), input),
-    show: (state) => input.value !== state[name] && (input.value = state[name]),
+    node: html("div", { class: "live-text" }, html("label", { class: "live-control" }, html("span", { text: spec.label }), input), cut),
+    show(state) {
+      if (input.value === state[name]) return;
+      if (![...input.value].slice(0, spec.max).join("").startsWith(state[name])) cut.textContent = ""; // another text
+      input.value = state[name];
+    },
   };
 }
 

@@ -63,13 +63,22 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
     show(state, [x, y], [dx, dy]) {
       node.setAttribute("aria-valuenow", state[name][0]);
       node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
+      const [hx, hy] = [within(x + dx, width), within(y + dy, height)];
+      const wide = 7.4 * label.length * px();
+      /* Is there room for the name on that side? */
+      const fits = ([tx, ty]) => {
+        const [at, foot] = [hx + tx * 14 * px(), hy + (ty * 15 + 5) * px()];
+        const left = tx > 0.3 ? at : tx < -0.3 ? at - wide : at - wide / 2;
+        return left > 0 && left + wide < width && foot > 13 * px() && foot < height - 5 * px();
+      };
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
-      const [tx, ty] = isTip && far > 40 ? [outX / far, outY / far] : towards;
-      const isEdge = isTip && x > width - 50 * px(); // no room on its right: above it
-      words.setAttribute("text-anchor", isEdge || tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
-      words.setAttribute("x", (isEdge ? -9 : tx * 14) * px());
-      words.setAttribute("y", ((isEdge ? -1.3 : ty) * 15 + 5 + (y + dy < 30 * px() ? 6 : 0)) * px());
+      const [sx, sy] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      const sides = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0]];
+      const [tx, ty] = sides.find(fits) || sides[0];
+      words.setAttribute("text-anchor", tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
+      words.setAttribute("x", tx * 14 * px());
+      words.setAttribute("y", (ty * 15 + 5) * px());
       Live.tween(node, [x, y, dx, dy], place);
     },
     dragTo: ([x, y]) => move(value(x, y)),
@@ -255,7 +264,7 @@ function tokens({ label: words, onpick }) {
 
 /* A map of cells. With `onpick` it is a grid with one tab stop, in which the arrow keys move. Nodes are
    made for a shape of the map, once; a change touches the cells that change. */
-function heat({ label: words, digits = 2, role = "weight", onpick, last = false }) {
+function heat({ label: words, digits = 2, role = "weight", onpick, last = false, plain = false }) {
   const isResult = (column) => last && column === shape.width - 1; // no cell, but what a row comes to
 
   const node = html("div", { class: "live-heat", role: onpick ? "grid" : "img", "aria-label": words,
@@ -270,7 +279,7 @@ function heat({ label: words, digits = 2, role = "weight", onpick, last = false 
     next.node.tabIndex = 0;
     if (focus) next.node.focus();
   };
-  const cell = (row, column) => ({ key: "", shade: null, node: isResult(column) ? html("span", {
+  const cell = (row, column) => ({ key: "", shade: null, isResult: isResult(column), node: isResult(column) ? html("span", {
     class: "live-result", role: onpick ? "gridcell" : null }) : html("span", {
     class: "live-cell", role: onpick ? "gridcell" : null,
     tabindex: onpick ? (row === place[0] && column === place[1] ? 0 : -1) : null,
@@ -299,15 +308,17 @@ function heat({ label: words, digits = 2, role = "weight", onpick, last = false 
     const key = `${value === null ? null : number(value, digits)}|${name}|${isMarked}`;
     if (one.key === key) return;
     one.key = key;
-    write(one.node, value === null ? "" : number(value, digits).replace(/^0\./, ".")); // cells are narrow
+    const isBare = value === null || (plain && !one.isResult); // `plain`: its shade says it all
+    write(one.node, isBare ? "" : number(value, digits).replace(/^0\./, ".")); // cells are narrow
     one.node.classList.toggle("live-forbidden", value === null);
     one.node.classList.toggle("live-marked", isMarked);
     if (onpick) label(one.node, `${name}: ${value === null ? "forbidden" : number(value, digits)}`);
   }
   return {
     node,
-    /* `isMarked(row, column)`: outlined. A cell that changed keeps a frame of its former shade. */
-    set(matrix, { rows, columns: across, max, isMarked = () => false, step = 0 }) {
+    /* `isMarked(row, column)`: outlined. A cell that changed keeps a frame of its former shade.
+       `shades` are those of the cells, where they are not as strong as their numbers. */
+    set(matrix, { rows, columns: across, max, shades: given, isMarked = () => false, step = 0 }) {
       const [height, width] = [matrix.length, across.length];
       if (height !== shape.height || width !== shape.width) {
         shape = { height, width };
@@ -323,7 +334,7 @@ function heat({ label: words, digits = 2, role = "weight", onpick, last = false 
       matrix.forEach((line, r) => line.forEach((value, c) =>
         fill(cells[r][c], value, `${names.rows[r]}, ${names.columns[c]}`, Boolean(isMarked(r, c)))));
       const top = max || Math.max(...matrix.flat().map((value) => Math.abs(value || 0))) || 1;
-      const shades = matrix.map((line) => line.map((value, c) => (isResult(c) ? 0 : Math.min(1, Math.abs(value || 0) / top))));
+      const shades = matrix.map((line, r) => line.map((value, c) => (isResult(c) ? 0 : given ? given[r][c] : Math.min(1, Math.abs(value || 0) / top))));
       Live.tween(node, shades, (shown, before) => shown.forEach((line, r) => line.forEach((shade, c) => {
         const one = cells[r][c];
         const was = before?.[r]?.[c] ?? null;
@@ -365,8 +376,17 @@ const tickText = (tick, isLog) =>
     ? `10${[...String(Math.round(Math.log10(tick)))].map((letter) => RAISED[letter]).join("")}`
     : String(tick).replace("-", "−");
 
+/* Three digits, far ones as a power of ten. */
+function short(x) {
+  if (x === 0) return "0";
+  const up = x * (1 + 1e-9); // so that a tie is rounded up, here and in Python
+  const [digits, exponent] = up.toExponential(2).split("e");
+  if (Math.abs(exponent) < 4) return up.toFixed(Math.max(0, 2 - exponent));
+  return `${digits}\u00a0×\u00a010${[...exponent.replace("+", "")].map((letter) => RAISED[letter]).join("")}`;
+}
+
 /* Lines and single points in a chart. The faint ones are where they were before. */
-function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false, height = 250, width = 400 }) {
+function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400 }) {
   const { left, right, top, bottom } = ROOM;
   const scale = ([low, high], from, to, isLog) => {
     const place = isLog ? (value) => Math.log(Math.max(value, 1e-300)) : (value) => value;
@@ -375,8 +395,8 @@ function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false,
   const across = scale(x, left, width - right, logX);
   const node = drawing({ width, height, label: words });
   const tick_ = (text, attributes) => svg("text", { class: "live-tick", ...attributes, text });
-  for (const tick of ticksOf(x, logX))
-    node.append(tick_(tickText(tick, logX), { x: across(tick), y: height - bottom + 18, "text-anchor": "middle" }));
+  for (const tick of xTicks || ticksOf(x, logX))
+    node.append(tick_(xTicks ? String(tick) : tickText(tick, logX), { x: across(tick), y: height - bottom + 18, "text-anchor": "middle" }));
   const middle = (top + height - bottom) / 2;
   node.append(
     tick_(xLabel, { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }),
@@ -392,7 +412,7 @@ function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false,
   axis(y, logY);
   const clip = `live-clip-${(count += 1)}`; // lines leave the chart, and do not run along its edge
   node.append(svg("clipPath", { id: clip }, svg("rect", {
-    x: left - 8, y: top - 2, width: width - left - right + 16, height: height - top - bottom + 4 })));
+    x: left - 8, y: top - 8, width: width - left - right + 16, height: height - top - bottom + 16 })));
   const layer = (more) => node.appendChild(svg("g", { "clip-path": `url(#${clip})`, ...more }));
   const [ghosts, curves] = [layer({ class: "live-ghost" }), layer()];
   const legend = html("p", { class: "live-legend" });
@@ -439,6 +459,6 @@ function lines({ label: words, xLabel, yLabel, x, y, logX = false, logY = false,
 }
 
 Object.assign(Live.part, {
-  player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible,
+  player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
 });
 })();

@@ -5,7 +5,8 @@
 const Live = (globalThis.Live = globalThis.Live || {});
 const MODELS = { shakespeare: ["Shakespeare model", "4.4 MB"], numbers: ["number translator", "2.0 MB"] };
 const SLOW_MS = 150; // a figure that runs a model waits until the reader has stopped typing
-const HINT = "Guess what will change, then press one. What is faint afterwards is how it was before.";
+const HINT = "Guess what will change, then press one. What is faint afterwards is the start.";
+const HINT_MODEL = "Guess what you will see, then press one."; // its line, or its model, may be another
 const SAID_MS = 6000; // how long the words stay for screen readers
 
 Live.figures = {};
@@ -132,6 +133,7 @@ class Mounted {
     this.place.setAttribute("aria-label", `Live figure: ${this.figure.title}`);
     this.place.tabIndex = -1; // where the focus goes when the button that had it has done its work
     if (this.figure.needs) this.keepHeight();
+    this.place.classList.toggle("live-asks", Boolean(this.figure.needs && !drawn.wait));
     this.place.prepend(this.body); // the question first, also while the picture waits for a model
   }
 
@@ -166,10 +168,10 @@ class Mounted {
     const { html } = Live.part;
     const button = (text, onclick, more) => html("button", { type: "button", text, onclick, ...more });
     this.see = html("span");
-    this.hint = html("span", { class: "live-hint", text: HINT });
+    this.hint = html("span", { class: "live-hint", text: this.figure.needs ? HINT_MODEL : HINT });
     this.buttons = this.figure.tries.map(({ do: text, set, see }) => {
       const state = { ...this.first, ...set };
-      const node = button(text, () => this.replace(state, Live.STEPS));
+      const node = button(text, () => this.attempt(state));
       return { node, see, address: this.addressOf(state) };
     });
     const nodes = this.buttons.map(({ node }) => node);
@@ -185,7 +187,7 @@ class Mounted {
     const now = this.addressOf(this.state);
     const one = this.buttons.find(({ address }) => address === now);
     for (const each of this.buttons) each.node.setAttribute("aria-pressed", each === one);
-    const text = !one ? "" : missing ? `Run the ${MODELS[missing][0]} first.` : one.see;
+    const text = !one ? "" : missing ? `This needs the ${MODELS[missing][0]}.` : one.see;
     if (this.see.textContent !== text) this.see.textContent = text;
     this.hint.hidden = Boolean(one);
   }
@@ -203,6 +205,18 @@ class Mounted {
     this.state = { ...this.first, ...state };
     this.draw(how);
     this.released();
+  }
+
+  /* From the start to this state, step by step, whatever stood here before: the ghost is the start, with
+     which the words of a Try compare. What needs a model asks for it. */
+  attempt(state) {
+    if (!this.figure.needs && Live.write(this.figure, this.state) !== Live.write(this.figure, this.first)) {
+      this.state = { ...this.first };
+      this.draw(Live.STILL);
+      Live.acted();
+    }
+    this.replace(state, Live.STEPS);
+    if (this.isWaiting && !this.drawn.wait) this.load();
   }
 
   reset() {
@@ -223,7 +237,8 @@ class Mounted {
     const model = needed && Live.model.read(needed);
     this.mark(model || this.drawn.wait ? null : needed);
     const isFirst = Live.write(this.figure, this.state) === Live.write(this.figure, this.first);
-    this.place.classList.toggle("live-waiting", Boolean(needed && !model));
+    this.isWaiting = Boolean(needed && !model);
+    this.place.classList.toggle("live-waiting", this.isWaiting);
     if (!isFirst) this.place.classList.remove("live-untouched"); // the static picture shows the start
     if (needed && !model) return this.offer(needed);
     this.ask.replaceChildren();
@@ -263,6 +278,7 @@ class Mounted {
     const load = async () => {
       if (this.loading) return;
       this.loading = true;
+      if (!news.isConnected) this.ask.replaceChildren(...(button ? [button] : []), news);
       const come = html("progress", { max: 1, value: 0, "aria-label": `Loading the ${title}` });
       say("status", `Loading the ${title} …`);
       news.append(come);
@@ -282,7 +298,9 @@ class Mounted {
         say("alert", error.message);
       }
       this.loading = false;
+      if (this.load !== load && this.isWaiting) this.load(); // another Try was pressed meanwhile
     };
+    this.load = load;
     const text = `Run the ${title} here (loads ${size})`;
     const button = this.drawn.wait ? null : html("p", {}, html("button", { type: "button", text, onclick: load }));
     if (!this.loading) this.ask.replaceChildren(...(button ? [button] : []), news);

@@ -246,7 +246,8 @@ function foldedSheet(part) {
   const line = inside.appendChild(part.svg("path", { fill: "none", stroke: part.colour("weight"), "stroke-width": 3 }));
   const words = (more) => drawing.appendChild(part.svg("text", { class: "live-tick", ...more }));
   const [across, up] = [words({ x: SIZE - EDGE - 4, y: SIZE - EDGE - 6, "text-anchor": "end" }), words({ x: zero + 6, y: EDGE + 14 })];
-  const note = words({ x: EDGE + 5, y: SIZE - EDGE - 30, class: "live-tick live-halo" });
+  const note = words({ x: EDGE + 5, y: EDGE + 36, class: "live-tick live-halo" });
+  const more = words({ x: EDGE + 5, y: EDGE + 54, class: "live-tick live-halo" });
   const ghosts = NAMES.map(() => mark(part, { class: "live-ghost" }));
   const points = NAMES.map(() => mark(part));
   const names = NAMES.map((text) => part.svg("text", { class: "live-halo live-name", text }));
@@ -261,16 +262,24 @@ function foldedSheet(part) {
       part.write(across, `unit ${state.across} →`);
       part.write(up, `↑ unit ${state.up}`);
       const isWhole = KS.slice(0, state.width).every((k) => k === state.across || k === state.up || Math.abs(found.weights[k - 1]) < 0.005);
+      const spots = found.hidden.map(seen);
+      const heads = spots.map(([x, y], i) => spots.findIndex(([u, v]) => Math.hypot(x - u, y - v) < 3));
+      const isHidden = heads.some((head, i) => // another unit tells them apart
+        found.hidden[i].some((each, k) => Math.abs(each - found.hidden[head][k]) > 0.05));
       part.write(note, isWhole ? "" : `two of ${state.width} units`);
-      const places = found.hidden.map(seen);
-      const heads = places.map(([x, y], i) => places.findIndex(([u, v]) => Math.hypot(x - u, y - v) < 3));
-      heads.forEach((head, i) => { // names of phrases that lie on each other stand below each other
-        const [x, y] = places[i];
+      part.write(more, !isWhole && isHidden ? "the others part what is one here" : "");
+      const places = heads.map((head, i) => { // phrases of one spot stand around it, their names below each other
+        const [x, y] = spots[i];
         const row = heads.slice(0, i).filter((each) => each === head).length;
-        const isCrowd = heads.filter((each) => each === head).length > 1;
-        const anchor = isCrowd || x < 60 * px ? "start" : x > SIZE - 60 * px ? "end" : "middle";
+        const crowd = heads.filter((each) => each === head).length;
+        const isLast = x > SIZE - 70 * px;
+        const anchor = crowd > 1 ? (isLast ? "end" : "start") : x < 60 * px ? "start" : isLast ? "end" : "middle";
         names[i].setAttribute("text-anchor", anchor);
-        beside(names[i], [Math.min(Math.max(x, 5), SIZE - 5), y], isCrowd ? [11, 17 + 15 * row] : [0, -12]);
+        const from = [Math.min(Math.max(x, 5), SIZE - 5), y];
+        beside(names[i], from, crowd > 1 ? [isLast ? -14 : 14, 22 + 15 * row] : [0, -12]);
+        const turn = 2 * Math.PI * (row / crowd + 0.5);
+        const far = crowd > 1 ? 5 + crowd : 0;
+        return [x + far * px * Math.cos(turn), y + far * px * Math.sin(turn)];
       });
       [...points, ...ghosts].forEach((one, i) => one.set(Boolean(TASKS[state.task][i % 4])));
       const weightOf = (k) => (k <= state.width ? found.weights[k - 1] : 0);
@@ -320,7 +329,7 @@ Live.define({
   title: "Units that fold the plane",
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
   page: "08_feedforward",
-  heights: [765, 900],
+  heights: [811, 958],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
     relu: { kind: "toggle", label: "ReLU", start: true },

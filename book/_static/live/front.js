@@ -1,12 +1,14 @@
 "use strict";
 /* The front page: a line goes through the Shakespeare model and comes back one letter longer. T: letters
    read, D: width of a lane, L: layers, H: heads, V: tokens that can be written.
-   Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the letter. */
+   Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the letter.
+   Attention opens (`zoom`): 1 scores, 2 scale, 3 mask, 4 softmax, 5 mixture of one head. */
 (() => {
 const softmax = (scores) => Live.tensor.softmax(scores);
 const TYPED = 40, MOST = 60; // letters of the reader's line, and of the model's answer
 const ROWS = 18; // lanes in the picture: the last letters
 const LAYERS = 4, ANSWER = 2 * LAYERS + 2, WRITE = ANSWER + 1;
+const HEADS = 8, ZOOMS = 5;
 const PIECE = 2; // letters of a new line that are read at a time
 const BEST = 6, FIRST = 12; // candidates, and numbers of a vector, that are shown
 const FIRST_SEED = 1000; // of the letters that are drawn
@@ -80,9 +82,27 @@ function guesses(model, at, stage) {
   return order.slice(0, BEST).map((id) => [model.tokenizer.tokens[id], logits[id], chances[id], before[id]]);
 }
 
+/* How one head comes from scores to a mixture. Queries are not kept: that of the chosen letter is made again. */
+function lookOf({ cache, model }, stream, weights, { layer, head, first, at }) {
+  const { config, decoder } = model, { rmsNorm, matmulT, rotate, dot } = Live.tensor;
+  const { attention, attention_norm } = decoder.stack.blocks[layer], { keys, values } = cache.memories[layer].self;
+  const D = stream.length, width = D / config.n_heads;
+  const row = ({ data }, s) => data.subarray(s * D + head * width, s * D + (head + 1) * width); // (Dk,)
+  const x = rmsNorm(stream, attention_norm.weight.data, config.norm_eps);
+  const q = rotate(matmulT(x, attention.query.weight.data, 1, D, D), at, width, config.rope_theta);
+  const query = row({ data: q }, 0), mixture = new Float64Array(width);
+  const raw = Array.from({ length: keys.length }, (_, s) => dot(query, row(keys, s))); // (T,): also what the mask will hide
+  weights.forEach((w, s) => row(values, s).forEach((value, i) => { mixture[i] += w * value; }));
+  const few = (rows) => raw.slice(first).map((_, s) => Array.from(row(rows, first + s).slice(0, FIRST)));
+  return {
+    width, query: Array.from(query.slice(0, FIRST)), keys: few(keys), raw, scores: raw.map((score) => score / Math.sqrt(width)),
+    values: few(values), mixture: Array.from(mixture.slice(0, FIRST)),
+  };
+}
+
 /* Everything that the picture and its words say. `at`: the chosen letter, the last one when the next is
    written; `first`: the first one with a lane. */
-function values({ text, pick, written, stage, back }, model) {
+function values({ text, pick, written, stage, back, zoom, head }, model) {
   const { tokenizer } = model;
   const ids = idsOf(text, model);
   const typed = ids.length;
@@ -94,16 +114,19 @@ function values({ text, pick, written, stage, back }, model) {
   const line = (weights) => Array.from({ length: T }, (_, s) => weights[s] ?? 0); // (T,): none of what comes later
   const mean = (heads) => line(heads[0]).map((_, s) => heads.reduce((sum, w) => sum + (w[s] ?? 0), 0) / heads.length);
   const isLayer = stage > 1 && stage < ANSWER, layer = isLayer ? Math.floor(stage / 2) - 1 : -1;
+  const looks = isLayer && stage % 2 === 0;
   const numbers = (x) => Array.from(x.slice(0, FIRST));
   const next = choose(letters[T - 1].logits, pick, written);
   return {
     tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, stage, layer, first, at,
-    width: own.stream[0].length,
+    width: own.stream[0].length, inner: model.config.d_ff,
     embedded: shown.map(({ stream }) => numbers(stream[0])),
     lengths: shown.map(({ stream }) => stream.map(length)), // (shown, 2L + 1)
     added: shown.map(({ writes }) => writes.map(length)), // (shown, 2L)
     attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
-    heads: isLayer && stage % 2 === 0 ? own.weights[layer].map(line) : [], // (H, T)
+    heads: looks ? own.weights[layer].map(line) : [], // (H, T)
+    zoom: looks ? zoom : 0, head,
+    look: looks ? lookOf(kept, own.stream[stage - 2], own.weights[layer][head], { layer, head, first, at }) : null,
     stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
     write: isLayer ? numbers(own.writes[stage - 2]) : [],
     best: own.stream.map((_, n) => guesses(model, own, n + 1)[0]),
@@ -126,29 +149,63 @@ const strongest = (weights) =>
   weights.map((w, s) => [s, Math.round(100 * w)]).sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 2)
     .filter(([, share]) => share);
 
-const looks = ({ tokens, attention, layer, first, at }) => strongest(attention[layer][at - first])
-  .map(([s, share]) => `${s === at ? "itself" : named(tokens[s])} (${share}%)`).join(" and ");
+const seenAs = ({ tokens, at }, s) => {
+  const name = named(tokens[s]);
+  return s === at ? "itself" : tokens[s] === tokens[at] && name[0] === "“" ? `an earlier ${name}` : name;
+};
+
+const looksAt = (found, weights) => strongest(weights).map(([s, share]) => `${seenAs(found, s)} (${share}%)`).join(" and ");
+
+/* Products that are added; what is negative, and not the first, stands in brackets. */
+const sumOf = (pairs) => pairs.map((pair, n) => pair
+  .map((value, m) => [Live.part.number(value), n || m]).map(([one, later]) => (later && one[0] === "−" ? `(${one})` : one)).join("·"))
+  .join(" + ") + " + …";
+
+/* What one head does, a step at a time; behind a line break the same in numbers. */
+function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
+  const who = named(tokens[at]), weights = heads[head], best = strongest(weights), [[most, share]] = best;
+  const { number } = Live.part, { width } = look, other = most === at ? `${who} itself` : seenAs({ tokens, at }, most);
+  const raw = number(look.raw[most]), score = number(look.scores[most]), later = tokens.length - 1 - at;
+  const key = look.keys[most - first], seen = best.filter(([s]) => s >= first);
+  const [hidden, sums] = later
+    ? [`The ${later} ${later > 1 ? "letters behind it are" : "letter behind it is"}`, `score of ${named(tokens[at + 1])}: ${number(look.scores[at + 1])} → −∞`]
+    : ["Behind the last letter that is only the place of the next one; it is", `score of what comes behind ${who}: −∞`];
+  const [what, line] = [
+    [`scores: ${who} asks with a query, and each letter offers a key: ${width} numbers each, turned by its place in the line. Multiplied pair by pair and added up, they say how well the two fit.`,
+      `query · key of ${other}: ${key ? `${sumOf([0, 1].map((i) => [look.query[i], key[i]]))} = ` : ""}${raw}`],
+    [`scale: every score is divided by the root of ${width}. A sum of ${width} products is large, and softmax would give nearly everything to one letter.`,
+      `score of ${other}: ${raw} / √${width} = ${raw} / ${number(Math.sqrt(width))} = ${score}`],
+    [`mask: a letter may look back, never ahead, or in training it would copy what it has to guess. ${hidden} crossed out.`, sums],
+    [`softmax: e to the power of each score, divided by the sum of all. Now they are shares of a whole: ${who} looks at ${looksAt({ tokens, at }, weights)}.`,
+      `share of ${other}: e^${score} / (e^${score}${best[1] ? ` + e^${number(look.scores[best[1][0]])}` : ""} + …) = ${share}%`],
+    [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies. All ${heads.length} heads together, through one more learned table, are added to the lane.`,
+      `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixture[0])}`],
+  ][zoom - 1];
+  return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;
+}
 
 const say = ({ pick, back }, found) => {
   const { tokens, ids, stage, layer, first, at, lengths, guesses: list, next, width } = found;
   const T = tokens.length;
   if (!T) return "There is no letter yet: type a line.";
   const who = named(tokens[at]);
-  if (stage === 0) return `Tokens: the line has ${T} letters. To this model each letter is a token, and each token a number: ${who} is ${ids[at]}.`;
-  if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of length ${short(lengths[at - first][0])}. Its lane begins.`;
+  if (stage === 0) return `Tokens: the line has ${T} letters. A model can only calculate, so each letter, its token, becomes its number in a list: ${who} is ${ids[at]}.`;
+  if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of length ${short(lengths[at - first][0])}: room for all that the layers will find out. Its place in the line is not in it; attention sees to that.`;
   if (stage === ANSWER) {
     const lane = back ? `The lane of ${who} is` : "The last lane is";
     const least = back ? " In training every lane has to guess the letter after it; here only the last lane is used." : "";
-    return `Answer: ${lane} compared with all tokens. Each gets a score, and softmax turns scores into probabilities: ` +
+    return `Answer: ${lane} compared with the vector of every token. Each gets a score, and softmax turns scores into probabilities: ` +
       `${named(list[0][0])} ${percent(list[0][2])}, ${named(list[1][0])} ${percent(list[1][2])}.${least}`;
   }
   if (stage === WRITE) {
     const why = pick === "likeliest" ? `has the highest probability (${percent(next[1])})` : `was drawn (its probability: ${percent(next[1])})`;
-    return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} letters.`;
+    return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} letters: this is how a model writes.`;
   }
   const now = `If it answered now: ${named(list[0][0])} (${percent(list[0][2])}).`;
-  if (stage % 2) return `Layer ${layer + 1}, feed-forward: every letter by itself. ${upper(who)} works on what its lane holds, and adds the result to it. ${now}`;
-  return `Layer ${layer + 1}, attention: ${who} looks mostly at ${looks(found)}, and adds what it copies there to its lane. ${now}`;
+  if (found.zoom) return zoomed(found);
+  if (stage % 2) return `Layer ${layer + 1}, feed-forward: every letter by itself. ${found.inner} units look for patterns in what the lane of ${who} holds now, and add what they find. ${now}`;
+  return `Layer ${layer + 1}, attention: the only way from lane to lane. ${upper(who)} looks mostly at ` +
+    `${looksAt(found, found.attention[layer][at - first])}, on average over ${found.heads.length} heads, and adds what they copy there. ${now}`;
 };
 
 // On the page ----
@@ -156,9 +213,9 @@ const say = ({ pick, back }, found) => {
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, upTo }; // front_picture.js adds to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, strongest, upTo }; // front_picture.js and front_zoom.js add to it
 
-const SLOW = { ms: 1100, hold: 2600, again: 1300 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
+const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
 function build(part, figure) {
   const { html, svg } = part;
@@ -166,7 +223,7 @@ function build(part, figure) {
   figure.set = (changes, how) => {
     if (!isOurs) stop(); // whatever the reader sets stops what plays
     const isOther = "text" in changes || "pick" in changes, isLonger = "written" in changes;
-    set({ ...changes, ...(isOther && { written: 0 }), ...((isOther || isLonger) && { back: 0 }) }, how);
+    set({ ...changes, ...(isOther && { written: 0 }), ...((isOther || isLonger) && { back: 0 }), ...(("stage" in changes || isLonger) && { zoom: 0 }), ...("zoom" in changes && { zoom: changes.zoom }) }, how);
   };
   figure.replace = (next, how) => {
     stop();
@@ -187,6 +244,10 @@ function build(part, figure) {
   };
   const picture = svg("svg", { class: "live-drawing front-picture", role: "group", "aria-label": "The line on its way through the model" });
   const start = html("button", { type: "button", class: "front-start", onclick: () => load() });
+  const peek = html("button", { type: "button", class: "front-peek", onclick: look });
+  const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head + 1), "aria-label": `head ${head + 1}`, onclick: () => onhead(head) }));
+  const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
+  const box = html("div", { class: "front-box" }, picture, peek, choice);
   const still = html("div", { class: "front-still" }, ...figure.place.childNodes, start);
   const button = (text, label, onclick) => html("button", { type: "button", text, "aria-label": label, title: label, onclick });
   const back = button("◀ Back", "One step back", () => by(-1));
@@ -204,25 +265,30 @@ function build(part, figure) {
   const details = html("details", { class: "front-inside", ontoggle: show }, name, open);
 
   let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
+  let [lens, lensKey, shownZoom] = [null, "", 0];
   let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
   const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   /* What happens here, its name first. */
   function tell(text) {
-    const [title, ...rest] = text.split(": ");
-    words.replaceChildren(...(rest.length ? [html("strong", { text: `${title}: ` }), rest.join(": ")] : [text]));
+    const [said, sums] = text.split("\n"), [title, ...rest] = said.split(": ");
+    words.replaceChildren(...(rest.length ? [html("strong", { text: `${title}: ` }), rest.join(": ")] : [text]),
+      ...(sums ? [" ", html("code", { class: "front-sums", text: sums })] : []));
   }
 
   // Playing ----
 
-  function after(by) {
-    const { stage, written } = figure.state;
-    if (by > 0) return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
-    return stage ? { stage: stage - 1 } : written ? { written: written - 1, stage: WRITE } : null;
+  /* Attention is opened in layer 1, and wherever the reader has opened it, but not while letters fly. */
+  function after(by, isQuick) {
+    const { stage, written, zoom } = figure.state, looks = stage > 1 && stage < ANSWER && stage % 2 === 0;
+    if (by < 0 && looks && zoom) return { zoom: zoom - 1 };
+    if (by < 0) return stage ? { stage: stage - 1, zoom: stage === 3 ? ZOOMS : 0 } : written ? { written: written - 1, stage: WRITE } : null;
+    if (looks && !isQuick && zoom < ZOOMS && (zoom || stage === 2)) return { zoom: zoom + 1 };
+    return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
   }
 
   function move(by, ms) {
-    const changes = after(by);
+    const changes = after(by, ms === QUICK.ms);
     pace = ms;
     isOurs = true;
     if (changes) figure.set(changes, Live.QUICK);
@@ -274,14 +340,38 @@ function build(part, figure) {
     if (changes.stage === ANSWER && playing.left <= 0) return pause();
     if (speed === QUICK) tell(`Quickly, with ${found.tokens.length} letters. Pause, or step, to see what happens where.`);
     const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
-    timer = setTimeout(tick, speed.ms + (isKnown ? SLOW.again : speed.hold));
+    const hold = isKnown ? SLOW.again : changes.zoom ? SLOW.look : speed.hold;
+    timer = setTimeout(tick, speed.ms + hold);
   }
 
   /* From the beginning of the line. */
   function begin() {
+    reveal();
     if (reduced()) return figure.set({ stage: ANSWER });
     figure.set({ stage: 0 });
     run(SLOW, Infinity, SLOW.hold);
+  }
+
+  /* What is watched and what is pressed stand on one screen. */
+  function reveal() {
+    const [{ top }, { bottom }] = [line, words].map((one) => one.getBoundingClientRect());
+    if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: reduced() ? "instant" : "smooth" });
+  }
+
+  /* Into an attention, and out of it. */
+  function look() {
+    if (!found) return load();
+    const { stage, zoom } = figure.state;
+    pace = 600;
+    figure.set(stage > 1 && stage < ANSWER && stage % 2 === 0 ? { zoom: zoom ? 0 : 1 } : { stage: 2, zoom: 1 }, Live.QUICK);
+    figure.released();
+    reveal();
+  }
+
+  function onhead(head) {
+    pace = 600;
+    figure.set({ head }, Live.QUICK);
+    figure.released();
   }
 
   function label() {
@@ -294,7 +384,7 @@ function build(part, figure) {
 
   const onpick = (row) => {
     const { stage } = figure.state; // the next letter comes from the last lane: any other has an answer at most
-    figure.set({ back: found.lengths.length - 1 - row, stage: Math.min(stage, ANSWER) });
+    figure.set({ back: found.lengths.length - 1 - row, ...(stage === WRITE && { stage: ANSWER }) });
     figure.released();
     drawn.letters[row].focus({ preventScroll: true });
   };
@@ -319,7 +409,8 @@ function build(part, figure) {
     where = Live.front.plan(upTo(260, width, 760));
     picture.setAttribute("viewBox", `0 0 ${where.width} ${where.height}`);
     picture.style.cssText = `max-width: ${where.width}px; aspect-ratio: ${where.width} / ${where.height}`;
-    key = "";
+    box.style.maxWidth = `${where.width}px`;
+    key = lensKey = "";
   }
 
   function draw() {
@@ -336,6 +427,7 @@ function build(part, figure) {
       list.node.setAttribute("transform", `translate(${where.width - where.panel} ${at})`);
       list.at = at;
       picture.replaceChildren(drawn.node, list.node);
+      lensKey = "";
     }
     const { stage } = found;
     const title = stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
@@ -349,17 +441,48 @@ function build(part, figure) {
     Live.tween(picture, base + stage, (now) => drawn.pose(now - base, spot), { ms: pace });
   }
 
+  /* The lanes make room for one attention, and come back. */
+  function drawZoom() {
+    const { zoom, layer, head } = found, isOpening = zoom && !shownZoom;
+    const text = JSON.stringify([key, layer, head]);
+    if (zoom && (text !== lensKey || !lens)) {
+      lens?.node.remove();
+      lens = Live.front.zoom(part, where, found, onhead);
+      picture.append(lens.node);
+      lensKey = text;
+    }
+    peek.textContent = zoom ? "◀ Lanes" : where.narrow ? "Look inside" : "Look inside attention";
+    peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : "Look inside attention");
+    choice.hidden = !zoom;
+    chips.forEach((chip, n) => chip.setAttribute("aria-pressed", n === head));
+    const at = zoom || shownZoom;
+    shownZoom = zoom;
+    Live.tween(box, { at, open: zoom ? 1 : 0 }, (now) => {
+      for (const one of [...drawn.parts, list.node]) {
+        one.style.opacity = now.open ? 1 - now.open : "";
+        one.style.visibility = now.open === 1 ? "hidden" : "";
+      }
+      if (!lens) return;
+      lens.node.style.opacity = now.open;
+      lens.pose(now.at);
+      if (now.open || shownZoom) return; // it is open, or about to be
+      lens.node.remove();
+      lens = null;
+    }, { ms: pace, ...(isOpening && { from: { at: 0, open: 0 } }) });
+  }
+
   function show() {
     const some = found?.tokens.length;
     name.textContent = some ? `Open this part: ${titleOf(found.stage)}` : "Open this part";
     if (details.open && !found) return load();
-    if (details.open) open.replaceChildren(...(some ? Live.front.inside(part, state, found, where.width) : []));
+    if (details.open) open.replaceChildren(...(some ? Live.front.inside(part, state, found) : []));
   }
 
   /* A try begins to play. */
   function listen() {
     if (heard) return;
     heard = true;
+    figure.hint.textContent = "Guess the next letter of a line, then press it.";
     for (const { node } of figure.buttons) node.addEventListener("click", () => found && begin());
   }
 
@@ -368,13 +491,13 @@ function build(part, figure) {
     [state, found] = [{ ...now }, values];
     if (!where) layOut();
     still.hidden = true;
-    if (!picture.isConnected) still.after(picture);
+    if (!box.isConnected) still.after(box);
     track.value = state.stage;
     track.setAttribute("aria-valuetext", titleOf(state.stage));
     const none = !found.tokens.length;
-    picture.style.visibility = none ? "hidden" : "";
+    for (const one of [box, transport, details]) one.style.visibility = none ? "hidden" : "";
     showLine(state, none ? [] : found.tokens.slice(found.typed));
-    if (!none) draw();
+    if (!none) [draw, drawZoom].forEach((each) => each());
     show();
   }
 
@@ -393,6 +516,7 @@ function build(part, figure) {
   for (const event of ["pointerdown", "keydown", "input"]) figure.place.addEventListener(event, () => { touched = true; }, true);
 
   function arrived() {
+    reveal();
     if (document.activeElement === start || document.activeElement === document.body) play.focus({ preventScroll: true });
     if ([0, ANSWER].includes(figure.state.stage)) begin(); // no other place was asked for
   }
@@ -415,9 +539,9 @@ Live.define({
   question: "How does a Transformer find the next letter?",
   page: "index",
   pictures: ["front.svg", "front-narrow.svg"],
-  heights: [820, 927],
+  heights: [854, 986],
   drawings: false, // it draws all by itself
-  later: ["front_picture.js"], // comes with the model
+  later: ["front_picture.js", "front_zoom.js"], // comes with the model
   models: ["shakespeare"],
   slow: true,
   needs: () => "shakespeare",
@@ -428,8 +552,9 @@ Live.define({
       of: { likeliest: "the likeliest", drawn: "drawn by chance" },
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
+    zoom: hidden(ZOOMS, 0), head: hidden(HEADS - 1, 3),
   },
-  same: ["text", "pick"], // a try stays the same try while the line goes its way
+  same: ["text", "pick", "written"], // a try stays the same try while its line goes its way, but not when it has grown
   prepare,
   values,
   say,

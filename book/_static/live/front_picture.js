@@ -102,8 +102,6 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   legend.forEach(([role, text], n) => heads.push(
     svg("path", { d: sample(role, side + 8, top + 8 + 20 * n), class: "front-icon", stroke: colour(role), fill: role === "muted" ? colour(role) : null }),
     words(text, side + 22, top + 12 + 20 * n, { class: "live-tick" })));
-  if (first) heads.push(words(`+ ${first}`, 0, top - 4, { class: "live-tick" }));
-
   // Letters: a group of which one is chosen.
   const letters = all((row) => group(
     {
@@ -151,8 +149,10 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   const choice = group({ role: "radiogroup", "aria-label": "The letter that is watched" }, ...letters);
   const hintsName = words("guess", 0, bottom + 17, { class: "live-tick" });
   const codesName = words("", (left + 6 + from) / 2, 38, { class: "live-tick", "text-anchor": "middle" });
-  const moved = group({}, choice, ...tracks);
-  const node = group({}, clip, ...bands, ...heads, moved, numbers, lanes, codes, codesName, ...stages.map((each) => each.node), hintsName, ...hints, beam, flying);
+  const moved = group({}, choice, first ? words(`+ ${first}`, 0, top - 4, { class: "live-tick" }) : null);
+  const under = group({}, ...bands, ...tracks);
+  const over = group({}, ...heads, numbers, lanes, codes, codesName, ...stages.map((each) => each.node), hintsName, ...hints, beam, flying);
+  const node = group({}, clip, under, moved, over);
 
   function pose(now, where_) {
     const c = upTo(-1, now, WRITE);
@@ -190,7 +190,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
     flying.setAttribute("y", one * one * by + 2 * one * fly * (bottom + 10) + fly * fly * (slot + 5));
     moved.setAttribute("transform", c < 0 ? `translate(0 ${-c * pitch})` : "");
   }
-  return { node, letters, pose };
+  return { node, letters, pose, parts: [under, over] };
 }
 
 /* The list of the likeliest letters. */
@@ -250,31 +250,7 @@ const PARTS = { // name; shape; lines of the library, each with its file and its
 };
 const KINDS = ["tokens", "embedding", ...Array(LAYERS).fill(["attention", "feed_forward"]).flat(), "answer", "letter"];
 
-/* Letters across, heads down: how much of each letter every head takes. */
-function headMap({ svg, colour, number }, { tokens, heads, first, at }, width) {
-  const shown = tokens.slice(first, at + 1);
-  const [left, tall] = [54, 17];
-  const wide = Math.min(30, (width - left) / shown.length);
-  const node = svg("svg", {
-    viewBox: `0 0 ${width} ${18 + tall * heads.length}`, width, height: 18 + tall * heads.length, class: "live-drawing front-heads", role: "img",
-    "aria-label": `Weights of ${heads.length} heads: ${heads.map((row, head) => {
-      const best = row.indexOf(Math.max(...row));
-      return `head ${head}: ${number(row[best])} on ${named(tokens[best])}`;
-    }).join(", ")}`,
-  });
-  shown.forEach((token, n) => node.append(svg("text", { x: left + (n + 0.5) * wide, y: 13, text: sign(token), "text-anchor": "middle", class: "front-sign" })));
-  heads.forEach((row, head) => {
-    const y = 18 + head * tall;
-    node.append(svg("text", { x: left - 6, y: y + 12.5, text: `head ${head}`, "text-anchor": "end", class: "live-tick" }));
-    shown.forEach((token, n) => node.append(svg(
-      "rect", { x: left + n * wide, y, width: wide - 1, height: tall - 1, fill: colour("query"), "fill-opacity": upTo(0.05, row[first + n], 1).toFixed(3) },
-      svg("title", { text: `${named(token)}: ${number(row[first + n])}` }))));
-  });
-  return node;
-}
-
-function inside(part, { pick }, found, width) {
-  const { html, number } = part;
+function inside({ html, number }, { pick }, found) {
   const { stage, first, at, lengths, added, stream, write, guesses: list, tokens, ids } = found;
   const kind = stage === WRITE && pick !== "likeliest" ? "drawn" : KINDS[stage], [, shape, code, chapters] = PARTS[kind];
   const row = at - first, isLayer = stage > 1 && stage < ANSWER;
@@ -295,10 +271,9 @@ function inside(part, { pick }, found, width) {
   const link = (chapter, n) => [n ? ", " : "", html("a", { href: `${chapter}.html`, text: chapter.split("_")[0].replace(/^0(?=\d)/, "") })];
   return [
     html("dl", {}, ...facts.flatMap(([name, text]) => [html("dt", { text: name }), html("dd", { text })])),
-    kind === "attention" ? headMap(part, found, width) : null,
     ...lines,
     html("p", {}, "Taught in chapter ", ...chapters.split(" ").flatMap(link), "."),
-  ].filter(Boolean);
+  ];
 }
 
 Object.assign(Live.front, { plan, scene, board, inside });

@@ -119,7 +119,7 @@ function say({ model }, { part, queries, keys, layer, head, at, measure, links, 
     : `Position ${at}, ${quoted(queries[at])},`;
   const places = links.map(([j, w]) => `${quoted(keys[j])} (${j}) ${short(w)}`).join(", ");
   const n = Object.keys(WHAT).indexOf(measure);
-  return `${writes}Layer ${layer}, head ${head}. ${who} looks at: ${places}. ` +
+  return `${writes}Layer ${layer + 1}, head ${head + 1} (in code: ${layer}, ${head}). ${who} looks at: ${places}. ` +
     `Mean ${WHAT[measure]}: ${short(means[n])}; even weights: ${short(even[n])}.`;
 }
 
@@ -132,7 +132,7 @@ const letterOf = (token) => ({ " ": "␣", "<bos>": "▷" }[token] || (token.len
    The letters beside 40 by 40 cells must stay readable on a phone: cells may be higher than wide. */
 function mapOf({ svg, drawing, colour }, { queries, keys, part }, onpick) {
   const wide = Math.min(22, (WIDE - EDGE) / keys.length);
-  const tall = Math.max(part === "cross" || queries.length < 24 ? 15 : 13, Math.min(wide, 16));
+  const tall = queries.length <= 30 ? 16 : 14.5;
   const box = (i, j, n, more) =>
     svg("rect", { x: EDGE + j * wide, y: EDGE + i * tall, width: n * wide, height: tall - 1, ...more });
   const letter = (x, y, token) => svg("text", {
@@ -143,15 +143,18 @@ function mapOf({ svg, drawing, colour }, { queries, keys, part }, onpick) {
       "g", { fill: colour("weight"), class: "live-row", onclick: () => onpick(i) },
       letter(EDGE / 2, EDGE + (i + 0.5) * tall + 4, token),
       box(i, 0, seen({ part, keys }, i), { fill: "var(--fig-panel)" }), ...cells);
-    return { row, cells: cells.filter(Boolean), shown: [] };
+    return { row, cells: cells.filter(Boolean), shown: [], letter: row.firstChild };
   });
   const frame = svg("rect", {
     x: EDGE, height: tall - 1, fill: "none", stroke: "var(--fig-ink)", "stroke-width": 2, "pointer-events": "none" });
   const node = drawing({ width: WIDE, height: EDGE + tall * queries.length, label: "Attention weights, queries by keys" });
-  node.append(...keys.map((token, j) => letter(EDGE + (j + 0.5) * wide, 12, token)), ...rows.map(({ row }) => row), frame);
+  const heads = keys.map((token, j) => letter(EDGE + (j + 0.5) * wide, 12, token));
+  node.append(...heads, ...rows.map(({ row }) => row), frame);
   return {
     node,
     set({ weights, at }) {
+      rows.forEach(({ letter: one }, i) => one.classList.toggle("live-here", i === at));
+      heads.forEach((one, j) => one.classList.toggle("live-here", weights[at][j] >= 0.2)); // what the row looks at
       Live.tween(node, weights.map((row) => Array.from(row)), (now) => now.forEach((row, i) => {
         const { cells, shown } = rows[i];
         cells.forEach((cell, j) => {
@@ -178,7 +181,7 @@ function build(part, figure) {
   const grid = part.heat({ label: "All heads", onpick: (layer, head) => pick({ layer, head }) });
   const numbers = part.numbers({ label: "Means over the line", names: Object.values(WHAT) });
   const [left, right] = [part.titled("", part.html("div")), part.titled("", grid.node)];
-  const means = part.titled("this head, means (in brackets: even weights)", numbers.node);
+  const means = part.titled("its means (in brackets: even weights)", numbers.node);
   let [map, drawn] = [null, ""];
 
   function update(state, found) {
@@ -199,15 +202,15 @@ function build(part, figure) {
       drawn = shape;
     }
     map.set(found);
-    part.write(left.firstChild, `layer ${layer}, head ${head}: rows look at columns`);
-    part.write(right.firstChild, `pick a head: ${WHAT[found.measure]} (darker: more)`);
-    const columns = heads[0].map((_, n) => n);
+    part.write(left.firstChild, `layer ${layer + 1}, head ${head + 1}: rows look at columns`);
+    part.write(right.firstChild, `pick a head: ${WHAT[found.measure]}`);
+    const columns = heads[0].map((_, n) => n + 1);
     const isMarked = (r, c) => r === layer && c === head;
-    grid.set(heads, { rows: heads.map((_, n) => `layer ${n}`), columns, isMarked });
+    grid.set(heads, { rows: heads.map((_, n) => `layer ${n + 1}`), columns, isMarked });
     numbers.set(found.means.map((w, n) => (w === null ? null : `${short(w)} (${short(found.even[n])})`)));
   }
 
-  const hint = "click the letter that looks (outlined); the darker a letter, the more weight it gets";
+  const hint = "click the letter that looks (outlined); the darker another, the more weight it gets";
   const strips = [part.titled(hint, text.node), source.node];
   return part.isNarrow() // the map is longer than the screen: it comes after what is pressed
     ? { nodes: [...strips, right], rest: [left, means], update }
@@ -222,14 +225,14 @@ Live.define({
   title: "What trained heads look at",
   question: "Which head looks where, and is it more than even weights would give?",
   page: "06_heads",
-  heights: [418, 395],
+  heights: [541, 583],
   models: ["shakespeare", "numbers"],
   slow: true,
   needs: (state) => state.model,
   state: {
     model: {
       kind: "choice", label: "model", start: "shakespeare",
-      of: { shakespeare: "Shakespeare", numbers: "number translator" },
+      of: { shakespeare: "Shakespeare", numbers: "translator" },
     },
     text: text("line", "Is this a dagger which I see", "aeorst nIT,-’"),
     number: text("number in English", "forty-two", "aefhinorstvwy -ü"),

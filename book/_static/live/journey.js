@@ -185,7 +185,8 @@ function button(box, label, onclick, onkeydown) {
     text(0, 4.5, isAdd(box) ? "+" : box.label.replace("distance ", ""), { class: "live-tick", style: `fill: ${colour(role)}` })));
 }
 
-const SENTENCES = { B_S: "“the cat sleeps”", B_T: "“die Katze schläft”", alone: "“the cat sleeps …”" };
+const SENTENCES = { B_S: ["the", "cat sleeps"], B_T: ["die", "Katze schläft"] };
+const sentence = ([first, ...rest], length) => `“${[first, ...(length > 1 ? [...rest, "…"] : [])].join(" ")}”`;
 
 function draw(figure, { preset }, found) {
   const parts = partsOf(preset);
@@ -203,14 +204,17 @@ function draw(figure, { preset }, found) {
   });
   const place = `translate(${(WIDTH * (1 - scale)) / 2} ${(HEIGHT + needed * scale) / 2 - FOOT * scale}) scale(${scale})`;
   const all = drawing.appendChild(svg("g", { transform: place, style: `--fit: ${1 / scale}` }));
-  towers.forEach((tower, at) => {
+  const given = towers.map((tower, at) => { // what goes in, and how many tokens that makes
     const { x, from } = tower[0];
-    const given = from.includes("C") || from.includes("I") ? "an image"
-      : two ? SENTENCES[from.replace(" ", "_")] || from : SENTENCES.alone;
+    const isImage = from.includes("C") || from.includes("I");
+    const [line, count] = [text(x, 4, "", { class: "live-tick" }), text(x, 19, "", { class: "live-tick" })];
     all.append(
-      ...lines(tower, tops[at], at ? 1 : -1, Math.max(...found.copies)),
-      text(x, 4, given, { class: "live-tick" }),
+      ...lines(tower, tops[at], at ? 1 : -1, Math.max(...found.copies)), line, count,
       text(x, tops[at] - 7, `${two && !at ? "memory: " : ""}${tower.at(-1).to}`, { class: "live-tick" }));
+    return (length) => {
+      Live.part.write(line, isImage ? "an image" : sentence(SENTENCES[(two && from.replace(" ", "_")) || "B_S"], length));
+      Live.part.write(count, length === 1 ? "1 token" : `${whole(length)} tokens`);
+    };
   });
   if (two) { // keys and values for cross-attention
     const to = parts.find((one) => one.name === "cross_attention");
@@ -233,7 +237,7 @@ function draw(figure, { preset }, found) {
     });
   });
   all.append(...nodes);
-  return { drawing, nodes, parts, card: cards(all, parts) };
+  return { drawing, nodes, parts, card: cards(all, parts), read: (length) => given.forEach((each) => each(length)) };
 }
 
 /* The sentence on its way: a card with a column for each of four tokens (and dots for the others). A column is
@@ -356,6 +360,7 @@ function build(part, figure) {
       });
       if (hadFocus) drawn.nodes[found.at].focus({ preventScroll: true });
       drawn.card(found.at);
+      drawn.read(found.length);
       const { label, tower, from, to } = drawn.parts[found.at];
       const sizes = sizesOf(state);
       const [gets, gives] = [from, to].map((shape) => inWords(shape, sizes));
@@ -378,7 +383,7 @@ Live.define({
   title: "The whole model, box by box",
   question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [820, 1233],
+  heights: [826, 1230],
   scripts: ["journey_data.js"],
   state: {
     preset: {

@@ -63,6 +63,7 @@ function values(state) {
   const [late, meant, { made, mask }] = [mistake === "late", rules(state), cut(state)];
   const weights = weigh(mask, late);
   const [heard, wanted] = [hears(mask, late, layers), hears(meant, false, layers)];
+  const steps = Array.from({ length: layers }, (_, before) => hears(mask, late, before + 1));
   const stray = table((i, j) => heard[i][j] && !wanted[i][j]);
   const real = PLACES.filter((at) => isReal(state, at));
   const onPads = real.map((i) => total(weights[i].filter((_, j) => !real.includes(j))));
@@ -70,6 +71,7 @@ function values(state) {
   return {
     tokens: WORDS.map((word, at) => (real.includes(at) ? word : "<pad>")),
     mask, weights, heard, stray, // each (T, S)
+    first: table((i, j) => steps.findIndex((step) => step[i][j]) + 1), // the layer after which i hears j; 0: never
     wrong: table((i, j) => mask[i][j] !== meant[i][j]),
     allowed: total(mask.map(total)),
     empty: PLACES.filter((i) => !mask[i].includes(1)),
@@ -107,8 +109,9 @@ function say(state, found) {
 
 // Drawing ----
 
-const LEGEND = "Rows look at columns. Hatched: no. Outlined: against the rules. " +
-  "Framed: changed. n: how many, itself included.";
+const LEGEND = "Rows look at columns. Hatched: no. Orange: against the rules. Framed: changed. " +
+  "Numbers: the layer after which it is heard. n: how many, itself included.";
+const LATER = 0.16; // by so much a cell is paler for each layer that it took
 
 /* A map, with a column of results: both maps have one, so that their rows stand at one height. */
 function map(part, label, options, results) {
@@ -116,10 +119,10 @@ function map(part, label, options, results) {
   const columns = [...PLACES, results];
   return {
     node: part.titled(label, node),
-    set({ tokens }, shown, { numbers = shown, outlined, ends, step }) {
+    set({ tokens }, shown, { numbers = shown, shades, outlined, ends, step }) {
       const fill = (row, i) => row.map((each, j) => (shown[i][j] ? each : null)).concat(ends[i]);
       const rows = tokens.map((token, at) => `${token} ${at}`);
-      set(numbers.map(fill), { rows, columns, max: 1, step, isMarked: (i, j) => j < N && outlined?.[i][j] });
+      set(numbers.map(fill), { rows, columns, max: 1, shades, step, isMarked: (i, j) => j < N && outlined?.[i][j] });
     },
   };
 }
@@ -130,9 +133,9 @@ function build(part, figure) {
     figure.set({ cells: flip(figure.state, i, j) }, Live.QUICK);
     figure.released();
   };
-  const mask = map(part, "mask: click a cell, or use arrows and Space", { digits: 0, onpick }, "n");
+  const mask = map(part, "mask: click a cell, or use arrows and Space", { digits: 0, onpick, plain: true }, "n");
   const weights = map(part, "weights of random scores", {}, "sum");
-  const heard = map(part, "who hears of whom after all layers", { digits: 0 }, "n");
+  const heard = map(part, "who hears of whom, and after which layer", { digits: 0 }, "n");
   return {
     nodes: [part.columns(mask.node, heard.node)],
     rest: [
@@ -141,7 +144,8 @@ function build(part, figure) {
     update(state, found) {
       mask.set(found, found.mask, { outlined: found.wrong, ends: found.mask.map(total), step: 0 });
       weights.set(found, found.mask, { numbers: found.weights, ends: found.sums, step: 1 });
-      heard.set(found, found.heard, { outlined: found.stray, ends: found.counts, step: 2 });
+      const shades = found.first.map((row) => row.map((layer) => (layer ? 1 - LATER * (layer - 1) : 0)));
+      heard.set(found, found.heard, { numbers: found.first, shades, outlined: found.stray, ends: found.counts, step: 2 });
     },
   };
 }
@@ -151,7 +155,7 @@ Live.define({
   title: "A laboratory for masks",
   question: "Who may look at whom, and what comes through after several layers?",
   page: "05_masks",
-  heights: [573, 914],
+  heights: [578, 948],
   state: {
     causal: { kind: "toggle", label: "causal: hide the future", start: true },
     layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },

@@ -343,7 +343,7 @@ Live.define({
   title: "Where two words stand",
   question: "Two words keep their distance and move along the text. Whose score stays?",
   page: "07_positions",
-  heights: [820, 945],
+  heights: [811, 935],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
     key: { kind: "number", label: "place of the key", min: 0, max: KEYS - 1, step: 1, start: 4, hidden: true },
@@ -359,7 +359,7 @@ Live.define({
     },
     {
       do: "Base 10", set: { theta: 10 },
-      see: "All four pairs turn in sight, and the score swings down to −1.09. At 10,000 two of them hardly move.",
+      see: "All four pairs turn in sight, and the score falls from 0.31 to −0.44. At 10,000 two of them hardly move.",
     },
     {
       do: "Stretch 4", set: { stretch: 4, distance: 16 },

@@ -1,6 +1,7 @@
 "use strict";
 /* Chapter 1: a first input of 1, then n steps of silence. How much of it is left, and of its gradient? */
 (() => {
+const { short } = Live.part;
 const LONGEST = 200;
 const SMALLEST = 1e-300; // float64 has not much below; what is smaller counts as nothing
 const NAMES = ["RNN", "LSTM", "attention"];
@@ -48,17 +49,6 @@ function values({ distance, weight, tanh, gate, score }) {
   };
 }
 
-/* Three digits, far ones as a power of ten. */
-function short(x) {
-  if (x === 0) return "0";
-  const up = x * (1 + 1e-9); // so that a tie is rounded up, here and in Python
-  const [digits, exponent] = up.toExponential(2).split("e");
-  if (Math.abs(exponent) < 4) return up.toFixed(Math.max(0, 2 - exponent));
-  const raise = (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)];
-  const raised = exponent.replace("+", "").replace(/./g, raise);
-  return `${digits}\u00a0×\u00a010${raised}`;
-}
-
 function say({ distance }, { input, gradient }) {
   const steps = distance === 1 ? "1 step" : `${distance} steps`;
   return `After ${steps} the RNN’s state is ${short(input[0])}, its gradient ${short(gradient[0])}; ` +
@@ -97,6 +87,47 @@ function labels(part, chart) {
   };
 }
 
+/* What arrives from so many steps back, as a trail of cells: the fainter, the less. */
+const CELLS = 50;
+
+function trails(part, { frame, across, drawing: chart }) {
+  const [high, gap] = [17, 5];
+  const { width } = chart.viewBox.baseVal;
+  const drawing = part.drawing({ width, height: 3 * (high + gap), label: "What is left of the first input, a row each" });
+  const wide = (frame.right - frame.left) / CELLS;
+  const rows = NAMES.map((name, row) => {
+    const y = row * (high + gap);
+    drawing.append(part.svg("text", {
+      class: "live-tick", x: frame.left - 6, y: y + high - 4, "text-anchor": "end", text: name, style: `fill: ${part.colour(ROLES[row])}` }));
+    const cell = (at) => part.svg("rect", {
+      x: frame.left + at * wide, y, width: wide - 1.2, height: high, rx: 2, fill: part.colour(ROLES[row]) });
+    drawing.append(part.svg("rect", { x: frame.left, y, width: frame.right - frame.left - 1.2, height: high, rx: 2, fill: "var(--fig-panel)" }));
+    const cells = Array.from({ length: CELLS }, (_, at) => drawing.appendChild(cell(at)));
+    return { cells, shown: [] };
+  });
+  const mark = drawing.appendChild(part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" }));
+  const shade = (axis) => (power) => {
+    if (power === null) return 0;
+    const [low, high] = [-12, 0];
+    return Math.min(1, axis === "tens" ? Math.max(0, (power - low) / (high - low)) : 10 ** power);
+  };
+  return {
+    node: drawing,
+    set({ axis, distance }, { inputs }) {
+      const middle = (at) => Math.round(((at + 0.5) * LONGEST) / CELLS) - 1;
+      const to = inputs.map((powers) => Array.from({ length: CELLS }, (_, at) => shade(axis)(powers[middle(at)])));
+      Live.tween(drawing, { to, x: across(distance) }, (now) => {
+        mark.setAttribute("d", `M${now.x} 0V${3 * (high + gap) - gap}`);
+        now.to.forEach((list, row) => list.forEach((each, at) => {
+          const { cells, shown } = rows[row];
+          const opacity = each.toFixed(3);
+          if (shown[at] !== opacity) cells[at].setAttribute("opacity", (shown[at] = opacity));
+        }));
+      });
+    },
+  };
+}
+
 function table(part) {
   const style = "padding: 0.2rem 0; text-align: right; white-space: nowrap; width: ";
   const head = ["24%", "30%", "30%", "16%"].map((width, at) =>
@@ -117,14 +148,14 @@ function table(part) {
 function build(part) {
   const chart = part.lines({
     label: "What is left of the first input, against the distance", xLabel: "distance n", yLabel: "share left",
-    x: [0, LONGEST], y: AXES.share[0], ...(part.isNarrow() ? { width: 330, height: 250 } : { width: 600, height: 290 }) });
+    x: [0, LONGEST], y: AXES.share[0], ...(part.isNarrow() ? { width: 330, height: 225 } : { width: 600, height: 270 }) });
   const mark = chart.drawing.appendChild(
     part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" }));
-  const [write, numbers] = [labels(part, chart), table(part)];
+  const [write, numbers, trail] = [labels(part, chart), table(part), trails(part, chart)];
   const [charted, counted] = [part.titled("", chart.node), part.titled("", numbers.node)];
   let axis = "share";
   return {
-    nodes: [charted],
+    nodes: [charted, trail.node],
     rest: [counted],
     update(state, found) {
       if (state.axis !== axis) chart.axis(...AXES[(axis = state.axis)]);
@@ -134,6 +165,7 @@ function build(part) {
       const dots = left.map((x, at) => ({ role: ROLES[at] || "key", points: [[state.distance, x]] }));
       chart.set([...curves, learnt, ...dots]);
       write(state.distance, left);
+      trail.set(state, found);
       const { top, bottom } = chart.frame;
       Live.tween(mark, chart.across(state.distance), (x) => mark.setAttribute("d", `M${x} ${top}V${bottom}`));
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";
@@ -149,7 +181,7 @@ Live.define({
   title: "What is left of the first input",
   question: "How much of the first token reaches a reader n steps later, and how much of its gradient?",
   page: "01_recurrence",
-  heights: [844, 986],
+  heights: [897, 1027],
   state: {
     distance: { kind: "number", label: "distance\u00a0n", min: 1, max: LONGEST, step: 1, start: 50 },
     weight: { kind: "number", label: "RNN:\u00a0weight\u00a0w", min: 0, max: 1.5, step: 0.01, start: 0.9 },

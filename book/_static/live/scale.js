@@ -106,6 +106,40 @@ function bars(part, title, label, role) {
   };
 }
 
+/* The width as a line, the names of both lines, and the weights beside the dots. */
+const RISE = 3; // of WIDTHS: left of the rising line there is always room for its name
+
+function namesOf(part, chart) {
+  const { across, up, frame, drawing } = chart;
+  const mark = part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" });
+  drawing.insertBefore(mark, drawing.querySelector("g:last-of-type").previousSibling);
+  const words = (role, text) => drawing.appendChild(part.svg("text", {
+    class: "live-halo", style: `fill: ${part.colour(role)}; font-weight: 600`, "text-anchor": "end", x: frame.right, text }));
+  const names = [words("plain", "as they are"), words("weight", "divided by √d")];
+  const shown = [words("plain", ""), words("weight", "")];
+  return (width, typical, largest) => {
+    const px = drawing.px || 1;
+    const hasRoom = (y) => frame.bottom - y >= 27 * px; // below the lower line
+    const ends = [up(typical[0][RISE]), up(typical[1].at(-1))];
+    names[0].setAttribute("x", across(WIDTHS[RISE]) - 8 * px);
+    largest.forEach((each, at) => {
+      part.write(shown[at], part.number(each));
+      shown[at].setAttribute("text-anchor", width < 4 ? "start" : width > 256 ? "end" : "middle");
+    });
+    Live.tween(mark, { x: across(width), dots: largest.map(up), ends }, ({ x, dots, ends: [rise, end] }) => {
+      mark.setAttribute("d", `M${x} ${frame.top}V${frame.bottom}`);
+      names[0].setAttribute("y", rise - 8 * px);
+      names[1].setAttribute("y", end + (hasRoom(end) ? 20 : -9) * px);
+      const isBoth = Math.abs(dots[0] - dots[1]) < 40 * px;
+      const below = [!isBoth, isBoth || !hasRoom(dots[1])];
+      dots.forEach((y, at) => {
+        shown[at].setAttribute("x", x);
+        shown[at].setAttribute("y", y + (below[at] ? 21 : -11) * px);
+      });
+    });
+  };
+}
+
 function build(part) {
   const { number } = part;
   const raw = bars(part, "scores as they are", "Weights, scores as they are", "plain");
@@ -115,8 +149,9 @@ function build(part) {
     `median of the largest weights of ${ROWS} queries`] });
   const chart = part.lines({
     label: "Largest weight at each width", xLabel: "width d", yLabel: "largest weight",
-    x: [1, 1024], y: [0, 1], logX: true, ...(part.isNarrow() ? { width: 330, height: 200 } : { width: 600, height: 230 }) });
+    x: [1, 1024], y: [0, 1], logX: true, xTicks: [1, 4, 16, 64, 256, 1024], ...(part.isNarrow() ? { width: 330, height: 200 } : { width: 600, height: 230 }) });
 
+  const names = namesOf(part, chart);
   return {
     nodes: [
       part.titled(`lines: the median of ${ROWS} queries; dots and bars: one of them`, chart.node),
@@ -124,9 +159,10 @@ function build(part) {
     ],
     rest: [part.titled("as it is → divided by √d", numbers.node)],
     update({ width }, { none, root, typical }) {
-      const line = (name, role, ys, dash) => ({ name, role, dash, points: ys.map((y, at) => [WIDTHS[at], y]) });
+      const line = (role, ys, dash) => ({ role, dash, points: ys.map((y, at) => [WIDTHS[at], y]) });
+      names(width, typical, [none.largest, root.largest]);
       chart.set([
-        line("as they are", "plain", typical[0], 1), line("divided by √d", "weight", typical[1], 0),
+        line("plain", typical[0], 1), line("weight", typical[1], 0),
         { role: "plain", points: [[width, none.largest]] }, { role: "weight", points: [[width, root.largest]] }]);
       raw.set(none.weights, 1);
       scaled.set(root.weights, 2);
@@ -144,7 +180,7 @@ Live.define({
   title: "Scores and their scale",
   question: "Why divide the scores by √d?",
   page: "04_scaling",
-  heights: [925, 1043],
+  heights: [900, 1000],
   state: {
     width: { kind: "number", label: "width\u00a0d", steps: WIDTHS, start: 64 },
     keys: { kind: "number", label: "keys", steps: [2, 4, 8, 16, 32, 64], start: 32 },

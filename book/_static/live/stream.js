@@ -118,13 +118,12 @@ function say(state, found) {
   if (!tokens.length) return "There is no letter yet: type some.";
   const [last, chance] = answers.at(-1);
   const hers = strange ? " (The letter that was asked for is none of the model’s tokens.)" : "";
-  const pairs = Array.from({ length: BLOCKS }, (_, n) =>
-    `block ${n + 1} ${number(effects[2 * n + 1])} and ${number(effects[2 * n + 2])}`).join(", ");
+  const [most, next] = Array.from(effects.keys()).sort((a, b) => effects[b] - effects[a]);
   const size = stop ? `a write of length ${number(written[stop], 1)}; with it the stream has ${number(lengths[stop], 1)}`
     : `the stream begins with length ${number(lengths[0], 1)}`;
   return `Position ${at}, ${named(tokens[at])}: the model’s answer is ${named(last)} (${percent(chance)}).${hers} ` +
-    `The logit of ${named(letter)} is ${number(total)} above the mean letter’s. That is the sum of nine parts: ` +
-    `embedding ${number(effects[0])}, then attention and feed-forward of ${pairs}. ` +
+    `The logit of ${named(letter)} is ${number(total)} above the mean letter’s. Of the nine direct effects that add up to it, ` +
+    `the largest are ${number(effects[most])} (${nameOf(most)}) and ${number(effects[next])} (${nameOf(next)}). ` +
     `${upper(nameOf(stop))}: ${size}. Stopped there, the model would answer ${named(answers[stop][0])} ` +
     `(${percent(answers[stop][1])})${answers[stop][0] === letter ? "" : `, and ${named(letter)} would have ${percent(chances[stop])}`}.`;
 }
@@ -141,29 +140,30 @@ const key = (event, found) => {
 /* Where things stand, in px: the drawing is as wide as the figure, so that letters keep their size. */
 function plan(width) {
   const narrow = width < 520;
-  const [name, arrow, band, size, answer] = narrow ? [56, 36, 22, 40, 56] : [160, 74, 40, 66, 96];
+  const [name, arrow, band, size, answer] = narrow ? [50, 46, 20, 40, 55] : width < 620 ? [146, 76, 34, 58, 84] : [160, 82, 40, 66, 96];
   const bus = name + arrow, effect = bus + band + size, end = width - answer;
-  return { width, narrow, name, bus, band, effect, end, middle: effect + 0.3 * (end - effect), tall: narrow ? 24 : 27, top: 36 };
+  const middle = effect + (narrow ? 24 : 0.3 * (end - effect));
+  return { width, narrow, bus, band, effect, end, middle, long: narrow ? 14 : 26, sizes: effect - (narrow ? 3 : 6), tall: narrow ? 24 : 27, top: 36 };
 }
 
 /* The bus: a row for each stop. Nodes are made for a width; a change writes what differs. */
 function busOf({ svg, colour }, where, { onstop }) {
-  const { width, narrow, name, bus, band, effect, end, middle, tall, top } = where;
+  const { width, narrow, bus, band, effect, end, middle, long, sizes, tall, top } = where;
   const y = (stop) => top + (stop + 0.5) * tall;
   const height = top + STOPS * tall + 26;
   const text = (x, at, words, more) => svg("text", { x, y: at + 4.5, text: words, ...more });
   const [right, centre] = [{ "text-anchor": "end" }, { "text-anchor": "middle" }];
   const head = (x, words, more) => text(x, top - 14, words, { class: "live-tick", ...more });
-  const title = head(middle, "", centre);
+  const title = narrow ? head(end - 4, "", right) : head(middle, "", centre);
   const frame = svg("rect", { x: 1, width: width - 2, height: tall, rx: 3, class: "stream-frame" });
   const pipe = svg("path", { class: "stream-pipe" });
   const rows = Array.from({ length: STOPS }, (_, stop) => {
     const short = stop ? `${Math.ceil(stop / 2)} ${stop % 2 ? "attn" : "ffwd"}` : "embed";
     const [into, size, effected, answer, share] = [
-      text(bus - 16, y(stop), "", { ...right, class: "stream-number" }), text(bus + band + size0(narrow), y(stop), "", { ...right, class: "stream-number" }),
-      text(0, y(stop), "", { class: "stream-number" }), text(end + 12, y(stop), "", { class: "stream-letter" }), text(width - 4, y(stop), "", { ...right, class: "stream-number" }),
+      text(bus - long - 4, y(stop), "", { ...right, class: "stream-number" }), text(sizes, y(stop), "", { ...right, class: "stream-number" }),
+      text(0, y(stop), "", { class: "stream-number" }), text(end + (narrow ? 2 : 12), y(stop), "", { class: "stream-letter" }), text(width - 4, y(stop), "", { ...right, class: "stream-number" }),
     ];
-    const arrow = svg("path", { class: "stream-arrow" });
+    const arrow = svg("path", { class: "stream-arrow" }); // a write joins the stream
     const [bar, was] = [svg("rect", { height: tall - 10, y: y(stop) - tall / 2 + 5, fill: colour("weight") }), svg("path", { class: "stream-was" })];
     const node = svg("g", {
       class: "stream-row", role: "button", tabindex: 0, onclick: () => onstop(stop),
@@ -179,8 +179,8 @@ function busOf({ svg, colour }, where, { onstop }) {
   const node = svg(
     "svg", { class: "live-drawing stream-bus", role: "group", "aria-label": "The residual stream as a bus",
       viewBox: `0 0 ${width} ${height}`, style: `max-width: ${width}px; aspect-ratio: ${width} / ${height}` },
-    head(bus - 16, narrow ? "write" : "length of the write", right), head(bus + band + size0(narrow), "stream", right), title,
-    head(width - 4, narrow ? "if stopped" : "if it stopped here", right),
+    head(bus - long - 4, narrow ? "write" : "length of the write", right), head(sizes, "stream", right), title,
+    head(width - 4, narrow ? "stopped" : "if it stopped here", right),
     svg("path", { d: `M${middle} ${top - 2}V${top + STOPS * tall}`, class: "live-gridline" }), pipe,
     ...rows.map((row) => row.node), svg("path", { d: `M${effect + 4} ${top + STOPS * tall}H${end - 4}`, class: "stream-line" }), total, frame);
   const write = (one, words) => one.textContent !== words && (one.textContent = words);
@@ -189,10 +189,10 @@ function busOf({ svg, colour }, where, { onstop }) {
     node, rows,
     set({ stop, letter, effects, total: sum, written, lengths, answers }) {
       const most = Math.max(...lengths), heavy = Math.max(...written);
-      const [left, rest] = [middle - effect - 40, end - middle - 44]; // px on both sides of 0: a number stands beside
-      const unit = Math.min(left / Math.max(1e-9, -Math.min(...effects)), rest / Math.max(1e-9, Math.max(...effects)), rest);
+      const [left, rest] = [middle - effect - (narrow ? 6 : 40), end - middle - 44]; // px on both sides of 0: numbers stand beside
+      const unit = Math.min(left / Math.max(1e-9, -Math.min(...effects)), rest / Math.max(1e-9, Math.max(...effects)));
       write(title, narrow ? `effect on ${sign(letter)}` : `direct effect on ${named(letter)}`);
-      write(total, `${narrow ? "sum" : "sum: logit minus mean logit"} ${number(sum)}`);
+      write(total, `${narrow ? "sum" : `sum = logit of ${named(letter)} − mean logit =`} ${number(sum)}`);
       total.setAttribute("x", end - 4);
       total.setAttribute("text-anchor", "end");
       rows.forEach((row, n) => {
@@ -213,20 +213,19 @@ function busOf({ svg, colour }, where, { onstop }) {
         const edge = now.pipe.map((each, n) => [bus + each, y(n)]);
         pipe.setAttribute("d", `M${bus} ${y(0)}L${edge.map((each) => each.map((one) => one.toFixed(1)).join(" ")).join("L")}V${top + STOPS * tall}H${bus}Z`);
         rows.forEach(({ arrow, bar, was, effected }, n) => {
-          arrow.setAttribute("d", `M${bus - 12} ${y(n)}H${bus}`);
-          arrow.setAttribute("stroke-width", now.arrows[n].toFixed(1));
+          const half = now.arrows[n] / 2;
+          arrow.setAttribute("d", `M${bus - long} ${(y(n) - half).toFixed(1)}h${long - 6}v-3L${bus} ${y(n)}L${bus - 6} ${(y(n) + half + 3).toFixed(1)}v-3h${6 - long}Z`);
           bar.setAttribute("x", (middle + Math.min(0, now.bars[n])).toFixed(1));
           bar.setAttribute("width", Math.abs(now.bars[n]).toFixed(1));
           was.setAttribute("d", before ? `M${(middle + before.bars[n]).toFixed(1)} ${y(n) - tall / 2 + 3}v${tall - 6}` : "");
-          const isLeft = now.bars[n] < 0;
-          effected.setAttribute("x", (middle + now.bars[n] + (isLeft ? -5 : 5)).toFixed(1));
-          effected.setAttribute("text-anchor", isLeft ? "end" : "start");
+          const isLeft = !narrow && now.bars[n] < 0;
+          effected.setAttribute("x", narrow ? end - 4 : (middle + now.bars[n] + (isLeft ? -5 : 5)).toFixed(1));
+          effected.setAttribute("text-anchor", narrow || isLeft ? "end" : "start");
         });
       });
     },
   };
 }
-const size0 = (narrow) => (narrow ? 37 : 62); // where the numbers of the stream end
 
 /* The lens: a column for each letter of the line, a row for the embedding and for each block. */
 function lensOf({ svg, colour }, { width, narrow }, { onpick }) {
@@ -382,7 +381,7 @@ Live.define({
   title: "The residual stream of a trained model",
   question: "Who writes the answer into the stream, and from where on could one read it?",
   page: "10_residuals",
-  heights: [800, 760],
+  heights: [739, 787],
   models: ["shakespeare"],
   slow: true,
   needs: () => "shakespeare",
@@ -400,7 +399,7 @@ Live.define({
       see: "Read after the embedding, every column answers with the letter that it has just read: one table reads letters in and out.",
     },
     {
-      do: "Long, without effect", set: { stop: 5 },
+      do: "Long, no effect", set: { stop: 5 },
       see: "The attention of block 3 writes a vector of length 24.0, and its direct effect on a is −0.08. Whatever it does for a, it does by what later sublayers read.",
     },
     {
@@ -408,7 +407,7 @@ Live.define({
       see: "Stopped after block 1, the model answers u with 95%. Every feed-forward network lifts u again, by 2.94 to 3.79.",
     },
     {
-      do: "Large, and undecided", set: { text: "To be, or not to b", at: 17, stop: 8 },
+      do: "Large, undecided", set: { text: "To be, or not to b", at: 17, stop: 8 },
       see: "The last write has the largest effect on e, 6.76. But it lifts i and r about as much, and the probability of e falls from 80% to 76%.",
     },
   ],

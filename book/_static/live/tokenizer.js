@@ -12,9 +12,11 @@ function values({ text, merges }) {
   const { encode, tokens, special } = tokenizer();
   const ids = encode(text, merges); // (T,)
   const letters = [...text].length;
+  const cut = ids.map((id) => tokens[id]);
   return {
     ids, letters,
-    tokens: ids.map((id) => tokens[id]),
+    tokens: cut,
+    pieces: cut.filter(isPiece).length,
     length: ids.length,
     scores: ids.length ** 2,
     letterScores: letters ** 2,
@@ -24,15 +26,20 @@ function values({ text, merges }) {
   };
 }
 
+/* A token of bytes that are no whole character looks like \xd0. */
+const isPiece = (token) => token.includes("\\x");
+
 const grouped = (count) => String(count).replace(/\B(?=(\d{3})+$)/g, ",");
 const many = (count, word) => (count === 1 ? `1 ${word}` : `${grouped(count)} ${word}s`);
 
-function say(state, { letters, length, each, scores, letterScores }) {
+function say(state, { letters, length, each, scores, letterScores, pieces }) {
   if (!length) return "There is no text to cut.";
   const share = `${Live.part.number(each)} characters a token`;
   const cut = `${many(letters, "character")}, ${many(length, "token")}: ${share}.`;
   const made = `Attention makes ${length}² = ${many(scores, "score")};`;
-  return `${cut} ${made} character by character it would make ${letters}² = ${grouped(letterScores)}.`;
+  const why = pieces ? ` ${pieces === 1 ? "1 token is a piece" : `${pieces} tokens are pieces`} of a character (dashed): ` +
+    "outside of English letters a character has two to four bytes, and the plays taught no merge that makes it whole." : "";
+  return `${cut} ${made} character by character it would make ${letters}² = ${grouped(letterScores)}.${why}`;
 }
 
 // Drawing ----
@@ -57,7 +64,8 @@ function strip(part) {
         const box = shown.children[at];
         part.write(box.firstChild, part.visible(tokens[at]));
         part.write(box.lastChild, ids.length <= MOST_IDS ? String(id) : "");
-        box.title = `id ${id}`;
+        box.title = isPiece(tokens[at]) ? `id ${id}: a piece of a character` : `id ${id}`;
+        box.classList.toggle("live-piece", isPiece(tokens[at]));
         box.classList.toggle("live-marked", merges > 0 && id === special.length + 255 + merges); // the last merge
         box.style.setProperty("--role", part.colour(ROLES[at % 4]));
       });
@@ -144,7 +152,7 @@ Live.define({
   title: "One text, more or fewer merges",
   question: "What do merges buy, and for whom?",
   page: "02_tokens",
-  heights: [718, 903],
+  heights: [771, 946],
   scripts: ["text.js", "merges.js"],
   state: {
     text: {

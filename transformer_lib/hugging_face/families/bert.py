@@ -58,15 +58,7 @@ BERT = Family(
         "tie_word_embeddings": "tie_embeddings",
     },
     activations=ACTIVATION_NAMES,
-    must_be={"position_embedding_type": "absolute"},
-    known=(
-        "directionality",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-    ),
+    must_be={"is_causal": False, "position_embedding_type": "absolute"},
     tensors={
         "embedding.tokens": "embeddings.word_embeddings",
         "embedding.positions.table": "embeddings.position_embeddings",

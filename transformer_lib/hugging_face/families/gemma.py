@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: norms on both sides, local and global layers."""
+"""Gemma 1, and Gemma 2 and 3 with norms on both sides, local and global layers."""
 
 from dataclasses import replace
 
@@ -26,10 +26,40 @@ _NORMS = {
     "stack.blocks.N.feed_forward_update_norm": "layers.N.post_feedforward_layernorm",
 }
 _GEMMA2 = replace(PRESETS["gemma-2-2b"].config, rope_pairing="split")
-_KNOWN = (
+_READS = (
     "query_pre_attn_scalar", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
     "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "rope_local_base_freq",
 )  # fmt: skip
+
+
+def _gemma1_fields(settings: Settings) -> Settings:
+    return more_fields({"head_dim": 256} | settings)
+
+
+GEMMA1 = like_llama(
+    "Gemma 1",
+    "gemma",
+    "GemmaForCausalLM",
+    replace(
+        _GEMMA2,
+        vocab_size=256_000,
+        d_model=3072,
+        n_heads=16,
+        n_kv_heads=16,
+        d_ff=24_576,
+        n_layers=28,
+        norm_position="pre",
+        attention_scale=None,
+        score_cap=None,
+        logit_cap=None,
+        window=None,
+        window_pattern="L",
+    ),
+    # The first files say "gelu" and mean its approximation.
+    activations={"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh", "silu": "swiglu"},
+    must_be={"use_bidirectional_attention": False},
+    more_fields=_gemma1_fields,
+)
 
 
 def _fields(settings: Settings, period: int) -> Settings:
@@ -85,7 +115,7 @@ GEMMA2 = like_llama(
     settings={"hidden_activation": "activation"},
     must_be={"use_bidirectional_attention": False},
     tensors=_NORMS,
-    known=_KNOWN,
+    reads=_READS,
     one_spelling=_gemma2_spelling,
     more_fields=_gemma2_fields,
     more_settings=_settings,
@@ -153,7 +183,7 @@ GEMMA3 = like_llama(
     settings={"hidden_activation": "activation"},
     must_be={"use_bidirectional_attention": False},
     tensors={**_NORMS, **QUERY_KEY_NORMS},
-    known=_KNOWN,
+    reads=_READS,
     one_spelling=_two_bases,
     more_fields=_gemma3_fields,
     more_settings=_gemma3_settings,

@@ -1,10 +1,25 @@
 """GPT-2: a decoder with learned positions and fused projections."""
 
+from functools import partial
+
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.hugging_face.family import ACTIVATION_NAMES, Family, LazyTensors, Settings
+from transformer_lib.hugging_face.family import (
+    ACTIVATION_NAMES,
+    Family,
+    LazyTensors,
+    Settings,
+    one_name,
+)
 from transformer_lib.hugging_face.weight_layouts import FUSED, TRANSPOSED
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.presets import PRESETS
+
+_SECOND_NAMES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 
 
 def _build(config: TransformerConfig, settings: Settings, tensors: LazyTensors) -> CausalLM:
@@ -37,14 +52,6 @@ GPT2 = Family(
         "scale_attn_by_inverse_layer_idx": False,
         "scale_attn_weights": True,
     },
-    known=(
-        "n_ctx",
-        "summary_type",
-        "summary_use_proj",
-        "summary_activation",
-        "summary_proj_to_labels",
-        "summary_first_dropout",
-    ),
     tensors={
         "embedding.tokens": "wte",
         "embedding.positions.table": "wpe",
@@ -62,5 +69,6 @@ GPT2 = Family(
     layouts={"c_attn": FUSED, "c_proj": TRANSPOSED, "c_fc": TRANSPOSED},
     prefix="transformer.",
     copies={"lm_head.weight": "wte.weight"},
+    one_spelling=partial(one_name, names=_SECOND_NAMES),
     ignored=(r"h\.\d+\.attn\.(bias|masked_bias)",),  # the causal mask
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, whole_setting
+from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, own_head_width
 from transformer_lib.hugging_face.rope_settings import (
     one_rope_spelling,
     rope_scaling,
@@ -37,10 +37,9 @@ def more_fields(settings: Settings) -> Settings:
     fields: Settings = {"rope_scaling": rope_scaling(settings)}
     if settings.get("head_dim") is not None:
         sizes: Settings = {"hidden_size": 4096, "num_attention_heads": 32} | settings
-        width, heads, own = (
-            whole_setting(sizes, key) for key in ("hidden_size", "num_attention_heads", "head_dim")
+        fields["head_width"] = own_head_width(
+            sizes, "hidden_size", "num_attention_heads", "head_dim"
         )
-        fields["head_width"] = None if own * heads == width else own  # it follows from the others
     return fields
 
 
@@ -89,7 +88,7 @@ LLAMA = Family(
         "mlp_bias": False,
         "partial_rotary_factor": 1.0,
     },
-    known=("rope_parameters", "rope_scaling", "pretraining_tp", "max_sequence_length"),
+    reads=("rope_parameters", "rope_scaling"),
     tensors={
         "embedding.tokens": "embed_tokens",
         "stack.blocks.N.attention.query": "layers.N.self_attn.q_proj",
@@ -131,7 +130,7 @@ def like_llama(
         architecture: its class of ``transformers``.
         base: what a file means that leaves all keys out.
         differences: fields of a :class:`~transformer_lib.hugging_face.family.Family`; of
-            ``settings``, ``tensors``, ``must_be`` and ``known`` only what comes on top.
+            ``settings``, ``tensors``, ``must_be`` and ``reads`` only what comes on top.
 
     Returns:
         The family.
@@ -144,7 +143,7 @@ def like_llama(
     """
     for key in ("settings", "tensors", "must_be"):
         differences[key] = {**getattr(LLAMA, key), **differences.get(key, {})}
-    differences["known"] = (*LLAMA.known, *differences.get("known", ()))
+    differences["reads"] = (*LLAMA.reads, *differences.get("reads", ()))
     return replace(
         LLAMA,
         name=name,
@@ -168,7 +167,7 @@ MISTRAL = like_llama(
     "mistral",
     "MistralForCausalLM",
     replace(LLAMA.base, max_len=131_072, n_kv_heads=8, d_ff=14_336),
-    known=("sliding_window",),
+    reads=("sliding_window",),
     more_fields=_mistral_fields,
     more_settings=_mistral_settings,
 )

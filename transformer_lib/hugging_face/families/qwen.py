@@ -49,7 +49,7 @@ QWEN2 = like_llama(
     "qwen2",
     "Qwen2ForCausalLM",
     replace(_BASE, qkv_bias=True),
-    known=("use_sliding_window", "sliding_window", "max_window_layers", "layer_types"),
+    reads=("use_sliding_window", "sliding_window", "max_window_layers", "layer_types"),
     more_fields=_fields,
     more_settings=_settings,
 )
@@ -59,7 +59,7 @@ QWEN3 = like_llama(
     "Qwen3ForCausalLM",
     replace(_BASE, qk_norm="head"),
     tensors=QUERY_KEY_NORMS,
-    known=QWEN2.known,
+    reads=QWEN2.reads,
     more_fields=_qwen3_fields,
     more_settings=_settings,
 )

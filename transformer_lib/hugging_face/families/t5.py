@@ -6,18 +6,27 @@ T5 also drops inside the feed-forward network and after the final norm; our mode
 from dataclasses import replace
 
 from transformer_lib.core.config import TransformerConfig
+from transformer_lib.hugging_face.checkpoint_notes import notes_of
 from transformer_lib.hugging_face.family import (
     Family,
     LazyTensors,
     Settings,
     check_setting,
     is_copy,
+    one_name,
+    own_head_width,
 )
 from transformer_lib.hugging_face.weight_layouts import Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.models.language_models import Seq2SeqLM
 from transformer_lib.models.presets import PRESETS
 
+_SECOND_NAMES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}
 _INNER = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}  # its dense_act_fn
 
 
@@ -30,7 +39,13 @@ def _build(config: TransformerConfig, settings: Settings, tensors: LazyTensors) 
 def _one_spelling(settings: Settings) -> Settings:
     """Say whether the output is scaled; older files mean that it is if the weights are tied."""
     scaled = settings.get("tie_word_embeddings") is not False
-    return {"scale_decoder_outputs": scaled} | settings
+    return one_name({"scale_decoder_outputs": scaled} | settings, _SECOND_NAMES)
+
+
+def _more_fields(settings: Settings) -> Settings:
+    """Heads may be wider or narrower than a share of the stream."""
+    sizes: Settings = {"d_model": 512, "num_heads": 8, "d_kv": 64} | settings
+    return {"head_width": own_head_width(sizes, "d_model", "num_heads", "d_kv")}
 
 
 def _finish(config: TransformerConfig, settings: Settings) -> TransformerConfig:
@@ -43,7 +58,10 @@ def _finish(config: TransformerConfig, settings: Settings) -> TransformerConfig:
 
 
 def _more_settings(model: Model) -> Settings:
-    return {"scale_decoder_outputs": model.config.logit_scale != 1.0}
+    """Say what a decoder begins with, too: of a model that was read, its file says it."""
+    start = notes_of(model).settings.get("decoder_start_token_id", 0)
+    scaled = model.config.logit_scale != 1.0
+    return {"scale_decoder_outputs": scaled, "decoder_start_token_id": start}
 
 
 def _in_blocks(side: str, parts: dict[str, str]) -> dict[str, str]:
@@ -119,13 +137,7 @@ T5 = Family(
         "relative_attention_max_distance": 128,
         "relative_attention_num_buckets": 32,
     },
-    known=(
-        "scale_decoder_outputs",
-        "dense_act_fn",
-        "is_gated_act",
-        "initializer_factor",
-        "classifier_dropout",
-    ),
+    reads=("scale_decoder_outputs", "dense_act_fn", "is_gated_act"),
     tensors=_ENDS | _in_blocks("encoder", _ENCODER) | _in_blocks("decoder", _DECODER),
     gated_tensors=_in_blocks("encoder", _ENCODER_GATE) | _in_blocks("decoder", _DECODER_GATE),
     copies={
@@ -137,6 +149,7 @@ T5 = Family(
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
     ),
     one_spelling=_one_spelling,
+    more_fields=_more_fields,
     finish=_finish,
     more_settings=_more_settings,
 )

@@ -8,6 +8,7 @@ from transformer_lib.hugging_face.family import (
     Family,
     LazyTensors,
     Settings,
+    check_setting,
     count_classes,
     whole_setting,
 )
@@ -34,6 +35,7 @@ def _one_spelling(settings: Settings) -> Settings:
 
 def _finish(config: TransformerConfig, settings: Settings) -> TransformerConfig:
     """There is a position for each patch, and one for the class token."""
+    check_setting("head_dim", settings.get("head_dim"), None, config.d_head)
     per_side = whole_setting(settings, "image_size") // whole_setting(settings, "patch_size")
     return replace(config, max_len=per_side**2 + 1)
 
@@ -63,16 +65,8 @@ VIT = Family(
         "hidden_act": "activation",
     },
     activations=ACTIVATION_NAMES,
-    must_be={"qkv_bias": True},
-    known=(
-        "image_size",
-        "patch_size",
-        "num_channels",
-        "encoder_stride",
-        "pooler_output_size",
-        "pooler_act",
-        "tie_word_embeddings",
-    ),
+    must_be={"is_causal": False, "qkv_bias": True},
+    reads=("head_dim", "image_size", "patch_size", "num_channels"),
     tensors={
         "class_token": "embeddings.cls_token",
         "positions.table.weight": "embeddings.position_embeddings",

@@ -5,8 +5,9 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 
-from transformer_lib.text.tokenizer_json.fields import Part, read_field
+from transformer_lib.text.tokenizer_json.fields import Part, read_field, read_parts
 from transformer_lib.text.tokenizers import WHITE_SPACE
 
 _JOINERS = "\u200c\u200d"
@@ -129,6 +130,77 @@ class AddedTokens:
                     place = start + length
                     yield start, place, token
                     break
+
+
+def with_more_tokens(settings: Part, config: Part) -> Part:
+    """Add the tokens that only ``tokenizer_config.json`` names, as ``transformers`` does.
+
+    Args:
+        settings: what ``tokenizer.json`` holds.
+        config: what ``tokenizer_config.json`` and ``special_tokens_map.json`` hold.
+
+    Returns:
+        The settings, with more ``added_tokens`` if there are any. One without an id in the
+        vocabulary gets the next one.
+
+    Raises:
+        ValueError: if a token is listed with an id that it would not get, or is damaged.
+
+    Example:
+        >>> settings = {
+        ...     "model": {"vocab": {"a": 0, "<s>": 1}},
+        ...     "added_tokens": [],
+        ... }
+        >>> with_more_tokens(settings, {"bos_token": "<s>"})["added_tokens"]
+        [{'special': True, 'content': '<s>', 'id': 1}]
+    """
+    there = read_parts({"added_tokens": [], **settings}, "added_tokens")
+    added = {part.get("content"): part for part in there}
+    vocabulary = read_field(settings, "model", dict, {}).get("vocab")
+    if not isinstance(vocabulary, dict):  # a list, as Unigram has it: of each a token and a score
+        pieces = vocabulary if isinstance(vocabulary, list) else []
+        vocabulary = {piece[0]: n for n, piece in enumerate(pieces)}
+    taken = [*vocabulary.values(), *(part.get("id") for part in added.values())]
+    following = count(1 + max((n for n in taken if isinstance(n, int)), default=-1))
+    for token in (*_listed_tokens(config), *_named_tokens(config, vocabulary)):
+        content = token["content"]
+        if content not in added:
+            place = vocabulary[content] if content in vocabulary else next(following)
+            if token.get("id", place) != place:
+                raise ValueError(
+                    f"added_tokens_decoder has {content!r} with id={token['id']}; expected {place}"
+                )
+            added[content] = {"special": True, **token, "id": place}
+    return {**settings, "added_tokens": list(added.values())}
+
+
+def _listed_tokens(config: Part) -> list[Part]:
+    """What ``added_tokens_decoder`` lists, in the order of the ids."""
+    listed: dict[str, object] = read_field(config, "added_tokens_decoder", dict, {})
+    tokens: dict[int, Part] = {}
+    for key, token in listed.items():
+        if not (key.isdecimal() and isinstance(token, dict) and "content" in token):
+            raise ValueError(f"added_tokens_decoder has {key!r}: {token!r}; expected id and token")
+        tokens[int(key)] = {**token, "id": int(key)}
+    return [tokens[n] for n in sorted(tokens)]
+
+
+def _named_tokens(config: Part, vocabulary: Mapping[str, int]) -> list[Part]:
+    """The tokens with a role, if they are in the vocabulary, and the special ones without one."""
+    more = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    extra = list(more.values()) if isinstance(more, dict) else more
+    if not isinstance(extra, list):
+        raise ValueError(f"additional_special_tokens={more!r:.200}; expected a list")
+    roles = [_as_part(config[key]) for key in config if key.endswith("_token")]
+    known = [token for token in roles if token.get("content") in vocabulary]
+    return [*known, *(token for token in map(_as_part, extra) if token)]
+
+
+def _as_part(token: object) -> Part:
+    """A token, which the files have as a string or as an object; nothing if it is neither."""
+    if isinstance(token, str):
+        return {"content": token}
+    return token if isinstance(token, dict) and "content" in token else {}
 
 
 def _is_word(character: str) -> bool:

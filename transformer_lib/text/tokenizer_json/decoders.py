@@ -196,6 +196,8 @@ def _read_step(part: Part, one_token: bool) -> Callable[[], _Each]:
         return _read_strip(part, one_token)
     if kind == "Metaspace":
         return _read_metaspace(part, one_token)
+    if kind == "WordPiece":
+        return _read_word_piece(part, one_token)
     if kind == "Replace":
         replace, pattern = replacer(part), part.get("pattern")
         short = isinstance(pattern, dict) and len(str(pattern.get("String", "more"))) == 1
@@ -203,6 +205,28 @@ def _read_step(part: Part, one_token: bool) -> Callable[[], _Each]:
     if kind in ("ByteLevel", "ByteFallback"):
         return _held_if(one_token, _ByteLevel if kind == "ByteLevel" else _ByteFallback)
     raise unknown("decoder", part)
+
+
+# What is written without a space before it, in the order in which it is looked for.
+_NO_SPACE = {
+    " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m",
+    " do not": " don't", " 's": "'s", " 've": "'ve", " 're": "'re",
+}  # fmt: skip
+
+
+def _read_word_piece(part: Part, one_token: bool) -> Callable[[], _Each]:
+    prefix = read_field(part, "prefix", str, "##")
+    cleans = read_field(part, "cleanup", bool, True)
+
+    def first(token: str) -> str:
+        for apart, joined in _NO_SPACE.items() if cleans else ():
+            token = token.replace(apart, joined)
+        return token
+
+    def change(token: str) -> str:
+        return first(token.removeprefix(prefix) if token.startswith(prefix) else " " + token)
+
+    return _held_if(one_token, lambda: _First(first, change))
 
 
 def _held_if(held: bool, make: Callable[[], _Each]) -> Callable[[], _Each]:

@@ -66,7 +66,7 @@ class MergeModel:
             The model.
 
         Raises:
-            ValueError: if it is of another type, or if a merge is of tokens that are not there.
+            ValueError: if it is damaged, or if a merge is of tokens that are not there.
 
         Example:
             >>> vocabulary = {"a": 0, "b": 1, "ab": 2}
@@ -74,14 +74,10 @@ class MergeModel:
             >>> MergeModel.read(part).encode(["abba"])
             [2, 1, 0]
         """
-        if part.get("type", "BPE") != "BPE" or "vocab" not in part:
-            raise ValueError(f"the model {part.get('type')!r} is not supported; expected 'BPE'")
         for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
             if value := part.get(name):
                 raise ValueError(f"BPE with {name}={value!r} is not supported")
-        vocabulary: dict[str, int] = read_field(part, "vocab", dict)
-        if wrong := [n for n in vocabulary.values() if not isinstance(n, int) or n < 0]:
-            raise ValueError(f"BPE has the id {wrong[0]!r} in vocab; expected whole numbers from 0")
+        vocabulary = read_vocabulary(part)
         unknown = None if part.get("unk_token") is None else read_field(part, "unk_token", str)
         if unknown is not None and unknown not in vocabulary:
             raise ValueError(f"BPE has unk_token={unknown!r}, which is not in vocab")
@@ -190,6 +186,31 @@ class MergeModel:
         if any(right in begins and left not in spaces for left, right in self._merges):
             return None
         return re.compile(f"{_SIGN}+[^{_SIGN}]*|[^{_SIGN}]+")
+
+
+def read_vocabulary(part: Part) -> dict[str, int]:
+    """Read the id of each token.
+
+    Args:
+        part: the part ``model`` of the file.
+
+    Returns:
+        The ids.
+
+    Raises:
+        ValueError: if one is no whole number from 0.
+
+    Example:
+        >>> part = {"type": "BPE", "vocab": {"a": -1}}
+        >>> read_vocabulary(part)
+        Traceback (most recent call last):
+        ValueError: BPE has the id -1 in vocab; expected whole numbers from 0
+    """
+    vocabulary: dict[str, int] = read_field(part, "vocab", dict)
+    if wrong := [n for n in vocabulary.values() if not isinstance(n, int) or n < 0]:
+        kind = part.get("type", "BPE")
+        raise ValueError(f"{kind} has the id {wrong[0]!r} in vocab; expected whole numbers from 0")
+    return vocabulary
 
 
 def _read_merges(merges: Iterable[object]) -> Iterable[tuple[str, str]]:

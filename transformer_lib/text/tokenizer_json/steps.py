@@ -11,6 +11,12 @@ from collections.abc import Callable
 from functools import partial
 
 from transformer_lib.core.checks import check_choice
+from transformer_lib.text.tokenizer_json.bert_steps import (
+    drop_marks,
+    lower,
+    read_bert_normalizer,
+)
+from transformer_lib.text.tokenizer_json.charsmap import read_precompiled
 from transformer_lib.text.tokenizer_json.fields import Part, read_field, read_parts, unknown
 from transformer_lib.text.tokenizer_json.patterns import Finder, cut, find_spans, find_text
 from transformer_lib.text.tokenizers import BYTE_ORDER, GPT2_WORD, NUMBERS, WHITE_SPACE
@@ -104,8 +110,13 @@ def read_normalizer(part: Part | None) -> Normalizer:
     if kind in ("NFC", "NFD", "NFKC", "NFKD"):
         return partial(unicodedata.normalize, kind)
     if kind == "Lowercase":
-        # Character by character: str.lower() would know the final sigma of Greek.
-        return lambda text: "".join(character.lower() for character in text)
+        return lower
+    if kind == "StripAccents":
+        return drop_marks
+    if kind == "BertNormalizer":
+        return read_bert_normalizer(part)
+    if kind == "Precompiled":
+        return read_precompiled(part)
     if kind == "Replace":
         return replacer(part)
     if kind == "Prepend":
@@ -158,11 +169,19 @@ def read_pre_tokenizer(part: Part | None) -> PreTokenizer:
         return _read_byte_level(part)
     if kind == "Metaspace":
         return _read_metaspace(part)
+    if kind == "BertPreTokenizer":
+        return partial(_words_in_turn, [read_pre_tokenizer(one) for one in _BERT_WORDS])
     if kind not in _CUTTERS:
         raise unknown("pre_tokenizer", part)
     find, behavior, invert = _CUTTERS[str(kind)](part)
     cut("", [], behavior)  # an unknown behavior is an error now, not at the first text
     return partial(_cut_all, find, behavior, invert)
+
+
+_BERT_WORDS: tuple[Part, ...] = (
+    {"type": "WhitespaceSplit"},
+    {"type": "Punctuation", "behavior": "Isolated"},
+)
 
 
 def _words_in_turn(steps: list[PreTokenizer], words: list[str], first: bool) -> list[str]:
@@ -237,6 +256,10 @@ def read_metaspace(part: Part) -> tuple[str, str]:
     return read_field(part, "replacement", str), scheme
 
 
+# These normalizers may remove characters, or set a space before them.
+_REMOVE = ("BertNormalizer", "Precompiled", "StripAccents")
+
+
 def check_beginning(normalizer: Part | None, pre_tokenizer: Part | None) -> None:
     """Refuse a normalizer that may hide from ``Metaspace`` where a text begins.
 
@@ -256,8 +279,9 @@ def check_beginning(normalizer: Part | None, pre_tokenizer: Part | None) -> None
     """
     asked = any(one.get("prepend_scheme") == "first" for one in _flat(pre_tokenizer))
     for one in _flat(normalizer):
-        if asked and (one.get("strip_left") or one.get("content") == ""):
-            name = one.get("type")
+        name = one.get("type")
+        removes = one.get("strip_left") or one.get("content") == "" or name in _REMOVE
+        if asked and removes:
             raise ValueError(
                 f"the normalizer {name!r} before prepend_scheme='first' is not supported"
             )
@@ -330,6 +354,9 @@ def read_post_processor(part: Part | None) -> PostProcessor:
         return lambda ids, special: ids
     if part.get("type") == "TemplateProcessing":
         return _read_template(part)
+    if part.get("type") in ("BertProcessing", "RobertaProcessing"):
+        begin, end = (_read_pair(part, name) for name in ("cls", "sep"))
+        return lambda ids, special: [begin, *ids, end] if special else ids
     if part.get("type") != "Sequence":
         raise unknown("post_processor", part)
     steps = [read_post_processor(one) for one in read_parts(part, "processors")]
@@ -340,6 +367,15 @@ def read_post_processor(part: Part | None) -> PostProcessor:
         return ids
 
     return process
+
+
+def _read_pair(part: Part, name: str) -> int:
+    """Read the id of a token that is written as a pair, such as ``["[SEP]", 102]``."""
+    match read_field(part, name, list):
+        case [str(), int() as id]:
+            return id
+        case pair:
+            raise ValueError(f"{part.get('type')} has {name}={pair!r}; expected a token and its id")
 
 
 def _read_template(part: Part) -> PostProcessor:

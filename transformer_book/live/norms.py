@@ -1,0 +1,237 @@
+"""The live figure "norms": a stack of blocks without a norm, with post-norm and with pre-norm.
+
+The figure goes forwards and backwards in plain loops. Here the library's feed-forward networks and
+its LayerNorm make the stack, and PyTorch differentiates it, in float64.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from transformer_book.figures.diagrams import Canvas
+from transformer_book.figures.pictures import GRID, INK, MUTED, PAPER, ROLES
+from transformer_book.live.numbers import normals
+from transformer_book.live.wording import RAISED, number, short
+from transformer_lib import FeedForward, layer_norm
+
+WIDTH, HIDDEN, TOKENS, DEEPEST = 16, 32, 8, 64
+ORDERS = {"none": "no norm", "post": "post-norm", "pre": "pre-norm"}
+
+_LOOKS = {"none": ("key", "none"), "post": ("value", "7 4"), "pre": ("query", "2 4")}
+_CHARTS = {"stream": "length of the stream", "gradient": "length of the gradient"}
+_LOWEST, _HIGHEST = -6, 6  # powers of ten on the charts
+
+
+def values(
+    *, order: str, depth: int, write: float, alike: float, path: bool, final: bool, draw: int
+) -> dict[str, Any]:
+    """Send eight tokens through a stack in each of three orders, and a gradient back.
+
+    Args:
+        order: the one that the figure shows strongly; the numbers do not depend on it.
+        depth: how many blocks.
+        write: how long a block's write is, for each unit of length of what the block reads.
+        alike: how much of the write is the same for every token.
+        path: whether a write is added to the stream, or takes its place.
+        final: whether a norm stands at the end of the stack.
+        draw: the seed of all weights.
+
+    Returns:
+        For each of ``ORDERS``: ``stream`` and ``gradient``, their lengths (rms) after 0, 1, ...
+        blocks as powers of ten, and ``own``, what of the last stream is not common to all tokens.
+
+    Example:
+        >>> found = values(
+        ...     order="post",
+        ...     depth=4,
+        ...     write=1.0,
+        ...     alike=0.0,
+        ...     path=True,
+        ...     final=False,
+        ...     draw=1,
+        ... )
+        >>> [round(abs(each), 3) for each in found["post"]["stream"]]
+        [0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    del order
+    return {each: _run(each, depth, write, alike, path, final, draw) for each in ORDERS}
+
+
+def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """Say the result in words.
+
+    Args:
+        state: the settings.
+        values: what :func:`values` gives for them.
+
+    Returns:
+        Two sentences.
+
+    Example:
+        >>> from transformer_book.live import FIGURES, complete
+        >>> state = complete(FIGURES["norms"], {"order": "post", "depth": 2})
+        >>> say(state, values(**state)).partition(":")[0]
+        'Post-norm, 2 blocks'
+    """
+    found = values[state["order"]]
+    name = ORDERS[state["order"]]
+    return (
+        f"{name[0].upper()}{name[1:]}, {state['depth']} blocks: the stream’s length goes from 1 to "
+        f"{short(10 ** found['stream'][-1])}; of a gradient of length 1 at the end, "
+        f"{short(10 ** found['gradient'][0])} arrives at the bottom. "
+        f"At the end the tokens’ own part is {number(found['own'])} of the stream."
+    )
+
+
+def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, float, float]:
+    """Draw the figure for paper: both lengths at each depth, for the three orders.
+
+    Args:
+        state: the settings.
+        values: what :func:`values` gives for them.
+
+    Returns:
+        SVG elements, their width and their height.
+
+    Example:
+        >>> from transformer_book.live import FIGURES, complete
+        >>> state = complete(FIGURES["norms"], {})
+        >>> drawing(state, values(**state))[1:]
+        (680.0, 330.0)
+    """
+    canvas = Canvas()
+    for which, left in zip(_CHARTS, (48.0, 396.0), strict=True):
+        _draw_chart(canvas, left, which, state, values)
+    for place, (name, words) in enumerate(ORDERS.items()):
+        role, dash = _LOOKS[name]
+        x = 48.0 + 150 * place
+        canvas.elements.append(_path(f"M{x} 312h30", ROLES[role][0], dash, 2.4))
+        canvas.text(x + 38, 316, words, anchor="start", bold=name == state["order"])
+    return "\n".join(canvas.elements), 680.0, 330.0
+
+
+class _Weights:
+    """All random numbers of a draw."""
+
+    def __init__(self, draw: int) -> None:
+        sizes = [TOKENS * WIDTH] * 2 + [HIDDEN * WIDTH, WIDTH * HIDDEN, WIDTH] * DEEPEST
+        drawn = torch.from_numpy(normals(draw, sum(sizes)))
+        start, direction, *rest = drawn.split(sizes)
+        self.start = _norm(start.view(TOKENS, WIDTH))
+        self.direction = (direction / _length(direction)).view(TOKENS, WIDTH)
+        self.blocks = [
+            (
+                math.sqrt(2 / WIDTH) * up.view(HIDDEN, WIDTH),
+                math.sqrt(1 / HIDDEN) * down.view(WIDTH, HIDDEN),
+                alike / _length(alike),
+            )
+            for up, down, alike in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        ]
+
+
+_weights = lru_cache(maxsize=9)(_Weights)
+
+
+def _norm(x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
+    return layer_norm(x, torch.ones(WIDTH, dtype=x.dtype))
+
+
+def _length(x: Tensor) -> Tensor:
+    return x.square().mean().sqrt()
+
+
+@lru_cache(maxsize=512)
+def _run(
+    order: str, depth: int, write: float, alike: float, path: bool, final: bool, draw: int
+) -> dict[str, Any]:
+    weights = _weights(draw)
+    block = FeedForward(WIDTH, HIDDEN).double().requires_grad_(False)
+    block.up.bias.zero_()
+    stream = [weights.start.clone().requires_grad_()]
+    for up, down, common in weights.blocks[:depth]:
+        block.up.weight = torch.nn.Parameter(up, requires_grad=False)
+        block.down.weight = torch.nn.Parameter(
+            write * math.sqrt(1 - alike**2) * down, requires_grad=False
+        )
+        block.down.bias = torch.nn.Parameter(write * alike * common, requires_grad=False)
+        x = stream[-1]
+        written = block(_norm(x) if order == "pre" else x)
+        after = x + written if path else written
+        stream.append(_norm(after) if order == "post" else after)
+    end = _norm(stream[-1]) if final else stream[-1]
+    gradients = torch.autograd.grad(end, stream, weights.direction)
+    last = stream[-1].detach()
+    return {
+        "stream": [_length(each.detach()).log10().item() for each in stream],
+        "gradient": [_length(each).log10().item() for each in gradients],
+        "own": (_length(last - last.mean(dim=0)) / _length(last)).item(),
+    }
+
+
+# The static picture: two charts of 270 by 220 side by side.
+_TOP, _WIDE, _HIGH = 40.0, 270.0, 210.0
+
+
+def _path(d: str, stroke: str, dash: str = "none", width: float = 1, opacity: float = 1) -> str:
+    return (
+        f'<path d="{d}" fill="none" stroke="{stroke}" stroke-width="{width}" '
+        f'stroke-dasharray="{dash}" opacity="{opacity}"/>'
+    )
+
+
+def _y(power: float) -> float:
+    return _TOP + _HIGH * (_HIGHEST - power) / (_HIGHEST - _LOWEST)
+
+
+def _inside(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The part of a curve that the chart shows, up to its very edge."""
+    shown: list[tuple[float, float]] = []
+    for before, after in zip([points[0], *points], points, strict=False):
+        if _LOWEST <= after[1] <= _HIGHEST:
+            shown.append(after)
+        elif _LOWEST <= before[1] <= _HIGHEST:
+            edge = _LOWEST if after[1] < _LOWEST else _HIGHEST
+            share = (edge - before[1]) / (after[1] - before[1])
+            shown.append((before[0] + share * (after[0] - before[0]), edge))
+    return shown
+
+
+def _draw_chart(
+    canvas: Canvas, left: float, which: str, state: Mapping[str, Any], values: Mapping[str, Any]
+) -> None:
+    """Draw one length at each depth; the order in question strongly."""
+    powers = values[state["order"]][which]
+    first, last = (short(10**power) for power in (powers[0], powers[-1]))
+    arrow = "→" if which == "stream" else "←"
+    title = f"{_CHARTS[which]}: {first} {arrow} {last}"
+    canvas.text(left - 34, 22, title, anchor="start", bold=True)
+    for power in range(_LOWEST, _HIGHEST + 1, 3):
+        y = _y(power)
+        canvas.elements.append(_path(f"M{left} {y}h{_WIDE}", GRID))
+        raised = f"10{str(power).translate(RAISED)}" if power else "1"
+        canvas.text(left - 6, y + 4, raised, anchor="end", color=MUTED)
+    for tick in range(0, DEEPEST + 1, 16):
+        canvas.text(left + _WIDE * tick / DEEPEST, _TOP + _HIGH + 18, str(tick), color=MUTED)
+    canvas.text(left + _WIDE / 2, _TOP + _HIGH + 36, "after block", color=INK)
+    for name, (role, dash) in _LOOKS.items():
+        curve = values[name][which]
+        points = [(float(at), power) for at, power in enumerate(curve)]
+        if which == "gradient":
+            points.reverse()
+        places = [
+            f"{left + _WIDE * at / DEEPEST:.1f} {_y(power):.1f}" for at, power in _inside(points)
+        ]
+        is_shown = name == state["order"]
+        look = (2.4, 1) if is_shown else (1.5, 0.45)
+        canvas.elements.append(_path(f"M{'L'.join(places)}", ROLES[role][0], dash, *look))
+        if is_shown and _LOWEST <= points[-1][1] <= _HIGHEST:
+            cx, cy = places[-1].split()
+            canvas.elements.append(
+                f'<circle cx="{cx}" cy="{cy}" r="6" fill="{ROLES[role][0]}" stroke="{PAPER}" '
+                'stroke-width="2"/>'
+            )
