@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 TAG = "your-file"
@@ -321,6 +322,57 @@ def imports_of(pieces: Iterable[Piece]) -> str:
     in_order = sorted(lines, key=lambda line: (line.startswith("from "), line))
     groups = [[line for line in in_order if ("torch" in line) is last] for last in (False, True)]
     return "\n\n".join("\n".join(group) for group in groups if group)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A text that a page shows folded.
+
+    Args:
+        title: what it is; the reader presses it.
+        text: the text.
+
+    Example:
+        >>> Listing("The file", "a = 1")
+        The file, 1 line.
+    """
+
+    title: str
+    text: str
+
+    def __repr__(self) -> str:
+        """Say what it is, not what stands in it."""
+        n = len(self.text.splitlines())
+        return f"{self.title}, {n} line{'s' * (n != 1)}."
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Give Jupyter the text, folded."""
+        folded = f"<details><summary>{escape(repr(self))}</summary><pre>{escape(self.text)}</pre></details>"
+        return {"text/html": folded, "text/plain": repr(self)}
+
+
+def file_before(page: str, book: Path = Path()) -> Listing:
+    """Show what the pages before one have written into the file.
+
+    Args:
+        page: the name of the notebook, without its ending.
+        book: the folder of the pages.
+
+    Returns:
+        The file so far.
+
+    Raises:
+        ValueError: if no page before it writes into the file.
+
+    Example:
+        >>> file_before("13_transformer", Path("nowhere"))
+        Traceback (most recent call last):
+        ValueError: nowhere: no page before '13_transformer' writes into the file
+    """
+    pieces = [piece for piece in all_pieces(book) if piece.page < page]
+    if not pieces:
+        raise ValueError(f"{book}: no page before {page!r} writes into the file")
+    return Listing("The file so far", gather(pieces))
 
 
 # --- the learner's edition ----------------------------------------------------------------------

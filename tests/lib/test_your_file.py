@@ -18,6 +18,7 @@ COMPARED = {
     "FeedForward",
     "RMSNorm",
     "Block",
+    *("Encoder", "DecoderBlock", "Transformer", "translate"),
 }
 
 
@@ -233,6 +234,109 @@ def test_a_block_is_the_librarys(seed, rotary, norm):
 def test_dropout_acts_on_what_a_block_writes_and_not_on_the_stream():
     x = torch.randn(2, 3, 8)
     assert torch.equal(file.Block(8, 2, dropout=1.0)(x), x)
+
+
+def pre_norm(width, heads, **more):
+    return lib.TransformerConfig(
+        d_model=width, n_heads=heads, norm_position="pre", dropout=0.0, **more
+    )
+
+
+def four_axes(mask):
+    """As a stack of the library asks for it, (B, H, T, S)."""
+    return mask[None, None] if mask is not None and mask.ndim == 2 else mask
+
+
+def parameters_by_name(ours, theirs):
+    """Those of both, in the same order."""
+    own, twins = dict(ours.named_parameters()), dict(theirs.named_parameters())
+    return list(own.values()), [twins[name] for name in own]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_encoder_is_the_librarys_stack(seed):
+    b, h, t, _, half, _ = sizes(seed)
+    width, n_layers = 2 * h * half, 1 + seed % 3
+    config = pre_norm(width, h, n_layers=n_layers, position="none")
+    theirs = lib.Stack(config, causal=False).eval().double()
+    ours = file.Encoder(width, h, n_layers, dropout=0.5).eval().double()
+    ours.load_state_dict(theirs.state_dict())
+    own, twins = parameters_by_name(ours, theirs)
+    for mask in masks_for(seed, b, t, t):
+        (x,), (twin,) = drawn(seed, (b, t, width)), drawn(seed, (b, t, width))
+        expected = theirs(twin, four_axes(mask))
+        assert_equal(ours(x, mask), expected, [x, *own], [twin, *twins])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_decoder_block_is_the_librarys(seed):
+    b, h, t, s, half, _ = sizes(seed)
+    width = 2 * h * half
+    theirs = lib.Block(pre_norm(width, h), cross_attention=True).eval().double()
+    ours = file.DecoderBlock(width, h, dropout=0.5).eval().double()
+    ours.load_state_dict(theirs.state_dict())
+    own, twins = parameters_by_name(ours, theirs)
+    causal = file.causal_mask(t)
+    for mask in masks_for(seed, b, t, s):
+        shapes = (b, t, width), (b, s, width)
+        (x, memory), (twin, other) = drawn(seed, *shapes), drawn(seed, *shapes)
+        expected = theirs(twin, causal[None, None], other, four_axes(mask))
+        given = [x, memory, *own], [twin, other, *twins]
+        assert_equal(ours(x, memory, causal, mask), expected, *given)
+
+
+def whole_models(seed):
+    """The reader's Transformer and the library's, with the same weights."""
+    _, h, _, _, half, _ = sizes(seed)
+    width, n_layers = 2 * h * half, 1 + seed % 2
+    config = pre_norm(width, h, n_layers=n_layers, vocab_size=11, max_len=40)
+    theirs = lib.Seq2SeqLM(config).eval().double()
+    for parameter in theirs.parameters():  # a fresh model repeats what it has read last
+        torch.nn.init.normal_(parameter, std=0.5)
+    ours = file.Transformer(11, width, h, n_layers).eval().double()
+    encoder, decoder = theirs.body.encoder, theirs.body.decoder
+    ours.tokens.load_state_dict(encoder.embedding.tokens.state_dict())
+    ours.encoder.load_state_dict(encoder.stack.state_dict())
+    ours.decoder.load_state_dict(decoder.stack.blocks.state_dict())
+    ours.final_norm.load_state_dict(decoder.stack.final_norm.state_dict())
+    return ours, theirs
+
+
+def some_ids(seed, *shape, padded=False):
+    ids = torch.randint(1, 11, shape, generator=torch.Generator().manual_seed(seed))
+    if padded:
+        ids[0, -1] = 0
+    return ids
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_whole_transformer_is_the_librarys(seed):
+    ours, theirs = whole_models(seed)
+    b, _, t, s, _, _ = sizes(seed)
+    source, target = some_ids(seed, b, s, padded=s > 1), some_ids(seed + 1, b, t)
+    expected = theirs(source, target, lib.token_mask(source, pad_id=0))
+    logits = ours(source, target)
+    torch.testing.assert_close(logits, expected, **EQUAL)
+    upstream = torch.linspace(-1, 1, logits.numel(), dtype=torch.float64).view_as(logits)
+    (own,) = gradients(logits, [ours.tokens.weight], upstream)
+    (other,) = gradients(expected, [theirs.output.projection.weight], upstream)
+    torch.testing.assert_close(own, other, **EQUAL)  # of the table, from all three of its jobs
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_writes_what_the_library_writes(seed):
+    ours, theirs = whole_models(seed)
+    b, _, _, s, _, _ = sizes(seed)
+    source = some_ids(seed, b, s, padded=s > 1)
+    written = file.translate(ours, source, start=1, end=2, longest=12)
+    mask = lib.token_mask(source, pad_id=0)
+    start = torch.ones(b, 1, dtype=torch.long)
+    theirs_written = lib.generate(
+        theirs, start, source=source, source_mask=mask, max_new_tokens=12, eos_id=2, pad_id=0
+    )
+    for own, other in zip(written.tolist(), theirs_written[:, 1:].tolist(), strict=True):
+        end = own.index(2) + 1 if 2 in own else len(own)
+        assert own[:end] == other[:end]
 
 
 def test_a_block_takes_another_network():

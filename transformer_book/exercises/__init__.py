@@ -40,6 +40,7 @@ from transformer_book.exercises import (
     training,
     transformer,
     your_file,
+    your_models,
 )
 from transformer_book.exercises.grading.checking import Answer, Exercise, Verdict, judge
 
@@ -216,6 +217,10 @@ EXERCISES: dict[str, Exercise] = {
     "file.FeedForward": your_file.FEED_FORWARD,
     "file.RMSNorm": your_file.RMS_NORM,
     "file.Block": your_file.BLOCK,
+    "file.Encoder": your_models.ENCODER,
+    "file.DecoderBlock": your_models.DECODER_BLOCK,
+    "file.Transformer": your_models.TRANSFORMER,
+    "file.translate": your_models.TRANSLATE,
 }
 
 

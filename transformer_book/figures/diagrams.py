@@ -7,6 +7,7 @@ follow roles (query, key, value, weight) and never carry a meaning that the word
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import NamedTuple
 
 from transformer_book.figures.pictures import INK, MUTED, ROLES, Picture, finish_svg
 from transformer_lib import TransformerConfig, check_choice, check_whole
@@ -14,6 +15,7 @@ from transformer_lib import TransformerConfig, check_choice, check_whole
 BOX_WIDTH = 200.0
 LINE = 17.0  # height of a line of text
 GAP = 26.0  # room for an arrow between two boxes
+LANE = 144.0  # from the middle of a box to the bypass beside it
 ADD = "add"  # the residual sum
 POSITION_WORDS = {
     "sinusoidal": "+ sinusoidal positions",
@@ -115,14 +117,20 @@ class Canvas:
             f'<path d="M{x1} {y1}L{left[0]} {left[1]}L{right[0]} {right[1]}Z" fill="{color}"/>'
         )
 
-    def frame(self, box: "Box", label: str) -> None:
-        """Draw a dashed frame behind a group of boxes, with a label at its top right."""
+    def shape(self, box: "Box", letters: str) -> None:
+        """Write the shape that leaves a box beside its arrow."""
+        x, y = box.bottom
+        self.text(x + 8, y + 17, letters, color=ROLES["query"][0], anchor="start")
+
+    def frame(self, box: "Box", label: str, *, anchor: str = "end") -> None:
+        """Draw a dashed frame behind a group of boxes, with a label at its top right or left."""
         self.elements.insert(
             0,
             f'<rect x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="14" '
             f'fill="none" stroke="{MUTED}" stroke-width="1.2" stroke-dasharray="2 3"/>',
         )
-        self.text(box.x + box.width - 12, box.y + 20, label, bold=True, color=MUTED, anchor="end")
+        x = box.x + (box.width - 12 if anchor == "end" else 12)
+        self.text(x, box.y + 20, label, bold=True, color=MUTED, anchor=anchor)
         self._grow(box.x + box.width, box.y + box.height)
 
     def picture(self, title: str, summary: str) -> Picture:
@@ -299,8 +307,8 @@ def block_diagram(config: TransformerConfig, *, decoder: bool = False) -> Pictur
     entry = canvas.box(84, 14, ["residual stream in", f"B T D, D={config.d_model}"], tensor=True)
     last, sentences = entry, []
     for sublayer in _sublayers(config, decoder):
-        steps = _steps(config, sublayer[0])
-        last = _draw_sublayer(canvas, last, sublayer, steps)
+        steps = _steps(config, sublayer.name)
+        last, _ = _draw_sublayer(canvas, last, sublayer, steps, lane=last.bottom[0] - LANE)
         sentences.append(", ".join(steps))
     y = last.y + last.height + GAP
     exit_box = canvas.box(84, y, ["residual stream out", f"B T D, D={config.d_model}"], tensor=True)
@@ -314,7 +322,7 @@ def block_diagram(config: TransformerConfig, *, decoder: bool = False) -> Pictur
 
 
 def architecture_diagram(config: TransformerConfig) -> Picture:
-    """Draw the whole encoder-decoder that the configuration describes.
+    """Draw the whole encoder-decoder that the configuration describes, with nothing left out.
 
     Args:
         config: the sizes and choices.
@@ -327,89 +335,109 @@ def architecture_diagram(config: TransformerConfig) -> Picture:
         'Encoder-decoder Transformer: source ids, embed'
     """
     canvas = Canvas()
-    columns = {"encoder": 28.0, "decoder": 288.0}
-    ends: dict[str, Box] = {}
-    chains = {}
-    cross: Box | None = None
-    for name, x in columns.items():
-        ids = "source ids" if name == "encoder" else "target ids, shifted right"
-        shape = "B S" if name == "encoder" else "B T"
-        embed = f"embed V={config.vocab_size:,} → D={config.d_model}"
-        first = canvas.box(x, 14, [ids, shape], tensor=True)
-        places = POSITION_WORDS[config.position]
-        second = canvas.box(x, first.y + first.height + GAP, [embed, places])
-        canvas.arrow(first.bottom, second.top)
-        last, top = second, second.y + second.height + GAP - 4
-        boxes: list[Box] = []
-        for sublayer, role, detail in _sublayers(config, name == "decoder"):
-            offset = 54 if not boxes else GAP - 6
-            box = canvas.box(x, last.y + last.height + offset, [sublayer, detail], role=role)
-            canvas.arrow(last.bottom, box.top)
-            boxes.append(box)
-            last = box
-        if name == "decoder":
-            cross = boxes[1]
-        frame = Box(x - 14, top, BOX_WIDTH + 28, last.y + last.height + 14 - top)
-        canvas.frame(frame, f"× {config.n_layers}")
-        ends[name] = last
-        chains[name] = f"{ids}, {embed}, {config.n_layers} blocks of " + ", ".join(
-            sublayer for sublayer, _, _ in _sublayers(config, name == "decoder")
-        )
+    encoder_end, _, encoder_words = _draw_tower(canvas, config, 172.0, decoder=False)
+    decoder_end, cross, decoder_words = _draw_tower(canvas, config, 462.0, decoder=True)
     assert cross is not None
-    _connect_memory(canvas, ends["encoder"], cross)
-    head = canvas.box(
-        columns["decoder"],
-        ends["decoder"].y + ends["decoder"].height + 40,
-        ["linear and softmax", f"B T V, V={config.vocab_size:,}"],
-        role="weight",
-    )
-    canvas.arrow(ends["decoder"].bottom, head.top)
+    _connect_memory(canvas, encoder_end, cross)
+    canvas.shape(decoder_end, "B T D")
+    x, y = decoder_end.x + decoder_end.width / 2, decoder_end.y + decoder_end.height + GAP
+    table = "the same table" if config.tie_embeddings else "a table of its own"
+    output = [f"output: × {table}", f"{config.d_model} → {config.vocab_size:,}"]
+    head = canvas.box(x - BOX_WIDTH / 2, y, output, role="weight")
+    canvas.arrow(decoder_end.bottom, head.top)
+    canvas.shape(head, "B T V")
+    y = head.y + head.height + GAP
+    last = canvas.box(x - BOX_WIDTH / 2, y, ["softmax", "probabilities of the next token"])
+    canvas.arrow(head.bottom, last.top)
     title = "Encoder-decoder Transformer"
     return canvas.picture(
         title,
-        f"{title}: {chains['encoder']}; their result is the memory for the decoder's "
-        f"cross-attention. {chains['decoder']}, then linear and softmax over the vocabulary.",
+        f"{title}: {encoder_words}; the result is the memory, B S D, which the cross-attention of "
+        f"every decoder block reads. {decoder_words}, then the output layer (× {table}), B T V, "
+        "and the softmax. Each sublayer is bypassed by a residual connection.",
     )
+
+
+def _draw_tower(
+    canvas: Canvas, config: TransformerConfig, middle: float, *, decoder: bool
+) -> tuple[Box, Box | None, str]:
+    """Draw one of the two stacks; return its last box, its cross-attention, and it in words."""
+    ids, letters = ("target ids", "B T") if decoder else ("source ids", "B S")
+    left, lane = middle - BOX_WIDTH / 2, middle + (LANE if decoder else -LANE)
+    first = canvas.box(left, 14, [ids, letters], tensor=True)
+    scale = " × √D" if config.scale_embeddings else ""
+    embed = f"embed: {config.vocab_size:,} → {config.d_model}{scale}"
+    y = first.y + first.height + GAP
+    last = canvas.box(left, y, [embed, POSITION_WORDS[config.position]])
+    canvas.arrow(first.bottom, last.top)
+    canvas.shape(last, f"{letters} D")
+    top, cross, said = last.y + last.height + GAP, None, []
+    for sublayer in _sublayers(config, decoder):
+        steps = _steps(config, sublayer.name)
+        room = 0 if said else 38  # for the name of the frame
+        last, core = _draw_sublayer(canvas, last, sublayer, steps, lane=lane, room=room)
+        cross = core if sublayer.name == "cross-attention" else cross
+        said.append(", ".join(steps))
+    edge = min(left, lane) - 14
+    frame = Box(edge, top, LANE + 128, last.bottom[1] + 16 - top)
+    canvas.frame(frame, f"× {config.n_layers}", anchor="start" if decoder else "end")
+    words = f"{ids}, {letters}; {embed}; {config.n_layers} blocks of " + "; ".join(said)
+    if config.norm_position in ("pre", "both"):
+        y = last.bottom[1] + GAP + 16
+        final = canvas.box(middle - 60, y, [_norm_name(config)], width=120)
+        canvas.arrow(last.bottom, final.top)
+        last, words = final, f"{words}; a final norm"
+    return last, cross, words
 
 
 def _connect_memory(canvas: Canvas, encoder_end: Box, cross: Box) -> None:
     """Lead the encoder's result to the decoder's cross-attention."""
     x, y = encoder_end.bottom
-    lane = encoder_end.x + encoder_end.width + 30
+    lane = (encoder_end.x + encoder_end.width / 2 + cross.x + cross.width / 2) / 2
     middle = cross.y + cross.height / 2
     canvas.arrow(
         (x, y),
-        (x, y + 30),
-        (lane, y + 30),
+        (x, y + 34),
+        (lane, y + 34),
         (lane, middle),
         (cross.x, middle),
         color=ROLES["key"][0],
     )
-    canvas.text(x - 8, y + 48, "memory: keys and values", color=ROLES["key"][0], bold=True)
+    canvas.text(x - 8, y + 52, "memory, B S D: keys and values", color=ROLES["key"][0], bold=True)
 
 
-def _sublayers(config: TransformerConfig, decoder: bool) -> list[tuple[str, str, str]]:
-    """Name, role and detail of each sublayer of a block."""
+class _Sublayer(NamedTuple):
+    """What a block has: attention, or the feed-forward network."""
+
+    name: str
+    role: str
+    details: list[str]
+
+
+def _sublayers(config: TransformerConfig, decoder: bool) -> list[_Sublayer]:
+    """The sublayers of a block, in order."""
     heads = f"H={config.n_heads} heads of Dk={config.d_head}"
     if config.kv_heads != config.n_heads:
         heads += f", {config.kv_heads} for keys"
-    feed_forward = (
-        "feed-forward",
-        "value",
-        f"{config.activation}: {config.d_model} → {config.ffn_width} → {config.d_model}",
-    )
+    inside = f"{config.activation}: {config.d_model} → {config.ffn_width} → {config.d_model}"
+    feed_forward = _Sublayer("feed-forward", "value", [inside])
     if not decoder:
-        return [("self-attention", "query", heads), feed_forward]
+        seen = [heads, "mask: padding", "scores B H S S"]
+        return [_Sublayer("self-attention", "query", seen), feed_forward]
     return [
-        ("masked self-attention", "query", heads),
-        ("cross-attention", "key", heads),
+        _Sublayer("masked self-attention", "query", [heads, "mask: causal", "scores B H T T"]),
+        _Sublayer("cross-attention", "key", [heads, "mask: source padding", "scores B H T S"]),
         feed_forward,
     ]
 
 
+def _norm_name(config: TransformerConfig) -> str:
+    return "LayerNorm" if config.norm == "layer" else "RMSNorm"
+
+
 def _steps(config: TransformerConfig, sublayer: str) -> list[str]:
     """Norm, sublayer and sum in the configured order."""
-    norm = "LayerNorm" if config.norm == "layer" else "RMSNorm"
+    norm = _norm_name(config)
     orders = {
         "pre": [norm, sublayer, ADD],
         "post": [sublayer, ADD, norm],
@@ -420,22 +448,33 @@ def _steps(config: TransformerConfig, sublayer: str) -> list[str]:
 
 
 def _draw_sublayer(
-    canvas: Canvas, before: Box, sublayer: tuple[str, str, str], steps: Sequence[str]
-) -> Box:
-    """Draw the steps of one sublayer below a box, with the bypass at the left."""
-    name, role, detail = sublayer
-    last, y = before, before.y + before.height + GAP
-    sum_box = before
+    canvas: Canvas,
+    before: Box,
+    sublayer: _Sublayer,
+    steps: Sequence[str],
+    *,
+    lane: float,
+    room: float = 0.0,
+) -> tuple[Box, Box]:
+    """Draw the steps of one sublayer below a box, with the bypass in a lane at its side.
+
+    Returns its last box and the one in which it computes.
+    """
+    middle, start = before.bottom
+    last, y = before, start + GAP + room
+    sum_box = core = before
     for step in steps:
-        lines = [step, detail] if step == name else [step]
-        width = BOX_WIDTH if step == name else 120.0
-        box = canvas.box(
-            184 - width / 2, y, lines, role=role if step == name else "plain", width=width
-        )
+        is_core = step == sublayer.name
+        lines = [step, *sublayer.details] if is_core else [step]
+        width = BOX_WIDTH if is_core else 120.0
+        role = sublayer.role if is_core else "plain"
+        box = canvas.box(middle - width / 2, y, lines, role=role, width=width)
         canvas.arrow(last.bottom, box.top)
+        core = box if is_core else core
         sum_box = box if step == ADD else sum_box
         last, y = box, box.y + box.height + GAP - 8
-    start = before.y + before.height + 9
-    middle = sum_box.y + sum_box.height / 2
-    canvas.arrow((184, start), (40, start), (40, middle), (sum_box.x, middle), color=INK)
-    return last
+    start += 9 + room
+    height = sum_box.y + sum_box.height / 2
+    side = sum_box.x + (sum_box.width if lane > middle else 0)
+    canvas.arrow((middle, start), (lane, start), (lane, height), (side, height), color=INK)
+    return last, core

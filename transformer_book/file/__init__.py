@@ -202,3 +202,97 @@ class Block(nn.Module):
         x = x + self.dropout(self.attention(read, mask=mask))
         read = self.feed_forward_norm(x)
         return x + self.dropout(self.feed_forward(read))
+
+
+# --- 11 · The encoder
+
+
+class Encoder(nn.Module):
+    """A stack of blocks, and a norm at its end."""
+
+    def __init__(self, d_model, n_heads, n_layers, dropout=0.0):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            Block(d_model, n_heads, dropout=dropout)
+            for _ in range(n_layers)
+        )
+        self.final_norm = nn.LayerNorm(d_model)
+
+    def forward(self, x, mask=None):  # (B, T, D)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.final_norm(x)  # (B, T, D)
+
+
+# --- 12 · The decoder and cross-attention
+
+
+class DecoderBlock(nn.Module):
+    """Causal attention, attention to a memory, feed-forward network."""
+
+    def __init__(self, d_model, n_heads, dropout=0.0):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.attention = MultiHeadAttention(d_model, n_heads)
+        self.cross_attention_norm = nn.LayerNorm(d_model)
+        self.cross_attention = MultiHeadAttention(d_model, n_heads)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, 4 * d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, memory, mask=None, memory_mask=None):
+        read = self.attention_norm(x)  # (B, T, D)
+        x = x + self.dropout(self.attention(read, mask=mask))
+        read = self.cross_attention_norm(x)
+        found = self.cross_attention(read, memory, memory_mask)
+        x = x + self.dropout(found)
+        read = self.feed_forward_norm(x)
+        return x + self.dropout(self.feed_forward(read))
+
+
+# --- 13 · The whole Transformer, end to end
+
+
+class Transformer(nn.Module):
+    """An encoder, a decoder that reads it, and one table for both."""
+
+    def __init__(self, vocab_size, d_model, n_heads, n_layers):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, d_model)  # the table
+        nn.init.normal_(self.tokens.weight, std=d_model**-0.5)
+        self.encoder = Encoder(d_model, n_heads, n_layers)
+        blocks = (DecoderBlock(d_model, n_heads) for _ in range(n_layers))
+        self.decoder = nn.ModuleList(blocks)
+        self.final_norm = nn.LayerNorm(d_model)
+
+    def embed(self, ids):  # (B, T) to (B, T, D)
+        D = self.tokens.embedding_dim
+        x = self.tokens(ids) * math.sqrt(D)
+        return x + sinusoids(ids.shape[1], D).to(x)
+
+    def encode(self, source):  # (B, S) to the memory, (B, S, D)
+        return self.encoder(self.embed(source), padding_mask(source))
+
+    def decode(self, target, memory, source):  # to logits, (B, T, V)
+        x, real = self.embed(target), padding_mask(source)
+        causal = causal_mask(target.shape[1]).to(target.device)
+        for block in self.decoder:
+            x = block(x, memory, causal, real)  # always the same memory
+        return self.final_norm(x) @ self.tokens.weight.T
+
+    def forward(self, source, target):
+        return self.decode(target, self.encode(source), source)
+
+
+@torch.no_grad()
+def translate(model, source, start, end, longest=50):
+    """Write the most probable token, again and again, until the end."""
+    memory = model.encode(source)  # the source is read once
+    target = source.new_full((len(source), 1), start)  # (B, 1)
+    for _ in range(longest):
+        logits = model.decode(target, memory, source)  # (B, T, V)
+        best = logits[:, -1].argmax(dim=-1, keepdim=True)  # (B, 1)
+        target = torch.cat([target, best], dim=1)
+        if (target == end).any(dim=1).all():
+            break
+    return target[:, 1:]  # without the start token
