@@ -52,8 +52,10 @@ from transformer_lib import (
 )
 
 CHAPTER = "09b_before_or_after"
-KINDS = ("post", "pre", "post, small writes", "pre, no final norm", "pre, rms", "no norm")
-KINDS += ("no norm, small writes", "pre, small writes")
+KINDS = (
+    *("post", "pre", "post, small writes", "pre, no final norm", "pre, rms", "no norm"),
+    *("no norm, small writes", "pre, small writes"),
+)
 ABOUT = {
     "Task": "The text so far in, the probabilities of its next character out.",
     "Choices": """Decoders of width 64 with four heads, sinusoidal positions, ReLU, no dropout, tied

@@ -347,7 +347,8 @@ class Listing:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """Give Jupyter the text, folded."""
-        folded = f"<details><summary>{escape(repr(self))}</summary><pre>{escape(self.text)}</pre></details>"
+        title, text = escape(repr(self)), escape(self.text)
+        folded = f"<details><summary>{title}</summary><pre>{text}</pre></details>"
         return {"text/html": folded, "text/plain": repr(self)}
 
 

@@ -99,7 +99,6 @@ EXERCISES: dict[str, Exercise] = {
     "encoder.cosines": encoder.COSINES,
     "transformer.count": transformer.COUNT,
     "transformer.token_rms": transformer.TOKEN_RMS,
-    "transformer.greedy": transformer.GREEDY,
     "transformer.logit_gradient": transformer.LOGIT_GRADIENT,
     "transformer.tied_gradient": transformer.TIED_GRADIENT,
     "transformer.adam": transformer.ADAM,

@@ -248,14 +248,14 @@ class _Crossing(DecoderBlock):
     """The block in steps, so that each of them can go wrong."""
 
     def own(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return x + self.dropout(self.attention(self.attention_norm(x), mask=mask))
+        return cast("Tensor", x + self.dropout(self.attention(self.attention_norm(x), mask=mask)))
 
     def cross(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         read = self.cross_attention_norm(x)
-        return x + self.dropout(self.cross_attention(read, memory, mask))
+        return cast("Tensor", x + self.dropout(self.cross_attention(read, memory, mask)))
 
     def work(self, x: Tensor) -> Tensor:
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return cast("Tensor", x + self.dropout(self.feed_forward(self.feed_forward_norm(x))))
 
     def forward(
         self,
@@ -286,7 +286,7 @@ class _NoMemoryMask(_Crossing):
 class _OwnInsteadOfMemory(_Crossing):
     def cross(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         read = self.cross_attention_norm(x)
-        return x + self.dropout(self.cross_attention(read))
+        return cast("Tensor", x + self.dropout(self.cross_attention(read)))
 
 
 class _NormedMemory(_Crossing):
@@ -338,7 +338,7 @@ class _WorkReplaces(_Crossing):
 
 class _UnnormedQuery(_Crossing):
     def cross(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        return x + self.dropout(self.cross_attention(x, memory, mask))
+        return cast("Tensor", x + self.dropout(self.cross_attention(x, memory, mask)))
 
 
 class _PostNorm(_Crossing):
@@ -469,12 +469,11 @@ class _RungByRung(_Whole):
         return self.end(x)
 
 
-class _NotTied(_Whole):
-    """A table of its own at the output."""
-
-    def __init__(self, vocab_size: int, d_model: int, n_heads: int, n_layers: int) -> None:
-        super().__init__(vocab_size, d_model, n_heads, n_layers)
-        self.output = nn.Linear(d_model, vocab_size, bias=False)
+def _not_tied(vocab_size: int, d_model: int, n_heads: int, n_layers: int) -> nn.Module:
+    """The model with a table of its own at the output."""
+    made = Transformer(vocab_size, d_model, n_heads, n_layers)
+    made.output = nn.Linear(d_model, vocab_size, bias=False)
+    return cast("nn.Module", made)
 
 
 def _drawn(std: float | None) -> Answer:
@@ -499,8 +498,8 @@ def _try_transformer(found: object) -> dict[str, Tensor]:
     spread = table.double().std() * table.shape[-1] ** 0.5  # 1, if it is as on the page
 
     def like(own: Mapping[str, Tensor]) -> nn.Module:
-        n_layers = _n_blocks(own, "decoder.")
-        return Transformer(*own["tokens.weight"].shape, 1, n_layers)
+        vocab_size, d_model = own["tokens.weight"].shape
+        return Transformer(vocab_size, d_model, 1, _n_blocks(own, "decoder."))
 
     _fill(model, like)
     source = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]], device=_CPU)
@@ -548,7 +547,7 @@ TRANSFORMER = Exercise(
         "It returns probabilities; return the logits.": _whole(
             end=lambda self, x: (self.final_norm(x) @ self.tokens.weight.T).softmax(dim=-1)
         ),
-        "The output has a table of its own: one table does all three jobs.": _NotTied,
+        "The output has a table of its own: one table does all three jobs.": _not_tied,
         "The table is drawn as PyTorch does it, with a standard deviation of 1; it must be one "
         "over the root of D.": _drawn(1.0),
         "The table is drawn with a standard deviation of the root of D; it must be one over "

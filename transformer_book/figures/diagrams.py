@@ -371,7 +371,9 @@ def _draw_tower(
     last = canvas.box(left, y, [embed, POSITION_WORDS[config.position]])
     canvas.arrow(first.bottom, last.top)
     canvas.shape(last, f"{letters} D")
-    top, cross, said = last.y + last.height + GAP, None, []
+    top = last.y + last.height + GAP
+    cross: Box | None = None
+    said: list[str] = []
     for sublayer in _sublayers(config, decoder):
         steps = _steps(config, sublayer.name)
         room = 0 if said else 38  # for the name of the frame
