@@ -630,6 +630,25 @@ def test_phrases_of_one_spot_stand_around_it(state: str, page: Page, origin: str
     expect(told).to_have_count(1 if "width=6" in state else 0)
 
 
+def test_tries_pressed_quickly_leave_no_grey_picture(page: Page, origin: str) -> None:
+    """One that needs work is overtaken by one that needs none."""
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    figure.get_by_role("button", name="Watch a translator").click()
+    expect(figure.locator(".live-stage")).to_be_visible(timeout=20_000)
+    page.locator(HEADS + SETTLED).wait_for()
+    figure.evaluate(
+        """async (figure) => {
+          const tries = [...figure.querySelectorAll(".live-tries button:not(.live-reset)")];
+          for (const button of [...tries, ...tries, ...tries]) {
+            button.click();
+            await new Promise((done) => setTimeout(done, 50));
+          }
+        }"""
+    )
+    expect(figure).not_to_have_class(re.compile("live-at-work"), timeout=20_000)
+
+
 # Four numbers -------------------------------------------------------------------------------------
 
 FOUR = live_figure("four-numbers")
@@ -696,6 +715,31 @@ def test_the_chosen_order_stands_out(page: Page, origin: str) -> None:
             assert chart.locator(strong).count() == 1
             assert chart.locator(strong).get_attribute("stroke") == colour
     assert page.url.endswith("#live:norms:order=pre")
+
+
+def test_a_faint_end_of_a_line_has_the_colour_of_its_line(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    stack = page.locator(NORMS)
+    stack.get_by_role("button", name="Post-norm").click()
+    page.locator(NORMS + SETTLED).wait_for()
+    for layer in stack.locator(".live-chart .live-ghost").all():
+        colours = layer.evaluate(
+            """layer => [...layer.querySelectorAll("circle:not([visibility=hidden])")]
+              .map((one) => one.getAttribute("fill"))"""
+        )
+        assert len(colours) == len(set(colours))  # a line's end never takes the colour of another
+
+
+def test_a_line_that_has_left_the_chart_ends_at_its_edge(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:norms:depth=64;write=2")
+    for chart in page.locator(f"{NORMS} .live-chart > .live-drawing").all():
+        inside = """drawing => {
+          const box = drawing.getBoundingClientRect();
+          const ends = drawing.querySelectorAll("g:not(.live-ghost) > circle:not(.live-faint)");
+          return [...ends].map((one) => one.getBoundingClientRect())
+            .map(({ top, bottom }) => top >= box.top && bottom <= box.bottom);
+        }"""
+        assert chart.evaluate(inside) == [True]
 
 
 def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:

@@ -196,6 +196,21 @@ def test_what_is_watched_and_what_is_pressed_stand_on_one_screen(
             expect(page.locator(f"{FIGURE} .front-words")).to_be_in_viewport(ratio=1)
 
 
+def test_an_open_attention_stays_open_when_the_width_changes(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    button(page, "Look inside attention")
+    button(page, "One step forward")
+    lens, said = page.locator(f"{FIGURE} .front-zoom"), words(page)
+    for width in (1000, 1280, 400, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        expect(lens).to_be_visible()
+        assert lens.evaluate("lens => getComputedStyle(lens).opacity") == "1"
+        assert words(page) == said
+    lanes = page.locator(f"{FIGURE} .front-picture > g:not(.front-zoom) [style*=hidden]")
+    assert lanes.count() > 0
+
+
 def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> None:
     open_front(page, origin)
     run(page)

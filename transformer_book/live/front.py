@@ -274,8 +274,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     upper = who[0].upper() + who[1:]
     if stage == 0:
         return (
-            f"Tokens: the line has {len(tokens)} letters. A model can only calculate, so each "
-            f"letter, its token, becomes its number in a list: {who} is "
+            f"Tokens: the line has {len(tokens)} letter{'s' * (len(tokens) > 1)}. A model can "
+            f"only calculate, so each letter, its token, becomes its number in a list: {who} is "
             f"{values['ids'][values['at']]}."
         )
     if stage == 1:

@@ -103,7 +103,8 @@ function textBox(figure, name, spec) {
     oninput: () => {
       const letters = [...whole(input.value)];
       const text = letters.slice(0, spec.max).join("");
-      cut.textContent = letters.length > spec.max ? `Only the first ${spec.max} characters are kept.` : "";
+      const kept = spec.max > 1 ? `the first ${spec.max} characters are` : "one character is";
+      cut.textContent = letters.length > spec.max ? `Only ${kept} kept.` : "";
       if (Live.fits.text(spec, text) !== undefined) figure.set({ [name]: text });
     },
     onchange: () => figure.released(),

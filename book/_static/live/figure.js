@@ -232,6 +232,7 @@ class Mounted {
     clearTimeout(this.timer);
     this.timer = 0;
     this.work = null; // what was prepared for another state
+    this.place.classList.remove("live-at-work");
     for (const control of this.controls) control.show(this.state);
     const needed = this.figure.needs ? this.figure.needs(this.state) : null;
     const model = needed && Live.model.read(needed);

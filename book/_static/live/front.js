@@ -189,7 +189,7 @@ const say = ({ pick, back }, found) => {
   const T = tokens.length;
   if (!T) return "There is no letter yet: type a line.";
   const who = named(tokens[at]);
-  if (stage === 0) return `Tokens: the line has ${T} letters. A model can only calculate, so each letter, its token, becomes its number in a list: ${who} is ${ids[at]}.`;
+  if (stage === 0) return `Tokens: the line has ${T} ${T > 1 ? "letters" : "letter"}. A model can only calculate, so each letter, its token, becomes its number in a list: ${who} is ${ids[at]}.`;
   if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of length ${short(lengths[at - first][0])}: room for all that the layers will find out. Its place in the line is not in it; attention sees to that.`;
   if (stage === ANSWER) {
     const lane = back ? `The lane of ${who} is` : "The last lane is";
@@ -525,7 +525,7 @@ function build(part, figure) {
     if (!found) return;
     const before = where.width;
     layOut();
-    if (where.width !== before) draw();
+    if (where.width !== before && found.tokens.length) [draw, drawZoom].forEach((each) => each());
   });
 
   return { nodes: [line, still, transport, words], rest: [details], words, tell, update, wait, arrived };

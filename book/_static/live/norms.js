@@ -52,6 +52,7 @@ function normBack({ hat, by }, gradient) {
   return before;
 }
 
+const upTo = (low, value, high) => Math.min(Math.max(value, low), high);
 const plus = (x, y) => x.map((each, i) => each + y[i]);
 
 /* x ← norm(x + f(x)), or x + f(norm(x)), or x + f(x). */
@@ -130,8 +131,10 @@ function build(part) {
         });
         const from = which === "stream" ? 0 : state.depth; // where it begins
         const to = state.depth - from;
-        const dot = (at) => ({ role: ROLES[state.order], points: [[at, 10 ** powers[at]]] });
-        chart.set([...names.map(line), dot(to)], { step: which === "stream" ? 0 : 1 });
+        // Where each line ends; one that has left the chart ends at its edge.
+        const end = ([order]) => ({
+          role: ROLES[order], faint: order !== state.order, points: [[to, upTo(RANGE[0], 10 ** found[order][which][to], RANGE[1])]] });
+        chart.set([...names.map(line), ...names.map(end)], { step: which === "stream" ? 0 : 1 });
       }
     },
   };
