@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("03_attention", "05_masks", "06_heads", "07_positions")
 PARTS = (
     "merge", "BytePairs", "attention", "causal_mask", "padding_mask", "MultiHeadAttention",
-    "rotate", "sinusoids", "FeedForward", "RMSNorm",
+    "rotate", "sinusoids", "FeedForward", "RMSNorm", "Block", "Encoder", "DecoderBlock",
+    "Transformer", "translate",
 )  # fmt: skip
 MINE = """from transformer_book.exercises import pick
 import itertools

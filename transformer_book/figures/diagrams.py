@@ -331,8 +331,8 @@ def architecture_diagram(config: TransformerConfig) -> Picture:
         The picture.
 
     Example:
-        >>> architecture_diagram(TransformerConfig(n_layers=2)).summary[:46]
-        'Encoder-decoder Transformer: source ids, embed'
+        >>> architecture_diagram(TransformerConfig(n_layers=2)).summary[:44]
+        'Encoder-decoder Transformer: source ids, B S'
     """
     canvas = Canvas()
     encoder_end, _, encoder_words = _draw_tower(canvas, config, 172.0, decoder=False)
