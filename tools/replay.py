@@ -82,7 +82,8 @@ class DrawnOnCpu(TorchFunctionMode):
         if func in MAKERS and kwargs.get("device") is None:
             learned = kwargs.pop("requires_grad", False)
             place = {} if func in TAKERS else {"device": "cpu"}
-            return func(*args, **{**kwargs, **place}).to(self.device).requires_grad_(learned)
+            made: Tensor = func(*args, **{**kwargs, **place}).to(self.device)
+            return made.requires_grad_() if learned else made  # torch.func forbids the call
         return func(*args, **kwargs)
 
     def _fill(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Tensor:

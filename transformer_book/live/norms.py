@@ -138,7 +138,7 @@ _weights = lru_cache(maxsize=9)(_Weights)
 
 
 def _norm(x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
-    return layer_norm(x, torch.ones(WIDTH, dtype=x.dtype))
+    return layer_norm(x, torch.ones_like(x[0]))
 
 
 def _length(x: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def _run(
     order: str, depth: int, write: float, alike: float, path: bool, final: bool, draw: int
 ) -> dict[str, Any]:
     weights = _weights(draw)
-    block = FeedForward(WIDTH, HIDDEN).double().requires_grad_(False)
+    block = FeedForward(WIDTH, HIDDEN).to("cpu", torch.float64).requires_grad_(False)
     block.up.bias.zero_()
     stream = [weights.start.clone().requires_grad_()]
     for up, down, common in weights.blocks[:depth]:
