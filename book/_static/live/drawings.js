@@ -14,6 +14,7 @@ const NEAR = 26; // px: two handles nearer than this begin to make room
 function spread(handles, state) {
   const { px } = handles[0];
   const places = handles.map(({ name, at }) => at(state[name]));
+  handles[0].node.ownerSVGElement.again = () => spread(handles, state); // when its size on the screen is known
   handles.forEach((one, i) => {
     const crowd = places.map(([x, y], j) =>
       i === j ? 0 : Math.max(0, 1 - Math.hypot(x - places[i][0], y - places[i][1]) / (NEAR * px())));
@@ -178,8 +179,10 @@ const titled = (text, node) => html("div", { class: "live-titled" }, html("p", {
 const sizes = globalThis.ResizeObserver && new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
     if (!contentRect.width) continue;
+    const before = target.px || 1;
     target.px = Math.max(1, target.viewBox.baseVal.width / contentRect.width);
     target.style.setProperty("--px", target.px.toFixed(3));
+    if (target.px !== before) target.again?.();
   }
 });
 
