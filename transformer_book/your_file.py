@@ -348,7 +348,7 @@ class Listing:
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """Give Jupyter the text, folded."""
         title, text = escape(repr(self)), escape(self.text)
-        folded = f"<details class=\"listing\"><summary>{title}</summary><pre>{text}</pre></details>"
+        folded = f'<details class="listing"><summary>{title}</summary><pre>{text}</pre></details>'
         return {"text/html": folded, "text/plain": repr(self)}
 
 
