@@ -366,13 +366,13 @@ def file_before(page: str, book: Path = Path()) -> Listing:
         ValueError: if no page before it writes into the file.
 
     Example:
-        >>> file_before("13_transformer", Path("nowhere"))
+        >>> file_before("02_a", Path("nowhere"))
         Traceback (most recent call last):
-        ValueError: nowhere: no page before '13_transformer' writes into the file
+        ValueError: nowhere: no page before '02_a' writes the file
     """
     pieces = [piece for piece in all_pieces(book) if piece.page < page]
     if not pieces:
-        raise ValueError(f"{book}: no page before {page!r} writes into the file")
+        raise ValueError(f"{book}: no page before {page!r} writes the file")
     return Listing("The file so far", gather(pieces))
 
 

@@ -866,7 +866,7 @@ def test_the_metrics_of_runs_that_ended_in_nothing_are_written_in_words(tmp_path
     assert written({"a": -math.inf, "b": 1, "c": None}) == {"a": "not a number", "b": 1, "c": None}
     rows = [
         {"kind": kind, "depth": 2, "rate": 0.1, "warmup": 0, "loss": loss}
-        for kind, loss in zip(warmup.KINDS, (math.nan, 2.0, 3.0, 4.0, 5.0, 6.0), strict=False)
+        for kind, loss in zip(warmup.KINDS, (math.nan, *map(float, range(2, 9))), strict=True)
     ]
     found = written(warmup.summary(rows, depth=2, rate=0.1, warmups=(0,)))
     assert next(iter(found.values())) == "not a number"

@@ -188,8 +188,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     Example:
         >>> from transformer_book.live import FIGURES, complete
         >>> start = complete(FIGURES["heads"], {"text": "the", "at": 2})
-        >>> say(start, values(**start))[:74]
-        'Layer 1, head 8 (in code: 0, 7). Position 2, “e”, looks at: “h” (1) 1.00. '
+        >>> say(start, values(**start)).partition(" looks")[0]
+        'Layer 1, head 8 (in code: 0, 7). Position 2, “e”,'
     """
     queries, at, part = values["queries"], values.get("at", 0), values.get("part")
     if not queries:

@@ -40,13 +40,25 @@ def browser_model(name: str) -> tuple[nn.Module, Tokenizer]:
 
 
 class Line(NamedTuple):
-    """What the Shakespeare model makes of a line of T letters, with L blocks of width D."""
+    """What the Shakespeare model makes of a line of T letters, with L blocks of width D.
 
-    stream: Tensor  # after the embedding and after each sublayer, (2L + 1, T, D)
-    writes: Tensor  # what each sublayer adds, (2L, T, D)
-    weights: Tensor  # (L, H, T, T)
-    logits: Tensor  # the stream read as an answer, (2L + 1, T, V)
-    heads: list[tuple[Tensor, Tensor, Tensor]]  # queries, keys and values, (H, T, Dk) each
+    Args:
+        stream: after the embedding and after each sublayer, ``(2L + 1, T, D)``.
+        writes: what each sublayer adds, ``(2L, T, D)``.
+        weights: of attention, ``(L, H, T, T)``.
+        logits: the stream read as an answer, ``(2L + 1, T, V)``.
+        heads: queries, keys and values of each block, ``(H, T, Dk)`` each.
+
+    Example:
+        >>> read_line((3, 4, 5)).logits.shape[:2]
+        torch.Size([9, 3])
+    """
+
+    stream: Tensor
+    writes: Tensor
+    weights: Tensor
+    logits: Tensor
+    heads: list[tuple[Tensor, Tensor, Tensor]]
 
 
 @lru_cache(maxsize=64)
