@@ -583,8 +583,10 @@ class _Scripted:
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Logits that want the answer of a row at each place, if all before it was written."""
         B, T = target.shape
-        if T > _LONGEST:  # one that doubles at each step would fill the memory
-            raise UnfitError(f"It has written {T} tokens; no answer here is longer than 50.")
+        # One that doubles at each step, in length or in rows, would fill the memory.
+        if T > _LONGEST or len(self.answers) != B:
+            sizes = f"{B} rows of {T} tokens"
+            raise UnfitError(f"It hands {sizes} to the model; a row is at most {_LONGEST} long.")
         logits = torch.zeros(B, T, self.vocab_size, dtype=torch.float64, device=_CPU)
         for row, answer in enumerate(self.answers):
             for place in range(T):
