@@ -383,7 +383,8 @@ def _draw_tower(
     edge = min(left, lane) - 14
     frame = Box(edge, top, LANE + 128, last.bottom[1] + 16 - top)
     canvas.frame(frame, f"× {config.n_layers}", anchor="start" if decoder else "end")
-    words = f"{ids}, {letters}; {embed}; {config.n_layers} blocks of " + "; ".join(said)
+    blocks = "block" if config.n_layers == 1 else "blocks"
+    words = f"{ids}, {letters}; {embed}; {config.n_layers} {blocks} of " + "; ".join(said)
     if config.norm_position in ("pre", "both"):
         y = last.bottom[1] + GAP + 16
         final = canvas.box(middle - 60, y, [_norm_name(config)], width=120)
