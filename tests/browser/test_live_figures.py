@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import dist
 
 import pytest
@@ -740,6 +740,44 @@ def test_a_line_that_has_left_the_chart_ends_at_its_edge(page: Page, origin: str
             .map(({ top, bottom }) => top >= box.top && bottom <= box.bottom);
         }"""
         assert chart.evaluate(inside) == [True]
+
+
+def test_what_is_chosen_of_the_stack_is_drawn(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    stack = page.locator(NORMS)
+    block = stack.locator(".live-drawing").first
+    bar = block.locator("rect[height='11']").first
+    depth = stack.locator(".live-depth").first
+    drawn = "node => node.getBoundingClientRect()[node.tagName === 'rect' ? 'width' : 'left']"
+    before = [bar.evaluate(drawn), depth.evaluate(drawn)]
+    stack.get_by_role("slider", name="size of a write").fill("1.4")
+    stack.get_by_role("slider", name="blocks").fill("24")
+    after = [bar.evaluate(drawn), depth.evaluate(drawn)]
+    assert after[0] == pytest.approx(2 * before[0], rel=0.02)  # 0.7 was its size
+    assert after[1] < before[1] - 40
+    expect(block.get_by_text("× 24")).to_be_visible()
+    for order, formula in (("pre-norm", "x + f(norm(x))"), ("post-norm", "norm(x + f(x))")):
+        stack.get_by_label(order, exact=True).check()
+        expect(block).to_have_attribute("aria-label", re.compile(re.escape(f": {formula}.")))
+        expect(block.locator(".live-in-box:visible", has_text="norm")).to_have_count(1)
+
+
+@pytest.mark.parametrize("state", ["", "depth=64;write=2", "depth=2", "path=no", "order=pre"])
+def test_every_line_of_the_stack_has_its_name_where_it_ends(
+    state: str, page: Page, origin: str
+) -> None:
+    opened(page, f"{origin}/{PLAY}#live:norms:{state}")
+    for chart in page.locator(f"{NORMS} .live-chart > .live-drawing").all():
+        boxes = chart.evaluate(
+            """drawing => [drawing, ...drawing.querySelectorAll(".live-end")]
+              .map((one) => one.getBoundingClientRect())
+              .map(({ top, bottom, left, right }) => [top, bottom, left, right])"""
+        )
+        frame, names = boxes[0], sorted(boxes[1:])
+        assert len(names) == 3
+        assert all(low[0] - high[0] > 12 for high, low in pairwise(names))
+        assert all(box[2] >= frame[2] - 2 and box[3] <= frame[3] + 2 for box in names)
 
 
 def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:
