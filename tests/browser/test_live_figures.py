@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import combinations, pairwise
-from math import dist
+from math import cos, dist, radians, sqrt
 
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
@@ -516,6 +516,34 @@ def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> N
     )
     expect(strong).to_have_count(1)
     expect(figure.locator("label", has_text="ALiBi").locator("output")).to_have_text("1.06")
+
+
+def test_a_score_is_length_times_length_times_cos(page: Page, origin: str) -> None:
+    """What stands below the two arrows of a pair gives what it adds to the score."""
+    for scheme in ("rope", "sinusoidal"):
+        opened(page, f"{origin}/{PLAY}#live:positions:scheme={scheme};key=7;distance=9")
+        faces = page.locator(f"{POSITIONS} .live-drawing").nth(1)
+        label = str(faces.get_attribute("aria-label"))
+        pairs = re.findall(r"lengths (\S+) and (\S+), (\d+)° apart, (−?)([\d.]+)", label)
+        assert len(pairs) == 4
+        for query, key, angle, sign, part in pairs:
+            found = float(query) * float(key) * cos(radians(int(angle))) / sqrt(8)
+            assert found == pytest.approx(float(part) * (-1 if sign else 1), abs=0.03)
+            lines = faces.locator("text")
+            expect(lines.filter(has_text=f"{query} × {key}")).not_to_have_count(0)
+            expect(lines.filter(has_text=f"× cos {angle}°")).not_to_have_count(0)
+
+
+def test_whose_score_stays_is_said_beside_it(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(POSITIONS)
+    was = f"{POSITIONS} .live-schemes small"
+    assert texts(page, was) == [""] * 6
+    figure.get_by_role("button", name="Move both").click()
+    assert texts(page, was) == ["stays", "0.85 →", "1.91 →", "stays", "stays", "stays"]
+    figure.get_by_role("button", name="Reset").click()
+    assert texts(page, was) == [""] * 6
 
 
 # Fold ---------------------------------------------------------------------------------------------
