@@ -687,7 +687,7 @@ def a_number_higher(page: Page) -> float:
     box = page.locator(f"{FOUR} .live-drawing").first.bounding_box()
     assert box
     high = 190 if page.viewport_size == PHONE else 240
-    return box["height"] * ((high - 40) / high) / 70  # margins of 26 and 14; from -35 to 35
+    return box["height"] * ((high - 40) / high) / 55  # margins of 26 and 14; from -20 to 35
 
 
 def test_a_bar_is_dragged(page: Page, origin: str) -> None:
@@ -700,6 +700,21 @@ def test_a_bar_is_dragged(page: Page, origin: str) -> None:
     page.mouse.up()
     assert "Mean 7.00" in words(page, FOUR)
     assert page.url.endswith("#live:four-numbers:fourth=5")
+
+
+def test_what_is_dragged_hides_no_bar(page: Page, origin: str) -> None:
+    """A flat cap on each bar, and lines that have their name and number beside them."""
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}#live:four-numbers:add=5")
+    figure = page.locator(FOUR)
+    for cap in figure.locator(".live-mark").all():
+        box = cap.locator("rect").last.bounding_box()
+        assert box
+        assert box["height"] < 13
+    assert texts(page, f"{FOUR} .live-level") == ["mean 15.00", "rms 15.81"]
+    assert texts(page, f"{FOUR} .live-title > span")[1:] == ["(x − 15.00) ÷ 5.00", "x ÷ 15.81"]
+    places = [one.bounding_box() for one in figure.locator(".live-level").all()]
+    assert abs(places[0]["y"] - places[1]["y"]) > 11  # type: ignore[index]
 
 
 def test_a_bar_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:

@@ -463,7 +463,16 @@ function lines({
   };
 }
 
+/* Names beside lines: heights that are at least so far apart, in their order, and within the chart. */
+function apart(heights, least, low, high) {
+  const order = heights.map((_, n) => n).sort((a, b) => heights[a] - heights[b]);
+  const placed = [...heights];
+  order.forEach((n, at) => { placed[n] = Math.max(placed[n], at ? placed[order[at - 1]] + least : low); });
+  order.toReversed().forEach((n, at, back) => { placed[n] = Math.min(placed[n], at ? placed[back[at - 1]] - least : high); });
+  return placed;
+}
+
 Object.assign(Live.part, {
-  player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
+  apart, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
 });
 })();

@@ -179,15 +179,6 @@ function blockOf(part, isNarrow) {
   };
 }
 
-/* Heights that are at least so far apart, in their order, and within the chart. */
-function apart(heights, least, low, high) {
-  const order = heights.map((_, n) => n).sort((a, b) => heights[a] - heights[b]);
-  const placed = [...heights];
-  order.forEach((n, at) => { placed[n] = Math.max(placed[n], at ? placed[order[at - 1]] + least : low); });
-  order.toReversed().forEach((n, at, back) => { placed[n] = Math.min(placed[n], at ? placed[back[at - 1]] - least : high); });
-  return placed;
-}
-
 /* A length at each depth. Lines have their names where they end; what explodes and what dies is said. */
 function chartOf(part, which, isNarrow) {
   const { svg, colour } = part;
@@ -224,7 +215,7 @@ function chartOf(part, which, isNarrow) {
       chart.set([...orders.map(line), ...orders.map(end)], { step });
       names.forEach((name, n) => name.classList.toggle("live-chosen", orders[n] === state.order));
       const ends = orders.map((order) => chart.up(inside(found[order][which][to])));
-      const y = apart(ends, 15, frame.top + 4, frame.bottom - 2);
+      const y = part.apart(ends, 15, frame.top + 4, frame.bottom - 2);
       Live.tween(depthLine, { depth: across(state.depth), end: across(to), y }, (now) => {
         depthLine.setAttribute("d", `M${now.depth} ${chart.up(EXPLODED)}V${chart.up(DEAD)}`);
         names.forEach((name, n) => {
