@@ -124,6 +124,7 @@ class Mounted {
       "div",
       { class: "live-body" },
       html("p", { class: "live-question", text: this.figure.question }),
+      this.figure.intro ? html("p", { text: this.figure.intro }) : null, // what must be known before the picture is read
       this.ask, this.stage, this.tries(),
       this.controls.length ? html("div", { class: "live-controls" }, ...this.controls.map((c) => c.node)) : null,
       this.rest, drawn.words ? null : this.words, this.status,
