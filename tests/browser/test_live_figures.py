@@ -897,3 +897,22 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     line.fill("To be")  # a shorter line hides columns
     expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
     expect(page.locator(f"{STREAM} .stream-cell:visible")).to_have_count(5 * 5)
+
+
+def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(STREAM)
+    said = figure.get_by_text("Its direct effect is what this vector alone adds")
+    expect(said).to_be_visible()  # before the model is there: the still has the effects, too
+    page.locator(f"{STREAM} .stream-start").click()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    top, first, last = figure.evaluate(
+        """figure => [...figure.querySelectorAll(".live-body > p:nth-child(2), .live-stage"),
+          figure.querySelector(".live-words")].map((one) => one.getBoundingClientRect())
+          .map(({ top, bottom }, at) => (at === 2 ? bottom : top))"""
+    )
+    assert top < first  # it is said before it is drawn
+    assert last - first < DESKTOP["height"]
+    expect(figure.get_by_text("divided by the root mean square")).to_be_hidden()
+    figure.get_by_text("How a direct effect is computed").click()
+    expect(figure.get_by_text("divided by the root mean square")).to_be_visible()
