@@ -558,6 +558,38 @@ def unit_of_plane(page: Page) -> float:
     return box["width"] * (294 / 300) / 4  # a margin of 3 on each side; from -2 to 2
 
 
+def lines_of_units(page: Page) -> list[str]:
+    """What is drawn of the units' lines that are shown."""
+    drawn = "all => all.filter(one => one.style.display !== 'none').map(l => l.getAttribute('d'))"
+    found: list[str] = page.locator(f"{FOLD} .live-fold-line").evaluate_all(drawn)
+    return found
+
+
+def test_lines_that_lie_on_each_other_are_two_lines(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(FOLD)
+    told = figure.get_by_text("lie on each other")
+    expect(told).to_have_text("the lines of 1 and 2 lie on each other")
+    one, other = [[float(x) for x in re.findall(r"-?[\d.]+", d)] for d in lines_of_units(page)]
+    points = (one[:2], one[2:], other[:2])
+    (ax, ay), (bx, by), (px, py) = points
+    apart = abs((bx - ax) * (py - ay) - (by - ay) * (px - ax)) / dist((ax, ay), (bx, by))
+    assert 5 < apart < 8
+    figure.get_by_role("button", name="Drag unit 1 away").click()
+    expect(told).to_have_count(0)
+    assert len(set(lines_of_units(page))) == 2
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_fold_says_what_its_shapes_are(screen: dict[str, int], page: Page, origin: str) -> None:
+    page.set_viewport_size(screen)
+    opened(page, f"{origin}/{PLAY}")
+    legend = page.locator(f"{FOLD} .live-fold-legend")
+    expect(legend).to_be_visible()
+    assert len(texts(page, f"{FOLD} .live-fold-legend i")) == 7
+
+
 def test_a_unit_is_dragged_away_and_turned_round(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}")
     one = unit_of_plane(page)
