@@ -179,6 +179,40 @@ def test_a_try_loads_the_model_that_it_needs(page: Page, origin: str) -> None:
     assert "model=numbers" in page.url
 
 
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_to_choose_a_model_is_to_ask_for_it(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    choice = figure.get_by_role("radio", name="translator")
+    expect(figure.get_by_label("number in English")).to_be_hidden()  # it means nothing yet
+    hold: list[Route] = []
+    page.route("**/weights/numbers-0.js", lambda route: hold.append(route))
+    place = "node => node.getBoundingClientRect().top - node.closest('.live').offsetTop + scrollY"
+    before = choice.evaluate(place)
+    choice.check()
+    expect(figure.locator(".live-ask")).to_contain_text("Loading the number translator")
+    assert abs(choice.evaluate(place) - before) < 8  # it stays under the finger
+    hold.pop().continue_()
+    expect(figure.locator(".live-words")).to_contain_text(
+        "It writes zweiundvierzig", timeout=20_000
+    )
+    expect(figure.get_by_label("number in English")).to_be_visible()
+    expect(figure.get_by_role("textbox", name="line")).to_be_hidden()
+
+
+def test_a_line_that_is_typed_asks_for_its_model(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    line = figure.get_by_role("textbox", name="line")
+    line.fill("to be or not")
+    line.press("Enter")
+    expect(figure.locator(".live-words")).to_contain_text("Position 11, “t”", timeout=20_000)
+
+
 def test_a_link_to_the_translator_shows_no_other_model(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}#live:heads:model=numbers;layer=1")
     figure = page.locator(HEADS)
