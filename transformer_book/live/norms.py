@@ -17,6 +17,7 @@ from torch import Tensor
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import GRID, INK, MUTED, PAPER, ROLES
 from transformer_book.live.numbers import normals
+from transformer_book.live.strokes import stroke
 from transformer_book.live.wording import number, short
 from transformer_lib import FeedForward, layer_norm
 
@@ -176,13 +177,6 @@ _WORDS = {6: "a million", 3: "a thousand", 0: "1", -3: "a 1,000th", -6: "a milli
 _LIMITS = {"explodes": (_HIGHEST, 3, 14.0), "dies": (-3, _LOWEST, 47.0)}  # where its name stands
 
 
-def _path(d: str, stroke: str, dash: str = "none", width: float = 1, opacity: float = 1) -> str:
-    return (
-        f'<path d="{d}" fill="none" stroke="{stroke}" stroke-width="{width}" '
-        f'stroke-dasharray="{dash}" opacity="{opacity}"/>'
-    )
-
-
 def _y(power: float) -> float:
     return _TOP + _HIGH * (_HIGHEST - power) / (_HIGHEST - _LOWEST)
 
@@ -227,8 +221,8 @@ def _draw_chart(
         shown = _inside(points)
         places = [f"{left + _WIDE * at / DEEPEST:.1f} {_y(power):.1f}" for at, power in shown]
         is_chosen = name == state["order"]
-        look = (2.8, 1) if is_chosen else (1.6, 0.75)
-        canvas.elements.append(_path(f"M{'L'.join(places)}", ROLES[role][0], dash, *look))
+        look = {"width": 2.8} if is_chosen else {"width": 1.6, "opacity": 0.75}
+        canvas.elements.append(stroke(f"M{'L'.join(places)}", ROLES[role][0], dash=dash, **look))
         if is_chosen and _LOWEST <= points[-1][1] <= _HIGHEST:
             cx, cy = places[-1].split()
             canvas.elements.append(
@@ -257,7 +251,7 @@ def _draw_frame(canvas: Canvas, left: float, is_stream: bool) -> None:
         canvas.text(x, _y(high) + down, name, anchor=anchor, color=MUTED)
     for power, words in _WORDS.items():
         y = _y(power)
-        canvas.elements.append(_path(f"M{left} {y}h{_WIDE}", GRID))
+        canvas.elements.append(stroke(f"M{left} {y}h{_WIDE}", GRID))
         if is_stream:
             canvas.text(left - 6, y + 4, words, anchor="end", color=MUTED)
     for tick in range(0, DEEPEST + 1, 16):
