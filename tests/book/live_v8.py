@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ from typing import Any
 from py_mini_racer import JSEvalException, MiniRacer
 
 from tools.live_definitions import NUMERIC, PAGE, figure_scripts
+from transformer_book.live import FIGURES, complete
 from transformer_book.live.one_byte import weights_script
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -169,8 +171,13 @@ def states_of(definition: Mapping[str, Any], count: int) -> list[dict[str, Any]]
 
 def disagreement(figure: str, count: int, v8: Engine) -> str:
     """The first setting for which JavaScript and the library differ; nothing if they agree."""
-    module = import_module(f"transformer_book.live.{figure.replace('-', '_')}")
-    for state in states_of(v8.definition(figure), count):
+    return disagreement_in(figure, states_of(v8.definition(figure), count), v8)
+
+
+def disagreement_in(figure: str, states: Iterable[Mapping[str, Any]], v8: Engine) -> str:
+    """The same for these settings."""
+    module = _module(figure)
+    for state in states:
         expected = module.values(**state)
         found = difference(v8.values(figure, state), _plain(expected))
         said, words = v8.say(figure, state), module.say(state, expected)
@@ -179,6 +186,11 @@ def disagreement(figure: str, count: int, v8: Engine) -> str:
         if found:
             return f"{figure} at {state}: {found}"
     return ""
+
+
+def _module(figure: str) -> Any:
+    """A figure's twin in Python."""
+    return import_module(f"transformer_book.live.{figure.replace('-', '_')}")
 
 
 def _plain(value: Any) -> Any:
@@ -199,3 +211,42 @@ def caught(figure: str, file: str, old: str, new: str, count: int = 25) -> None:
     except JSEvalException as error:
         found = str(error)
     assert found, f"nobody noticed {new!r} for {old!r} in {file}"
+
+
+def caught_in(
+    figure: str, file: str, damage: tuple[str, str], states: list[dict[str, Any]], v8: Engine
+) -> None:
+    """The same, in a V8 that keeps its models: only the figure's script is read anew."""
+    v8.run(damaged(file, *damage)[file])
+    try:
+        found = disagreement_in(figure, states, v8)
+    except JSEvalException as error:
+        found = str(error)
+    assert found, f"nobody noticed {damage[1]!r} for {damage[0]!r} in {file}"
+
+
+# What the library says of a figure ----------------------------------------------------------------
+
+
+def library(figure: str, **given: Any) -> dict[str, Any]:
+    """The library's values; settings that are left out have their start values."""
+    found: dict[str, Any] = _module(figure).values(**complete(FIGURES[figure], given))
+    return found
+
+
+def tried(figure: str, place: int) -> tuple[dict[str, Any], str]:
+    """The library's values at a thing to try, and what readers are told to see there."""
+    one = FIGURES[figure]["tries"][place]
+    return library(figure, **one["set"]), one["see"]
+
+
+def on_paper(figure: str, given: Iterable[Mapping[str, Any]], high: float = 400) -> Iterator[str]:
+    """The static picture at each of these settings, when its size and numbers are sound."""
+    module = _module(figure)
+    for one in given:
+        state = complete(FIGURES[figure], one)
+        body, width, height = module.drawing(state, module.values(**state))
+        assert width <= 680
+        assert height <= high
+        assert not re.search("nan|inf", body)
+        yield body

@@ -4,10 +4,20 @@ import re
 from typing import Any
 
 import pytest
-from live_v8 import Engine, agree, caught, difference, engine, settings
+from live_v8 import (
+    Engine,
+    agree,
+    caught,
+    difference,
+    engine,
+    library,
+    on_paper,
+    settings,
+    tried,
+)
 
 from transformer_book.live import FIGURES, complete
-from transformer_book.live.fold import MOST, PHRASES, drawing, values
+from transformer_book.live.fold import MOST, PHRASES, values
 
 NAME, FILE = "fold", "fold.js"
 BEFORE = "to[0] * (a - at[0]) + to[1] * (b - at[1])"
@@ -61,10 +71,6 @@ def v8() -> Engine:
     return engine(NAME)
 
 
-def at(**given: Any) -> dict[str, Any]:
-    return values(**complete(FIGURES[NAME], given))
-
-
 def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
     agree(NAME, 60, v8)
 
@@ -89,17 +95,12 @@ def test_a_damage_is_caught(damage: str) -> None:
 # --- what readers are told to see -----------------------------------------------------------------
 
 
-def tried(place: int) -> tuple[dict[str, Any], str]:
-    one = FIGURES[NAME]["tries"][place]
-    return at(**one["set"]), one["see"]
-
-
 def on(found: dict[str, Any], unit: int) -> list[str]:
     return [name for name, h in zip(PHRASES, found["hidden"], strict=True) if h[unit - 1] > 0]
 
 
 def test_two_units_fold_the_two_others_onto_one_point() -> None:
-    found = at()
+    found = library(NAME)
     assert found["right"] == 4
     assert found["hidden"][1] == pytest.approx([0, 0])
     assert found["hidden"][2] == pytest.approx([0, 0])
@@ -108,7 +109,7 @@ def test_two_units_fold_the_two_others_onto_one_point() -> None:
 
 
 def test_without_relu_nothing_is_decided() -> None:
-    found, see = tried(0)
+    found, see = tried(NAME, 0)
     assert found["undecided"] == 4
     assert re.findall(r"\d\.\d\d", see) == [f"{share:.2f}" for share in set(found["shares"][:1])]
     assert "between" in see
@@ -123,7 +124,7 @@ def test_no_six_units_without_relu_know_xor() -> None:
 
 
 def test_a_unit_that_was_dragged_away_is_missed() -> None:
-    found, see = tried(1)
+    found, see = tried(NAME, 1)
     assert on(found, 1) == []
     assert found["hidden"][0] == pytest.approx(found["hidden"][1])
     assert f"{found['right']} of 4 right" in see
@@ -131,7 +132,7 @@ def test_a_unit_that_was_dragged_away_is_missed() -> None:
 
 
 def test_another_unit_does_its_work() -> None:
-    found, see = tried(2)
+    found, see = tried(NAME, 2)
     assert on(found, 3) == ["very good"]
     assert on(found, 1) == []
     assert f"{found['right']} of 4 right" in see
@@ -139,18 +140,20 @@ def test_another_unit_does_its_work() -> None:
 
 
 def test_and_needs_no_fold() -> None:
-    found, see = tried(3)
+    found, see = tried(NAME, 3)
     assert FIGURES[NAME]["tries"][3]["set"]["relu"] is False
     assert f"{found['right']} of 4 right" in see
     assert found["right"] == 4
 
 
 def test_the_picture_for_paper() -> None:
-    given = [{}, {"relu": False}, {"width": MOST}, {"width": 1}, {"to_1": [0, 0]}, {"up": 1}]
-    for one in given:
-        state = complete(FIGURES[NAME], one)
-        body, wide, high = drawing(state, values(**state))
-        assert wide <= 680
-        assert high <= 400
-        assert not re.search("nan|inf", body)
+    given: list[dict[str, Any]] = [
+        {},
+        {"relu": False},
+        {"width": MOST},
+        {"width": 1},
+        {"to_1": [0, 0]},
+        {"up": 1},
+    ]
+    for body in on_paper(NAME, given):
         assert body.count("<circle") >= 4

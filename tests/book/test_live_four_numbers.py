@@ -4,10 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from live_v8 import Engine, agree, caught, engine
-
-from transformer_book.live import FIGURES, complete
-from transformer_book.live.four_numbers import drawing, values
+from live_v8 import Engine, agree, caught, engine, library, on_paper, tried
 
 NAME = "four-numbers"
 DAMAGES = {
@@ -61,10 +58,6 @@ def v8() -> Engine:
     return engine(NAME)
 
 
-def at(**given: Any) -> dict[str, Any]:
-    return values(**complete(FIGURES[NAME], given))
-
-
 def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
     agree(NAME, 60, v8)
 
@@ -74,43 +67,34 @@ def test_a_damage_is_caught(damage: str) -> None:
     caught(NAME, *DAMAGES[damage], count=12)
 
 
-def tried(place: int) -> tuple[dict[str, Any], str]:
-    one = FIGURES[NAME]["tries"][place]
-    return at(**one["set"]), one["see"]
-
-
 def test_what_is_added_to_all_is_forgotten_by_layer_norm_alone() -> None:
-    found, see = tried(0)
-    assert found["layer"] == pytest.approx(at()["layer"])
-    assert found["mean"] == at()["mean"] + 5
+    found, see = tried(NAME, 0)
+    assert found["layer"] == pytest.approx(library(NAME)["layer"])
+    assert found["mean"] == library(NAME)["mean"] + 5
     assert re.findall(r"\d\.\d\d", see) == [f"{each:.2f}" for each in found["root"]]
-    assert f"{at()['root'][0]:.2f}" not in see
+    assert f"{library(NAME)['root'][0]:.2f}" not in see
 
 
 def test_the_scale_is_forgotten_by_both() -> None:
-    found, _ = tried(1)
+    found, _ = tried(NAME, 1)
     for name in ("layer", "root"):
-        assert found[name] == pytest.approx(at()[name], abs=1e-4)
+        assert found[name] == pytest.approx(library(NAME)[name], abs=1e-4)
 
 
 def test_four_equal_numbers() -> None:
-    found, see = tried(2)
+    found, see = tried(NAME, 2)
     assert found["layer"] == [0, 0, 0, 0]
     assert "1.00 four times" in see
     assert found["root"] == pytest.approx([1, 1, 1, 1])
 
 
 def test_one_large_number() -> None:
-    found, see = tried(3)
+    found, see = tried(NAME, 3)
     assert f"gives it {found['layer'][3]:.2f}" in see
     assert max(found["layer"][:3]) - min(found["layer"][:3]) < 0.25
 
 
 def test_the_picture_for_paper() -> None:
-    for given in ({}, {"first": -25, "fourth": 25}, {"first": 0, "second": 0}):
-        state = complete(FIGURES[NAME], given)
-        body, wide, high = drawing(state, values(**state))
-        assert wide <= 680
-        assert high <= 400
-        assert not re.search("nan|inf", body)
+    given: list[dict[str, Any]] = [{}, {"first": -10, "fourth": 25}, {"first": 0, "second": 0}]
+    for body in on_paper(NAME, given):
         assert body.count("Z") == 12

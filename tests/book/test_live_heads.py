@@ -4,8 +4,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from live_v8 import Engine, _plain, agree, damaged, difference, engine, settings
-from py_mini_racer import JSEvalException
+from live_v8 import (
+    Engine,
+    agree,
+    caught_in,
+    damaged,
+    disagreement_in,
+    engine,
+    library,
+    settings,
+    tried,
+)
 
 from transformer_book.live import FIGURES, complete, heads
 
@@ -56,15 +65,6 @@ def random_states() -> Iterator[dict[str, Any]]:
 STATES = list(random_states())
 
 
-def disagreement(v8: Engine) -> str:
-    for state in STATES:
-        expected = _plain(heads.values(**state))
-        found = difference(v8.values(NAME, state), expected)
-        if found or v8.say(NAME, state) != heads.say(state, expected):
-            return found or "say"
-    return ""
-
-
 @pytest.fixture(scope="module")
 def v8() -> Engine:
     """Both trained models."""
@@ -73,24 +73,15 @@ def v8() -> Engine:
     return found
 
 
-def at(**changes: Any) -> dict[str, Any]:
-    return heads.values(**complete(FIGURES[NAME], changes))
-
-
 def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
     agree(NAME, 6, v8)  # texts of random letters
-    found = disagreement(v8)
+    found = disagreement_in(NAME, STATES, v8)
     assert not found, found
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
-    v8.run(damaged(FILE, *DAMAGES[damage])[FILE])  # the models stay: only the figure is read anew
-    try:
-        found = disagreement(v8)
-    except JSEvalException as error:
-        found = str(error)
-    assert found
+    caught_in(NAME, FILE, DAMAGES[damage], STATES, v8)
 
 
 def test_a_run_serves_all_heads(v8: Engine) -> None:
@@ -105,7 +96,7 @@ def test_a_run_serves_all_heads(v8: Engine) -> None:
 
 
 def test_the_start_is_a_head_for_the_letter_before() -> None:
-    found = at()
+    found = library(NAME)
     largest = max(max(row) for row in found["heads"])
     assert found["heads"][0][7] == largest == pytest.approx(0.62, abs=0.005)
     assert found["even"][0] == pytest.approx(0.11, abs=0.005)
@@ -113,7 +104,7 @@ def test_the_start_is_a_head_for_the_letter_before() -> None:
 
 
 def test_what_readers_are_told_to_see() -> None:
-    space, spaces, copies, translator = (at(**one["set"]) for one in FIGURES[NAME]["tries"])
+    space, spaces, copies, translator = (tried(NAME, n)[0] for n in range(4))
     own = [space["weights"][i][i] for i, token in enumerate(space["queries"]) if token == " "]
     assert len(own) == 6
     assert min(own) > 0.995

@@ -1,14 +1,11 @@
 """The live figure of chapter 9: its numbers are the library's, and its claims are true."""
 
 import math
-import re
 from typing import Any
 
 import pytest
-from live_v8 import Engine, agree, caught, engine
+from live_v8 import Engine, agree, caught, engine, library, on_paper, tried
 
-from transformer_book.live import FIGURES, complete
-from transformer_book.live.norms import drawing, values
 from transformer_book.live.wording import short
 
 NAME, FILE = "norms", "norms.js"
@@ -65,10 +62,6 @@ def v8() -> Engine:
     return engine(NAME)
 
 
-def at(**given: Any) -> dict[str, Any]:
-    return values(**complete(FIGURES[NAME], given))
-
-
 def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
     agree(NAME, 40, v8)
 
@@ -82,11 +75,6 @@ def test_a_damage_is_caught(damage: str) -> None:
 # --- what readers are told to see -----------------------------------------------------------------
 
 
-def tried(place: int) -> tuple[dict[str, Any], str]:
-    one = FIGURES[NAME]["tries"][place]
-    return at(**one["set"]), one["see"]
-
-
 def ends(found: dict[str, Any], order: str) -> tuple[str, str]:
     """The stream's length at the end, and the gradient's at the bottom."""
     return short(10 ** found[order]["stream"][-1]), short(10 ** found[order]["gradient"][0])
@@ -94,30 +82,30 @@ def ends(found: dict[str, Any], order: str) -> tuple[str, str]:
 
 def test_without_a_norm_the_stream_explodes() -> None:
     for draw in range(1, 10):
-        found = at(draw=draw)["none"]
+        found = library(NAME, draw=draw)["none"]
         assert found["stream"][-1] > 3  # a thousand times as long
         assert found["gradient"][0] > 3
 
 
 def test_without_the_residual_path_it_dies() -> None:
-    found, see = tried(0)
+    found, see = tried(NAME, 0)
     assert f": {ends(found, 'none')[0]} of it" in see
     for draw in range(1, 10):
-        assert at(path=False, draw=draw)["none"]["stream"][-1] < -8
-        assert at(path=False, draw=draw)["none"]["gradient"][0] < -7
-        large = at(path=False, write=1.5, draw=draw)["none"]
+        assert library(NAME, path=False, draw=draw)["none"]["stream"][-1] < -8
+        assert library(NAME, path=False, draw=draw)["none"]["gradient"][0] < -7
+        large = library(NAME, path=False, write=1.5, draw=draw)["none"]
         assert large["stream"][-1] > 5
         assert large["gradient"][0] > 5
 
 
 def test_post_norm_holds_the_stream() -> None:
-    found, see = tried(1)
+    found, see = tried(NAME, 1)
     assert f"{ends(found, 'post')[1]} of it arrives" in see
     assert found["post"]["stream"] == pytest.approx([0] * 49, abs=1e-4)
 
 
 def test_pre_norm_grows_slowly() -> None:
-    found, see = tried(2)
+    found, see = tried(NAME, 2)
     stream, gradient = ends(found, "pre")
     assert f"grows slowly, to {stream}." in see
     assert f"as well, to {gradient}:" in see
@@ -126,11 +114,11 @@ def test_pre_norm_grows_slowly() -> None:
 
 
 def test_writes_that_are_alike_kill_post_norms_gradient() -> None:
-    found, see = tried(3)
+    found, see = tried(NAME, 3)
     assert f"only {ends(found, 'post')[1]} of the gradient" in see
     assert f"With pre-norm {ends(found, 'pre')[1]} arrives" in see
     for draw in range(1, 10):
-        alike = at(order="post", alike=0.9, draw=draw)
+        alike = library(NAME, order="post", alike=0.9, draw=draw)
         assert alike["post"]["gradient"][0] < -2.5
         assert alike["post"]["own"] < 0.02
         assert alike["pre"]["gradient"][0] > 0
@@ -140,10 +128,5 @@ def test_the_picture_for_paper() -> None:
     given: list[dict[str, Any]] = [
         {}, {"path": False}, {"write": 2, "depth": 64}, {"depth": 2, "order": "pre", "final": True},
     ]  # fmt: skip
-    for one in given:
-        state = complete(FIGURES[NAME], one)
-        body, wide, high = drawing(state, values(**state))
-        assert wide <= 680
-        assert high <= 400
-        assert not re.search("nan|inf", body)
+    for body in on_paper(NAME, given):
         assert body.count("<path") >= 6 + 10

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from live_v8 import Engine, _plain, agree, damaged, difference, engine
-from py_mini_racer import JSEvalException
+from live_v8 import Engine, agree, caught_in, damaged, disagreement_in, engine, library, tried
 
 from transformer_book.live import FIGURES, complete, stream
 
@@ -22,6 +21,7 @@ STATES: list[dict[str, Any]] = [
     {"text": "", "stop": 4},
     {"text": "To be, or not to be, that", "at": 23, "stop": 7, "letter": "\n"},
 ]
+WHOLE = [{**complete(FIGURES[NAME], {}), **changes} for changes in STATES]
 DAMAGES = {
     "the norm of the write": ("stream.at(-1), [id,", "parts[stop], [id,"),
     "the norm at the stop": ("stream.at(-1), [id,", "stream[stop], [id,"),
@@ -62,17 +62,6 @@ DAMAGES = {
 }  # fmt: skip
 
 
-def disagreement(v8: Engine) -> str:
-    for changes in STATES:
-        state = complete(FIGURES[NAME], {})
-        state |= changes
-        expected = stream.values(**state)
-        found = difference(v8.values(NAME, state), _plain(expected))
-        if found or v8.say(NAME, state) != stream.say(state, expected):
-            return found or "say"
-    return ""
-
-
 @pytest.fixture(scope="module")
 def v8() -> Engine:
     """The Shakespeare model."""
@@ -81,33 +70,21 @@ def v8() -> Engine:
     return found
 
 
-def at(**changes: Any) -> dict[str, Any]:
-    return stream.values(**complete(FIGURES[NAME], changes))
-
-
 def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
     agree(NAME, 8, v8)  # lines of random letters
-    found = disagreement(v8)
+    found = disagreement_in(NAME, WHOLE, v8)
     assert not found, found
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
-    v8.run(damaged(FILE, *DAMAGES[damage])[FILE])  # the model stays: only the figure is read anew
-    try:
-        found = disagreement(v8)
-    except JSEvalException as error:
-        found = str(error)
-    assert found
+    caught_in(NAME, FILE, DAMAGES[damage], WHOLE, v8)
 
 
 def test_the_effects_add_up_to_the_logit(v8: Engine) -> None:
     v8.run(damaged(FILE, "const MAX", "const  MAX")[FILE])
-    for changes in STATES:
-        for found in (
-            v8.values(NAME, changes),
-            stream.values(**{**complete(FIGURES[NAME], {}), **changes}),
-        ):
+    for state in WHOLE:
+        for found in (v8.values(NAME, state), stream.values(**state)):
             if found["tokens"]:
                 assert sum(found["effects"]) == pytest.approx(found["total"], abs=1e-4)
 
@@ -136,7 +113,7 @@ def test_a_line_is_read_in_pieces_and_no_letter_twice(v8: Engine) -> None:
 
 
 def test_what_readers_are_told_to_see() -> None:
-    first, long, queen, large = (at(**one["set"]) for one in FIGURES[NAME]["tries"])
+    first, long, queen, large = (tried(NAME, n)[0] for n in range(4))
     assert [token for token, _ in first["lens"][0]] == first["tokens"]
     assert first["stop"] == 0
 
@@ -157,7 +134,7 @@ def test_what_readers_are_told_to_see() -> None:
 
 
 def test_the_start_shows_where_the_answer_is_found() -> None:
-    found = at()
+    found = library(NAME)
     assert found["stop"] == 6
     assert [token for token, _ in found["answers"]] == ["e", "e", *"rrrr", "a", "a", "a"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations
-from math import dist
+from itertools import combinations, pairwise
+from math import cos, dist, radians, sqrt
 
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
@@ -177,6 +177,40 @@ def test_a_try_loads_the_model_that_it_needs(page: Page, origin: str) -> None:
         re.compile("^German says two-and-forty")
     )
     assert "model=numbers" in page.url
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_to_choose_a_model_is_to_ask_for_it(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    choice = figure.get_by_role("radio", name="translator")
+    expect(figure.get_by_label("number in English")).to_be_hidden()  # it means nothing yet
+    hold: list[Route] = []
+    page.route("**/weights/numbers-0.js", lambda route: hold.append(route))
+    place = "node => node.getBoundingClientRect().top - node.closest('.live').offsetTop + scrollY"
+    before = choice.evaluate(place)
+    choice.check()
+    expect(figure.locator(".live-ask")).to_contain_text("Loading the number translator")
+    assert abs(choice.evaluate(place) - before) < 8  # it stays under the finger
+    hold.pop().continue_()
+    expect(figure.locator(".live-words")).to_contain_text(
+        "It writes zweiundvierzig", timeout=20_000
+    )
+    expect(figure.get_by_label("number in English")).to_be_visible()
+    expect(figure.get_by_role("textbox", name="line")).to_be_hidden()
+
+
+def test_a_line_that_is_typed_asks_for_its_model(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    line = figure.get_by_role("textbox", name="line")
+    line.fill("to be or not")
+    line.press("Enter")
+    expect(figure.locator(".live-words")).to_contain_text("Position 11, “t”", timeout=20_000)
 
 
 def test_a_link_to_the_translator_shows_no_other_model(page: Page, origin: str) -> None:
@@ -518,6 +552,34 @@ def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> N
     expect(figure.locator("label", has_text="ALiBi").locator("output")).to_have_text("1.06")
 
 
+def test_a_score_is_length_times_length_times_cos(page: Page, origin: str) -> None:
+    """What stands below the two arrows of a pair gives what it adds to the score."""
+    for scheme in ("rope", "sinusoidal"):
+        opened(page, f"{origin}/{PLAY}#live:positions:scheme={scheme};key=7;distance=9")
+        faces = page.locator(f"{POSITIONS} .live-drawing").nth(1)
+        label = str(faces.get_attribute("aria-label"))
+        pairs = re.findall(r"lengths (\S+) and (\S+), (\d+)° apart, (−?)([\d.]+)", label)
+        assert len(pairs) == 4
+        for query, key, angle, sign, part in pairs:
+            found = float(query) * float(key) * cos(radians(int(angle))) / sqrt(8)
+            assert found == pytest.approx(float(part) * (-1 if sign else 1), abs=0.03)
+            lines = faces.locator("text")
+            expect(lines.filter(has_text=f"{query} × {key}")).not_to_have_count(0)
+            expect(lines.filter(has_text=f"× cos {angle}°")).not_to_have_count(0)
+
+
+def test_whose_score_stays_is_said_beside_it(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(POSITIONS)
+    was = f"{POSITIONS} .live-schemes small"
+    assert texts(page, was) == [""] * 6
+    figure.get_by_role("button", name="Move both").click()
+    assert texts(page, was) == ["stays", "0.85 →", "1.91 →", "stays", "stays", "stays"]
+    figure.get_by_role("button", name="Reset").click()
+    assert texts(page, was) == [""] * 6
+
+
 # Fold ---------------------------------------------------------------------------------------------
 
 FOLD = live_figure("fold")
@@ -528,6 +590,38 @@ def unit_of_plane(page: Page) -> float:
     box = page.locator(f"{FOLD} .live-drawing").first.bounding_box()
     assert box
     return box["width"] * (294 / 300) / 4  # a margin of 3 on each side; from -2 to 2
+
+
+def lines_of_units(page: Page) -> list[str]:
+    """What is drawn of the units' lines that are shown."""
+    drawn = "all => all.filter(one => one.style.display !== 'none').map(l => l.getAttribute('d'))"
+    found: list[str] = page.locator(f"{FOLD} .live-fold-line").evaluate_all(drawn)
+    return found
+
+
+def test_lines_that_lie_on_each_other_are_two_lines(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(FOLD)
+    told = figure.get_by_text("lie on each other")
+    expect(told).to_have_text("the lines of 1 and 2 lie on each other")
+    one, other = [[float(x) for x in re.findall(r"-?[\d.]+", d)] for d in lines_of_units(page)]
+    points = (one[:2], one[2:], other[:2])
+    (ax, ay), (bx, by), (px, py) = points
+    apart = abs((bx - ax) * (py - ay) - (by - ay) * (px - ax)) / dist((ax, ay), (bx, by))
+    assert 5 < apart < 8
+    figure.get_by_role("button", name="Drag unit 1 away").click()
+    expect(told).to_have_count(0)
+    assert len(set(lines_of_units(page))) == 2
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_fold_says_what_its_shapes_are(screen: dict[str, int], page: Page, origin: str) -> None:
+    page.set_viewport_size(screen)
+    opened(page, f"{origin}/{PLAY}")
+    legend = page.locator(f"{FOLD} .live-fold-legend")
+    expect(legend).to_be_visible()
+    assert len(texts(page, f"{FOLD} .live-fold-legend i")) == 7
 
 
 def test_a_unit_is_dragged_away_and_turned_round(page: Page, origin: str) -> None:
@@ -659,7 +753,7 @@ def a_number_higher(page: Page) -> float:
     box = page.locator(f"{FOUR} .live-drawing").first.bounding_box()
     assert box
     high = 190 if page.viewport_size == PHONE else 240
-    return box["height"] * ((high - 40) / high) / 70  # margins of 26 and 14; from -35 to 35
+    return box["height"] * ((high - 40) / high) / 55  # margins of 26 and 14; from -20 to 35
 
 
 def test_a_bar_is_dragged(page: Page, origin: str) -> None:
@@ -672,6 +766,21 @@ def test_a_bar_is_dragged(page: Page, origin: str) -> None:
     page.mouse.up()
     assert "Mean 7.00" in words(page, FOUR)
     assert page.url.endswith("#live:four-numbers:fourth=5")
+
+
+def test_what_is_dragged_hides_no_bar(page: Page, origin: str) -> None:
+    """A flat cap on each bar, and lines that have their name and number beside them."""
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}#live:four-numbers:add=5")
+    figure = page.locator(FOUR)
+    for cap in figure.locator(".live-mark").all():
+        box = cap.locator("rect").last.bounding_box()
+        assert box
+        assert box["height"] < 13
+    assert texts(page, f"{FOUR} .live-level") == ["mean 15.00", "rms 15.81"]
+    assert texts(page, f"{FOUR} .live-title > span")[1:] == ["(x − 15.00) ÷ 5.00", "x ÷ 15.81"]
+    places = [one.bounding_box() for one in figure.locator(".live-level").all()]
+    assert abs(places[0]["y"] - places[1]["y"]) > 11  # type: ignore[index]
 
 
 def test_a_bar_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
@@ -740,6 +849,44 @@ def test_a_line_that_has_left_the_chart_ends_at_its_edge(page: Page, origin: str
             .map(({ top, bottom }) => top >= box.top && bottom <= box.bottom);
         }"""
         assert chart.evaluate(inside) == [True]
+
+
+def test_what_is_chosen_of_the_stack_is_drawn(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    stack = page.locator(NORMS)
+    block = stack.locator(".live-drawing").first
+    bar = block.locator("rect[height='11']").first
+    depth = stack.locator(".live-depth").first
+    drawn = "node => node.getBoundingClientRect()[node.tagName === 'rect' ? 'width' : 'left']"
+    before = [bar.evaluate(drawn), depth.evaluate(drawn)]
+    stack.get_by_role("slider", name="size of a write").fill("1.4")
+    stack.get_by_role("slider", name="blocks").fill("24")
+    after = [bar.evaluate(drawn), depth.evaluate(drawn)]
+    assert after[0] == pytest.approx(2 * before[0], rel=0.02)  # 0.7 was its size
+    assert after[1] < before[1] - 40
+    expect(block.get_by_text("× 24")).to_be_visible()
+    for order, formula in (("pre-norm", "x + f(norm(x))"), ("post-norm", "norm(x + f(x))")):
+        stack.get_by_label(order, exact=True).check()
+        expect(block).to_have_attribute("aria-label", re.compile(re.escape(f": {formula}.")))
+        expect(block.locator(".live-in-box:visible", has_text="norm")).to_have_count(1)
+
+
+@pytest.mark.parametrize("state", ["", "depth=64;write=2", "depth=2", "path=no", "order=pre"])
+def test_every_line_of_the_stack_has_its_name_where_it_ends(
+    state: str, page: Page, origin: str
+) -> None:
+    opened(page, f"{origin}/{PLAY}#live:norms:{state}")
+    for chart in page.locator(f"{NORMS} .live-chart > .live-drawing").all():
+        boxes = chart.evaluate(
+            """drawing => [drawing, ...drawing.querySelectorAll(".live-end")]
+              .map((one) => one.getBoundingClientRect())
+              .map(({ top, bottom, left, right }) => [top, bottom, left, right])"""
+        )
+        frame, names = boxes[0], sorted(boxes[1:])
+        assert len(names) == 3
+        assert all(low[0] - high[0] > 12 for high, low in pairwise(names))
+        assert all(box[2] >= frame[2] - 2 and box[3] <= frame[3] + 2 for box in names)
 
 
 def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:
@@ -816,3 +963,22 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     line.fill("To be")  # a shorter line hides columns
     expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
     expect(page.locator(f"{STREAM} .stream-cell:visible")).to_have_count(5 * 5)
+
+
+def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(STREAM)
+    said = figure.get_by_text("Its direct effect is what this vector alone adds")
+    expect(said).to_be_visible()  # before the model is there: the still has the effects, too
+    page.locator(f"{STREAM} .stream-start").click()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    top, first, last = figure.evaluate(
+        """figure => [...figure.querySelectorAll(".live-body > p:nth-child(2), .live-stage"),
+          figure.querySelector(".live-words")].map((one) => one.getBoundingClientRect())
+          .map(({ top, bottom }, at) => (at === 2 ? bottom : top))"""
+    )
+    assert top < first  # it is said before it is drawn
+    assert last - first < DESKTOP["height"]
+    expect(figure.get_by_text("divided by the root mean square")).to_be_hidden()
+    figure.get_by_text("How a direct effect is computed").click()
+    expect(figure.get_by_text("divided by the root mean square")).to_be_visible()

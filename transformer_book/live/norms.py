@@ -7,6 +7,7 @@ its LayerNorm make the stack, and PyTorch differentiates it, in float64.
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import GRID, INK, MUTED, PAPER, ROLES
 from transformer_book.live.numbers import normals
-from transformer_book.live.wording import RAISED, number, short
+from transformer_book.live.strokes import stroke
+from transformer_book.live.wording import number, short
 from transformer_lib import FeedForward, layer_norm
 
 WIDTH, HIDDEN, TOKENS, DEEPEST = 16, 32, 8, 64
@@ -102,17 +104,12 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         >>> from transformer_book.live import FIGURES, complete
         >>> state = complete(FIGURES["norms"], {})
         >>> drawing(state, values(**state))[1:]
-        (680.0, 330.0)
+        (680.0, 300.0)
     """
     canvas = Canvas()
-    for which, left in zip(_CHARTS, (48.0, 396.0), strict=True):
+    for which, left in zip(_CHARTS, _LEFT, strict=True):
         _draw_chart(canvas, left, which, state, values)
-    for place, (name, words) in enumerate(ORDERS.items()):
-        role, dash = _LOOKS[name]
-        x = 48.0 + 150 * place
-        canvas.elements.append(_path(f"M{x} 312h30", ROLES[role][0], dash, 2.4))
-        canvas.text(x + 38, 316, words, anchor="start", bold=name == state["order"])
-    return "\n".join(canvas.elements), 680.0, 330.0
+    return "\n".join(canvas.elements), 680.0, 300.0
 
 
 class _Weights:
@@ -173,15 +170,11 @@ def _run(
     }
 
 
-# The static picture: two charts of 270 by 220 side by side.
-_TOP, _WIDE, _HIGH = 40.0, 270.0, 210.0
-
-
-def _path(d: str, stroke: str, dash: str = "none", width: float = 1, opacity: float = 1) -> str:
-    return (
-        f'<path d="{d}" fill="none" stroke="{stroke}" stroke-width="{width}" '
-        f'stroke-dasharray="{dash}" opacity="{opacity}"/>'
-    )
+# The static picture: two charts side by side, with room for the names of the lines between them.
+_TOP, _WIDE, _HIGH = 40.0, 220.0, 210.0
+_LEFT = (78.0, 440.0)
+_WORDS = {6: "a million", 3: "a thousand", 0: "1", -3: "a 1,000th", -6: "a millionth"}
+_LIMITS = {"explodes": (_HIGHEST, 3, 14.0), "dies": (-3, _LOWEST, 47.0)}  # where its name stands
 
 
 def _y(power: float) -> float:
@@ -201,37 +194,66 @@ def _inside(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return shown
 
 
+def _apart(heights: list[float], least: float = 15) -> list[float]:
+    """Heights that are at least so far apart, in their order."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    placed = list(heights)
+    for before, after in pairwise(order):
+        placed[after] = max(placed[after], placed[before] + least)
+    return placed
+
+
 def _draw_chart(
     canvas: Canvas, left: float, which: str, state: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
-    """Draw one length at each depth; the order in question strongly."""
+    """Draw one length at each depth; the order in question strongly, each with its name."""
+    is_stream = which == "stream"
     powers = values[state["order"]][which]
     first, last = (short(10**power) for power in (powers[0], powers[-1]))
-    arrow = "→" if which == "stream" else "←"
-    title = f"{_CHARTS[which]}: {first} {arrow} {last}"
-    canvas.text(left - 34, 22, title, anchor="start", bold=True)
-    for power in range(_LOWEST, _HIGHEST + 1, 3):
+    title = f"{_CHARTS[which]}: {first} {'→' if is_stream else '←'} {last}"
+    canvas.text(left - 70, 22, title, anchor="start", bold=True)
+    _draw_frame(canvas, left, is_stream)
+    ends = []
+    for name, (role, dash) in _LOOKS.items():
+        points = [(float(at), power) for at, power in enumerate(values[name][which])]
+        if not is_stream:
+            points.reverse()
+        shown = _inside(points)
+        places = [f"{left + _WIDE * at / DEEPEST:.1f} {_y(power):.1f}" for at, power in shown]
+        is_chosen = name == state["order"]
+        look = {"width": 2.8} if is_chosen else {"width": 1.6, "opacity": 0.75}
+        canvas.elements.append(stroke(f"M{'L'.join(places)}", ROLES[role][0], dash=dash, **look))
+        if is_chosen and _LOWEST <= points[-1][1] <= _HIGHEST:
+            cx, cy = places[-1].split()
+            canvas.elements.append(
+                f'<circle cx="{cx}" cy="{cy}" r="5" fill="{ROLES[role][0]}" stroke="{PAPER}" '
+                'stroke-width="2"/>'
+            )
+        ends.append((left + _WIDE * shown[-1][0] / DEEPEST, _y(shown[-1][1])))
+    for (name, (role, _)), (x, _), y in zip(
+        _LOOKS.items(), ends, _apart([y for _, y in ends]), strict=True
+    ):
+        canvas.text(
+            x + (10 if is_stream else -10), y + 4, ORDERS[name],
+            anchor="start" if is_stream else "end", color=ROLES[role][0],
+            bold=name == state["order"],
+        )  # fmt: skip
+
+
+def _draw_frame(canvas: Canvas, left: float, is_stream: bool) -> None:
+    """Draw the axes, in words, and what is called to explode and to die."""
+    for name, (high, low, down) in _LIMITS.items():
+        canvas.elements.append(
+            f'<rect x="{left}" y="{_y(high)}" width="{_WIDE}" height="{_y(low) - _y(high)}" '
+            f'fill="{ROLES["key"][0]}" opacity="0.09"/>'
+        )
+        x, anchor = (left + 6, "start") if is_stream else (left + _WIDE - 6, "end")
+        canvas.text(x, _y(high) + down, name, anchor=anchor, color=MUTED)
+    for power, words in _WORDS.items():
         y = _y(power)
-        canvas.elements.append(_path(f"M{left} {y}h{_WIDE}", GRID))
-        raised = f"10{str(power).translate(RAISED)}" if power else "1"
-        canvas.text(left - 6, y + 4, raised, anchor="end", color=MUTED)
+        canvas.elements.append(stroke(f"M{left} {y}h{_WIDE}", GRID))
+        if is_stream:
+            canvas.text(left - 6, y + 4, words, anchor="end", color=MUTED)
     for tick in range(0, DEEPEST + 1, 16):
         canvas.text(left + _WIDE * tick / DEEPEST, _TOP + _HIGH + 18, str(tick), color=MUTED)
     canvas.text(left + _WIDE / 2, _TOP + _HIGH + 36, "after block", color=INK)
-    for name, (role, dash) in _LOOKS.items():
-        curve = values[name][which]
-        points = [(float(at), power) for at, power in enumerate(curve)]
-        if which == "gradient":
-            points.reverse()
-        places = [
-            f"{left + _WIDE * at / DEEPEST:.1f} {_y(power):.1f}" for at, power in _inside(points)
-        ]
-        is_shown = name == state["order"]
-        look = (2.4, 1) if is_shown else (1.5, 0.45)
-        canvas.elements.append(_path(f"M{'L'.join(places)}", ROLES[role][0], dash, *look))
-        if is_shown and _LOWEST <= points[-1][1] <= _HIGHEST:
-            cx, cy = places[-1].split()
-            canvas.elements.append(
-                f'<circle cx="{cx}" cy="{cy}" r="6" fill="{ROLES[role][0]}" stroke="{PAPER}" '
-                'stroke-width="2"/>'
-            )

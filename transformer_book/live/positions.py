@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import GRID, INK, MUTED, PAPER, ROLES
 from transformer_book.live.numbers import normals
+from transformer_book.live.strokes import stroke
 from transformer_book.live.wording import number
 from transformer_lib import RopeScaling, TransformerConfig
 from transformer_lib.layers.positions import (
@@ -211,13 +212,6 @@ def _colour(role: str) -> str:
     return MUTED if role == "muted" else ROLES[role][0]
 
 
-def _path(d: str, stroke: str, *, width: float, dash: str = "none", opacity: float = 1) -> str:
-    return (
-        f'<path d="{d}" fill="none" stroke="{stroke}" stroke-width="{width}" '
-        f'stroke-dasharray="{dash}" opacity="{opacity}"/>'
-    )
-
-
 def _draw_text(canvas: Canvas, state: Mapping[str, Any]) -> None:
     """Draw the places of the text, and the two words on theirs."""
     unit, y = 660 / PLACES, 52.0
@@ -247,7 +241,9 @@ def _draw_hands(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, A
         )
         for role, dash in (("query", "none"), ("key", "6 4")):
             dx, dy = (_RADIUS / longest * each for each in values[role][pair])
-            canvas.elements.append(_path(f"M{x} {y}l{dx} {-dy}", _colour(role), width=3, dash=dash))
+            canvas.elements.append(
+                stroke(f"M{x} {y}l{dx} {-dy}", _colour(role), width=3, dash=dash)
+            )
         turned = f"{number(360 * values['turns'][pair], 0)}° apart"
         canvas.text(x, y + _RADIUS + 18, turned, color=MUTED)
         canvas.text(x, y + _RADIUS + 38, number(values["parts"][pair]))
@@ -267,7 +263,7 @@ def _draw_curves(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, 
     canvas.text(14, _TOP - 18, "score at each distance", color=MUTED, anchor="start")
     for tick in (-2, 0, 2, 4):
         y = point(0, tick)[1]
-        canvas.elements.append(_path(f"M{_LEFT} {y}H{_RIGHT}", GRID, width=1))
+        canvas.elements.append(stroke(f"M{_LEFT} {y}H{_RIGHT}", GRID, width=1))
         canvas.text(_LEFT - 7, y + 4, number(tick, 0), color=MUTED, anchor="end")
     for tick in (0, 10, 20):
         canvas.text(point(tick, 0)[0], _FLOOR + 18, str(tick), color=MUTED)
@@ -277,9 +273,9 @@ def _draw_curves(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, 
         is_chosen = scheme == state["scheme"]
         look = {"width": 2.6 if is_chosen else 1.5, "opacity": 1 if is_chosen else 0.5}
         line = _joined(point(at, each) for at, each in enumerate(values["curves"][scheme]))
-        canvas.elements.append(_path(line, _colour(role), dash=dash, **look))
+        canvas.elements.append(stroke(line, _colour(role), dash=dash, **look))
         y = _TOP + 10 + 27 * place
-        canvas.elements.append(_path(f"M476 {y - 4}h30", _colour(role), dash=dash, width=2.6))
+        canvas.elements.append(stroke(f"M476 {y - 4}h30", _colour(role), dash=dash, width=2.6))
         score = number(values["curves"][scheme][state["distance"]])
         canvas.text(516, y, name, bold=is_chosen, anchor="start")
         canvas.text(660, y, score, bold=is_chosen, anchor="end")

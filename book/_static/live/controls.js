@@ -64,6 +64,7 @@ function slider(figure, name, spec) {
 const pick = (figure, name, value) => {
   figure.set({ [name]: value }, Live.QUICK);
   figure.released();
+  figure.loadIfAsked();
 };
 
 function radios(figure, name, spec) {
@@ -107,7 +108,10 @@ function textBox(figure, name, spec) {
       cut.textContent = letters.length > spec.max ? `Only ${kept} kept.` : "";
       if (Live.fits.text(spec, text) !== undefined) figure.set({ [name]: text });
     },
-    onchange: () => figure.released(),
+    onchange: () => {
+      figure.released();
+      figure.loadIfAsked();
+    },
   });
   const cut = html("small", { class: "live-cut", role: "status" });
   return {

@@ -388,9 +388,11 @@ function short(x) {
   return `${digits}\u00a0×\u00a010${[...exponent.replace("+", "")].map((letter) => RAISED[letter]).join("")}`;
 }
 
-/* Lines and single points in a chart. The faint ones are where they were before. */
-function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400 }) {
-  const { left, right, top, bottom } = ROOM;
+/* Lines and single points in a chart. The faint ones are where they were before. `room` is that beside the
+   lines, `yText` says a tick of the axis in words. */
+function lines({
+  label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400, room = {}, yText = tickText }) {
+  const { left, right, top, bottom } = { ...ROOM, ...room };
   const scale = ([low, high], from, to, isLog) => {
     const place = isLog ? (value) => Math.log(Math.max(value, 1e-300)) : (value) => value;
     return (value) => from + ((to - from) * (place(value) - place(low))) / (place(high) - place(low));
@@ -410,7 +412,7 @@ function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY 
     up = scale(range, height - bottom, top, isLog);
     ruled.replaceChildren(...ticksOf(range, isLog).flatMap((tick) => [
       svg("path", { d: `M${left} ${up(tick)}H${width - right}`, class: "live-gridline" }),
-      tick_(tickText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
+      tick_(yText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
   };
   axis(y, logY);
   const clip = `live-clip-${(count += 1)}`; // lines leave the chart, and do not run along its edge
@@ -461,7 +463,16 @@ function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY 
   };
 }
 
+/* Names beside lines: heights that are at least so far apart, in their order, and within the chart. */
+function apart(heights, least, low, high) {
+  const order = heights.map((_, n) => n).sort((a, b) => heights[a] - heights[b]);
+  const placed = [...heights];
+  order.forEach((n, at) => { placed[n] = Math.max(placed[n], at ? placed[order[at - 1]] + least : low); });
+  order.toReversed().forEach((n, at, back) => { placed[n] = Math.min(placed[n], at ? placed[back[at - 1]] - least : high); });
+  return placed;
+}
+
 Object.assign(Live.part, {
-  player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
+  apart, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
 });
 })();

@@ -114,7 +114,7 @@ class Mounted {
     this.drawn = drawn;
     this.controls = Object.entries(this.figure.state)
       .filter(([, spec]) => !spec.hidden && spec.kind !== "point")
-      .map(([name, spec]) => control(this, name, spec));
+      .map(([name, spec]) => ({ ...control(this, name, spec), when: spec.when })); // some mean nothing at times
     this.words = drawn.words || html("p", { class: "live-words" }); // a figure may place them itself
     this.status = html("p", { class: "live-status", role: "status" });
     this.ask = html("div", { class: "live-ask" });
@@ -124,6 +124,7 @@ class Mounted {
       "div",
       { class: "live-body" },
       html("p", { class: "live-question", text: this.figure.question }),
+      this.figure.intro ? html("p", { text: this.figure.intro }) : null, // what must be known before the picture is read
       this.ask, this.stage, this.tries(),
       this.controls.length ? html("div", { class: "live-controls" }, ...this.controls.map((c) => c.node)) : null,
       this.rest, drawn.words ? null : this.words, this.status,
@@ -216,6 +217,11 @@ class Mounted {
       Live.acted();
     }
     this.replace(state, Live.STEPS);
+    this.loadIfAsked();
+  }
+
+  /* What the reader chose needs a model: that is asking for it. An address does not ask. */
+  loadIfAsked() {
     if (this.isWaiting && !this.drawn.wait) this.load();
   }
 
@@ -233,7 +239,10 @@ class Mounted {
     this.timer = 0;
     this.work = null; // what was prepared for another state
     this.place.classList.remove("live-at-work");
-    for (const control of this.controls) control.show(this.state);
+    for (const control of this.controls) {
+      control.show(this.state);
+      if (control.when) control.node.style.display = control.when(this.state) ? "" : "none";
+    }
     const needed = this.figure.needs ? this.figure.needs(this.state) : null;
     const model = needed && Live.model.read(needed);
     this.mark(model || this.drawn.wait ? null : needed);

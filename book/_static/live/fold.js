@@ -143,6 +143,24 @@ const beside = (text, [x, y], [right, down]) => {
 const FINE = 60; // squares of the plane as they are drawn
 const LEVELS = [0.05, 0.2, 0.35, 0.45]; // how far from one half a square is, to be shaded so strongly
 
+/* By how many px each unit's line is drawn to the side where it is on, because another line lies on it; and
+   the first two units of which that is true. */
+function besides(units) {
+  const lines = units.map(({ at, to }) => {
+    const size = Math.hypot(...to);
+    return { n: to.map((each) => each / size), far: (at[0] * to[0] + at[1] * to[1]) / size, size };
+  });
+  const isSame = (one, other) => { // one line, though it may be on at the other side
+    const turned = Math.sign(one.n[0] * other.n[0] + one.n[1] * other.n[1]);
+    return one.size > 0.02 && other.size > 0.02 && Math.abs(one.n[0] * other.n[1] - one.n[1] * other.n[0]) < 0.03 && Math.abs(one.far - turned * other.far) < 0.06;
+  };
+  const isAlike = (one, other) => one.n[0] * other.n[0] + one.n[1] * other.n[1] > 0;
+  const shared = lines.map((one, i) => lines.findIndex((other, j) => i !== j && isSame(one, other)));
+  const shifts = lines.map((one, i) => (shared[i] < 0 ? 0 : 3 + 6 * lines.slice(0, i).filter((other) => isSame(one, other) && isAlike(one, other)).length));
+  const first = shared.findIndex((each) => each >= 0);
+  return { shifts, pair: first < 0 ? null : [first + 1, shared[first] + 1] };
+}
+
 function plane(part, figure) {
   const { drawing, inside, at, value, unit } = frame(part, "The plane of four phrases, and the line of each unit", RANGES.plane, "group");
   const shades = ["key", "value"].flatMap((role) => LEVELS.map((_, level) =>
@@ -152,7 +170,7 @@ function plane(part, figure) {
   inside.append(part.svg("path", { d: `M${zero} 0V${SIZE}M0 ${zero}H${SIZE}`, class: "live-gridline" }));
   const line = (more) => inside.appendChild(part.svg("path", { fill: "none", stroke: "var(--fig-ink)", ...more }));
   const lines = KS.map(() => ({
-    was: line({ class: "live-ghost", "stroke-width": 2 }), is: line({ "stroke-width": 2 }), comb: line({ "stroke-width": 1.2, opacity: 0.55 }), arrow: line({ "stroke-width": 2 }),
+    was: line({ class: "live-ghost", "stroke-width": 2 }), is: line({ "stroke-width": 2, class: "live-fold-line" }), comb: line({ "stroke-width": 1.2, opacity: 0.55 }), arrow: line({ "stroke-width": 2 }),
   }));
   const points = NAMES.map((name, i) => {
     const one = mark(part);
@@ -171,6 +189,7 @@ function plane(part, figure) {
       shape: part.svg("circle", { r: 5.5, fill: "var(--fig-paper)", stroke: "var(--fig-q)", "stroke-width": 2.5 }) }),
   ]);
   for (const [one] of handles) one.node.classList.add("live-unit");
+  const note = drawing.appendChild(part.svg("text", { class: "live-tick live-halo", x: EDGE + 5, y: SIZE - EDGE - 7 }));
   const squares = (field) => {
     const paths = shades.map(() => "");
     const side = (2 * REACH * unit) / FINE;
@@ -191,17 +210,17 @@ function plane(part, figure) {
     }
     return paths;
   };
-  const drawLine = (one, { from, by }) => {
+  const drawLine = (one, { from, by, shift }) => {
     const length = Math.hypot(...by);
     if (length < 1) return ["is", "comb", "arrow"].forEach((each) => one[each].setAttribute("d", ""));
     const [nx, ny] = by.map((each) => each / length);
-    const [x, y] = from;
+    const [x, y] = from.map((each, axis) => each + shift * [nx, ny][axis]);
     one.is.setAttribute("d", `M${x - 900 * ny} ${y + 900 * nx}L${x + 900 * ny} ${y - 900 * nx}`);
     let comb = "";
     for (let along = -30; along <= 30; along++) comb += `M${x + 14 * along * ny} ${y - 14 * along * nx}l${7 * nx} ${7 * ny}`;
     one.comb.setAttribute("d", comb);
-    const [tx, ty] = [x + by[0], y + by[1]];
-    one.arrow.setAttribute("d", `M${x} ${y}L${tx - 6 * nx} ${ty - 6 * ny}`);
+    const [tx, ty] = [from[0] + by[0], from[1] + by[1]];
+    one.arrow.setAttribute("d", `M${from}L${tx - 6 * nx} ${ty - 6 * ny}`);
   };
   const side = (d) => (d ? `M${d.from[0] - 9 * d.by[1]} ${d.from[1] + 9 * d.by[0]}L${d.from[0] + 9 * d.by[1]} ${d.from[1] - 9 * d.by[0]}` : "");
   return {
@@ -220,7 +239,9 @@ function plane(part, figure) {
       points.forEach((point, i) => point.set(Boolean(TASKS[state.task][i])));
       Live.tween(inside, fieldOf(state, found, FINE), (now) =>
         squares(now).forEach((d, i) => shades[i].getAttribute("d") !== d && shades[i].setAttribute("d", d)), { step: 2 });
-      const to = KS.map((k) => ({ from: at(state[`at_${k}`]), by: [state[`to_${k}`][0] * unit, -state[`to_${k}`][1] * unit] }));
+      const { shifts, pair } = besides(unitsOf(state));
+      part.write(note, pair ? `the lines of ${pair[0]} and ${pair[1]} lie on each other` : "");
+      const to = KS.map((k) => ({ shift: shifts[k - 1] || 0, from: at(state[`at_${k}`]), by: [state[`to_${k}`][0] * unit, -state[`to_${k}`][1] * unit] }));
       Live.tween(drawing, to, (now, before) => now.forEach((each, i) => {
         drawLine(lines[i], each);
         const old = before?.[i];
@@ -305,14 +326,34 @@ function foldedSheet(part) {
   };
 }
 
+/* What the shapes, shades and lines are. */
+function legendOf(part) {
+  const { svg, colour } = part;
+  const sample = (words, ...shapes) => part.html(
+    "span", {}, svg("svg", { viewBox: "0 0 22 16", width: 22, height: 16, "aria-hidden": "true" }, ...shapes), part.html("i", { text: words }));
+  const path = (d, stroke, more) => svg("path", { d, stroke, fill: "none", "stroke-width": 2, ...more });
+  const shade = (role) => svg("rect", { width: 22, height: 16, fill: colour(role), opacity: 0.35 });
+  return part.html(
+    "p", { class: "live-legend live-fold-legend" },
+    sample("wanted: yes", svg("circle", { cx: 11, cy: 8, r: 6, fill: colour("value") })),
+    sample("wanted: no", svg("rect", { x: 5, y: 2, width: 12, height: 12, fill: colour("key") })),
+    sample("the network says yes", shade("value")), sample("says no", shade("key")),
+    sample("a unit’s line: teeth where it is on", path("M0 12H22", "var(--fig-ink)"), path("M3 12V6M9 12V6M15 12V6M21 12V6", "var(--fig-ink)", { "stroke-width": 1.2 })),
+    sample("the plane, folded", path("M1 2V14H21", colour("query"), { "stroke-width": 1.3 })),
+    sample("where the answer turns", path("M1 14L21 2", colour("weight"), { "stroke-width": 3 })));
+}
+
 function build(part, figure) {
   const [left, right] = [plane(part, figure), foldedSheet(part)];
   const bars = part.bars({ names: NAMES, label: "Output", role: "value" });
   const output = part.titled("", bars.node);
+  const legend = legendOf(part);
+  const isNarrow = part.isNarrow(); // a screen is short: there the legend comes after what is pressed
   return {
+    rest: isNarrow ? [legend] : null,
     nodes: [part.html(
       "div", { class: "live-fold live-beside" },
-      part.titled("drag units and arrows", left.drawing), part.titled("what the units say", right.drawing), output)],
+      part.titled("drag units and arrows", left.drawing), part.titled("what the units say", right.drawing), isNarrow ? null : legend, output)],
     update(state, found) {
       left.set(state, found);
       right.set(state, found);
@@ -329,7 +370,7 @@ Live.define({
   title: "Units that fold the plane",
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
   page: "08_feedforward",
-  heights: [811, 958],
+  heights: [856, 1064],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
     relu: { kind: "toggle", label: "ReLU", start: true },

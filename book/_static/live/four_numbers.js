@@ -3,8 +3,8 @@
 (() => {
 const NAMES = ["first", "second", "third", "fourth"];
 const START = [3, 9, 11, 17];
-const [MOST, SHOWN] = [25, 35]; // of a number; of the picture, which also shows what is added
-const ROOM = { left: 34, right: 8, top: 26, bottom: 14 };
+const [LEAST, MOST, ADDED] = [-10, 25, 10]; // of a number; what is added to it
+const ROOM = { left: 28, right: 4, top: 26, bottom: 14 };
 
 const numbersOf = (state) => NAMES.map((name) => state[name] + state.add);
 
@@ -27,17 +27,18 @@ function say(state, { mean, deviation, rms, layer, root }) {
     `LayerNorm gives ${list(layer)}. RMSNorm gives ${list(root)}.`;
 }
 
-/* Four bars from zero; lines across them have a name. */
-function panel(part, { width, height, most, tick, digits, label, role, marks = [], name = "img", away = 6 }) {
+/* Four bars from zero; lines across them have a name at their end, and a band may lie behind. */
+function panel(part, { width, height, low, high, tick, digits, label, role, marks = [], name = "img", away = 6, right = ROOM.right }) {
   const { svg } = part;
-  const [floor, wide] = [height - ROOM.bottom, (width - ROOM.left - ROOM.right) / 4];
-  const up = Object.assign((value) => floor - ((value + most) / (2 * most)) * (floor - ROOM.top), {
-    invert: (y) => ((floor - y) / (floor - ROOM.top)) * 2 * most - most });
+  const [floor, wide, end] = [height - ROOM.bottom, (width - ROOM.left - right) / 4, width - right];
+  const up = Object.assign((value) => floor - ((value - low) / (high - low)) * (floor - ROOM.top), {
+    invert: (y) => ((floor - y) / (floor - ROOM.top)) * (high - low) + low });
   const middle = (at) => ROOM.left + (at + 0.5) * wide;
   const drawing = part.drawing({ width, height, label, role: name });
+  const band = drawing.appendChild(svg("rect", { x: ROOM.left, width: end - ROOM.left, fill: part.colour("weight"), opacity: 0.14 }));
   for (const each of [-tick, 0, tick]) {
     drawing.append(
-      svg("path", { class: "live-gridline", d: `M${ROOM.left} ${up(each)}H${width - ROOM.right}` }),
+      svg("path", { class: "live-gridline", d: `M${ROOM.left} ${up(each)}H${end}` }),
       svg("text", { class: "live-tick", x: ROOM.left - 5, y: up(each) + 4, "text-anchor": "end", text: part.number(each, 0) }));
   }
   const bar = (more) => svg("path", { ...more });
@@ -45,21 +46,27 @@ function panel(part, { width, height, most, tick, digits, label, role, marks = [
   const ghosts = NAMES.map(() => bar({ class: "live-ghost", stroke: "var(--fig-ink)", "stroke-width": 2, fill: "none" }));
   const texts = NAMES.map((_, at) => svg("text", { class: "live-halo live-four", x: middle(at), "text-anchor": "middle" }));
   const lines = marks.map((look) => svg("path", { fill: "none", "stroke-width": 2, ...look }));
-  drawing.append(...bars, ...ghosts, ...lines);
+  const names = marks.map(({ stroke }) => svg("text", { class: "live-four live-level", x: end + 5, style: `fill: ${stroke}` }));
+  drawing.append(...bars, ...ghosts, ...lines, ...names);
   const shape = (at, value, x = 0.3 * wide) => `M${middle(at) - x} ${up(0)}V${up(value)}h${2 * x}V${up(0)}Z`;
   return {
     drawing, up, middle, wide, texts,
-    set(numbers, across, step) {
+    set(numbers, { across = [], named = [], from = 0, to = 0, step }) {
+      named.forEach((text, at) => part.write(names[at], text));
       texts.forEach((text, at) => part.write(text, part.number(numbers[at], digits)));
       drawing.setAttribute("aria-label", `${label}: ${numbers.map((each) => part.number(each, digits)).join(", ")}`);
-      Live.tween(drawing, { numbers, across }, (now, before) => {
+      const levels = part.apart(across.map(up), 16, ROOM.top - 10, floor);
+      Live.tween(drawing, { numbers, across, levels, from, to }, (now, before) => {
+        band.setAttribute("y", up(now.to));
+        band.setAttribute("height", Math.max(0, up(now.from) - up(now.to)));
+        names.forEach((text, at) => text.setAttribute("y", now.levels[at] + 4));
         now.numbers.forEach((value, at) => {
           bars[at].setAttribute("d", shape(at, value));
           ghosts[at].setAttribute("d", before ? `M${middle(at) - 0.3 * wide} ${up(before.numbers[at])}h${0.6 * wide}` : "");
           const px = drawing.px || 1;
           texts[at].setAttribute("y", value < 0 ? Math.min(up(value) + (away + 10) * px, height - 1) : Math.max(up(value) - away * px, 11 * px));
         });
-        lines.forEach((line, at) => line.setAttribute("d", `M${ROOM.left} ${up(now.across[at])}H${width - ROOM.right}`));
+        lines.forEach((line, at) => line.setAttribute("d", `M${ROOM.left} ${up(now.across[at])}H${end}`));
       }, { step });
     },
   };
@@ -69,9 +76,11 @@ function panel(part, { width, height, most, tick, digits, label, role, marks = [
 function grip(part, figure, { drawing, up, middle, wide }, name, at) {
   const spec = figure.figure.state[name];
   const move = (to) => figure.set({ [name]: Live.nearest(spec, to) });
+  const cap = (more, around) => part.svg("rect", { // a flat one: it does not hide the bar
+    x: -0.38 * wide - around, y: -5 - around, width: 0.76 * wide + 2 * around, height: 10 + 2 * around, rx: 5 + around, ...more });
   const node = part.svg("g", {
     class: "live-handle", tabindex: "0", role: "slider", "aria-label": spec.label, "aria-orientation": "vertical",
-    "aria-valuemin": -MOST, "aria-valuemax": MOST,
+    "aria-valuemin": LEAST, "aria-valuemax": MOST,
     onkeydown: (event) => {
       const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
       if (!by) return;
@@ -80,9 +89,8 @@ function grip(part, figure, { drawing, up, middle, wide }, name, at) {
     },
     onkeyup: (event) => event.key.startsWith("Arrow") && figure.released(),
   }, part.svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), part.svg("g", { class: "live-mark" },
-    part.svg("circle", { class: "live-ring", r: 14 }),
-    part.svg("circle", { r: 8.5, fill: part.colour("query"), stroke: "var(--fig-paper)", "stroke-width": 2 }),
-    part.svg("path", { d: "M0 -5V5M-2.5 -2.5L0 -5L2.5 -2.5M-2.5 2.5L0 5L2.5 2.5", fill: "none", stroke: "var(--fig-paper)", "stroke-width": 1.5 })));
+    cap({ class: "live-ring" }, 4), cap({ fill: part.colour("query"), stroke: "var(--fig-paper)", "stroke-width": 1.5 }, 0),
+    part.svg("path", { d: "M-5 -1.5H5M-5 1.5H5", stroke: "var(--fig-paper)", "stroke-width": 1.2 })));
   drawing.append(node);
   const one = {
     node, name, wide: Math.max(1, wide / 60), drawn: { x: middle(at), y: 0 }, px: () => drawing.px || 1,
@@ -106,26 +114,28 @@ function build(part, figure) {
     { stroke: part.colour("key"), "stroke-dasharray": part.dashes[2] }, // the rms
   ];
   const own = panel(part, {
-    ...(isNarrow ? { width: 330, height: 190 } : { width: 270, height: 240 }), most: SHOWN, tick: 20, digits: 1, name: "group", away: 13,
-    label: "Four numbers", role: "query", marks: looks });
-  const size = isNarrow ? { width: 160, height: 150 } : { width: 200, height: 240 };
-  const norms = ["LayerNorm", "RMSNorm"].map((label) => panel(part, { ...size, most: 2.2, tick: 2, digits: isNarrow ? 1 : 2, label, role: "value" }));
+    ...(isNarrow ? { width: 304, height: 190 } : { width: 230, height: 240 }), low: LEAST - ADDED, high: MOST + ADDED, tick: 20, digits: 1, name: "group", away: 10,
+    label: "Four numbers", role: "query", marks: looks, right: 74 });
+  const size = isNarrow ? { width: 145, height: 150 } : { width: 170, height: 240 };
+  const norms = ["LayerNorm", "RMSNorm"].map((label) => panel(part, { ...size, low: -1.9, high: 2.1, tick: 1, digits: isNarrow ? 1 : 2, label, role: "value" }));
   const grips = NAMES.map((name, at) => grip(part, figure, own, name, at));
   for (const one of [own, ...norms]) one.drawing.append(...one.texts);
-  const [title, ...named] = [part.titled("", own.drawing), ...norms.map(({ drawing }, at) => part.titled(["LayerNorm", "RMSNorm"][at], drawing))];
-  const sample = (look) => part.svg("svg", { viewBox: "0 0 30 8", width: 30, height: 8, "aria-hidden": "true" }, part.svg("path", { d: "M0 4H30", "stroke-width": 2, ...look }));
-  const words = looks.map(() => part.html("i"));
-  const legend = part.html("p", { class: "live-legend" }, ...looks.map((look, at) => part.html("span", {}, sample(look), words[at])));
-  part.write(title.firstChild, "drag the four numbers");
+  const how = [0, 1, 2].map(() => part.html("span"));
+  const heads = ["drag the four numbers", "LayerNorm", "RMSNorm"].map((text, at) =>
+    part.html("p", { class: "live-title" }, part.html("strong", { text }), part.html("br"), how[at]));
+  const nodes = [own, ...norms].map(({ drawing }, at) => part.html("div", { class: "live-titled" }, heads[at], drawing));
+  part.write(how[0], "shaded: mean ± standard deviation");
   return {
-    nodes: [part.html("div", { class: "live-fours" }, title, ...named), legend],
+    nodes: [part.html("div", { class: "live-fours" }, ...nodes)],
     update(state, { mean, deviation, rms, layer, root }) {
-      own.set(numbersOf(state), [mean, rms], 0);
+      const { number, write } = part;
+      own.set(numbersOf(state), {
+        across: [mean, rms], named: [`mean ${number(mean)}`, `rms ${number(rms)}`], from: mean - deviation, to: mean + deviation, step: 0 });
       for (const one of grips) one.show(state);
-      norms[0].set(Array.from(layer), [], 1);
-      norms[1].set(Array.from(root), [], 1);
-      part.write(words[0], `mean ${part.number(mean)}, standard deviation ${part.number(deviation)}`);
-      part.write(words[1], `rms ${part.number(rms)}`);
+      norms[0].set(Array.from(layer), { from: -1, to: 1, step: 1 });
+      norms[1].set(Array.from(root), { step: 1 });
+      write(how[1], `(x ${mean < 0 ? "+" : "−"} ${number(Math.abs(mean))}) ÷ ${number(deviation)}`);
+      write(how[2], `x ÷ ${number(rms)}`);
     },
   };
 }
@@ -137,11 +147,11 @@ Live.define({
   title: "Four numbers and their norms",
   question: "What does a norm remember of four numbers, and what does it forget?",
   page: "09_norms",
-  heights: [522, 785],
+  heights: [545, 798],
   state: {
     ...Object.fromEntries(NAMES.map((name, at) => [
-      name, { kind: "number", label: `${name} number`, min: -MOST, max: MOST, step: 0.1, start: START[at], hidden: true }])),
-    add: { kind: "number", label: "add\u00a0to\u00a0all", min: -10, max: 10, step: 0.5, start: 0 },
+      name, { kind: "number", label: `${name} number`, min: LEAST, max: MOST, step: 0.1, start: START[at], hidden: true }])),
+    add: { kind: "number", label: "add\u00a0to\u00a0all", min: -ADDED, max: ADDED, step: 0.5, start: 0 },
   },
   values, say, build,
   tries: [

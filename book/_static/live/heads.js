@@ -186,9 +186,6 @@ function build(part, figure) {
 
   function update(state, found) {
     const { queries, keys, weights, at, layer, head, heads } = found;
-    const letters = state.model === "shakespeare";
-    const fit = [true, letters, !letters, !letters]; // model, line, number, attention
-    fit.forEach((is, n) => { figure.controls[n].node.style.display = is ? "" : "none"; });
     const shade = (j) => ({ shade: weights[at][j], title: `position ${j}: ${short(weights[at][j])}` });
     const across = found.part === "cross";
     text.set(queries.map((token, i) => ({ text: token, mark: i === at, ...(across ? {} : shade(i)) })));
@@ -218,6 +215,7 @@ function build(part, figure) {
 }
 
 const text = (label, start, letters) => ({ kind: "text", label, max: MAX, start, letters });
+const isNumbers = ({ model }) => model === "numbers";
 const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, hidden: true });
 
 Live.define({
@@ -225,7 +223,7 @@ Live.define({
   title: "What trained heads look at",
   question: "Which head looks where, and is it more than even weights would give?",
   page: "06_heads",
-  heights: [541, 583],
+  heights: [669, 725],
   models: ["shakespeare", "numbers"],
   slow: true,
   needs: (state) => state.model,
@@ -234,10 +232,10 @@ Live.define({
       kind: "choice", label: "model", start: "shakespeare",
       of: { shakespeare: "Shakespeare", numbers: "translator" },
     },
-    text: text("line", "Is this a dagger which I see", "aeorst nIT,-’"),
-    number: text("number in English", "forty-two", "aefhinorstvwy -ü"),
+    text: { ...text("line", "Is this a dagger which I see", "aeorst nIT,-’"), when: ({ model }) => model === "shakespeare" },
+    number: { ...text("number in English", "forty-two", "aefhinorstvwy -ü"), when: isNumbers },
     part: {
-      kind: "choice", label: "attention", start: "cross",
+      when: isNumbers, kind: "choice", label: "attention", start: "cross",
       of: { encoder: "encoder, self", decoder: "decoder, self", cross: "cross" },
     },
     measure: { kind: "choice", label: "compare heads by", of: WHAT, start: "before" },

@@ -107,34 +107,148 @@ function say({ order, depth }, found) {
 
 // The page ----
 
-function build(part) {
-  const size = part.isNarrow() ? { width: 330, height: 142 } : { width: 330, height: 250 };
-  const charts = { stream: "length of the stream", gradient: "length of the gradient" };
-  const drawnCharts = Object.entries(charts).map(([which, words]) => {
-    const chart = part.lines({
-      label: `${words} at each depth`, xLabel: "after block", yLabel: part.isNarrow() ? "" : "length",
-      x: [0, DEEPEST], y: RANGE, logY: true, ...size });
-    return { which, words, chart, titled: part.titled("", chart.node) };
+const WORDS = { 1e6: "a million", 1e3: "a thousand", 1: "1", 1e-3: "a 1,000th", 1e-6: "a millionth" }; // of the axis
+const [EXPLODED, DEAD] = [1e3, 1e-3]; // from here on the charts say so
+const ROWS = { own: "each token’s own", same: "the same for all" }; // the two parts of a write
+
+/* One of the blocks, with what the reader has set: where a norm stands, whether there is a path around, and
+   how long a write is. The cards behind it are the other blocks. */
+function blockOf(part, isNarrow) {
+  const { svg, colour } = part;
+  const [width, height, line, low] = isNarrow ? [304, 126, 34, 62] : [594, 92, 36, 68];
+  const at = isNarrow
+    ? { from: 26, split: 42, pre: 58, f: 112, sum: 156, post: 172, to: 222, last: 240, name: 0, bar: 124, row: 96, box: 42 }
+    : { from: 26, split: 44, pre: 66, f: 128, sum: 178, post: 198, to: 256, last: 272, name: 356, bar: 484, row: 32, box: 46 };
+  const unit = isNarrow ? 70 : 42; // px for the length 1
+  const drawing = part.drawing({ width, height, label: "One block" });
+  const add = (tag, more) => drawing.appendChild(svg(tag, more));
+  const path = (d, more) => add("path", { d, fill: "none", stroke: "var(--fig-ink)", "stroke-width": 2, ...more });
+  const words = (x, y, text, more) => add("text", { class: "live-tick", x, y, text, ...more });
+  const cards = [4, 3, 2, 1].map((n) => add("rect", {
+    class: "live-card-behind", x: at.from + 3 * n, y: 15 - 3 * n, width: at.to - at.from, height: low, rx: 6 }));
+  add("rect", { x: at.from, y: 15, width: at.to - at.from, height: low, rx: 6, fill: "var(--fig-paper)", stroke: "var(--fig-muted)" });
+  path(`M2 ${line}H${at.split}`);
+  const around = path(`M${at.split} ${line}H${at.sum}`);
+  path(`M${at.split} ${line}V${low}H${at.sum}V${line + 9}m-4 6l4 -6l4 6`, { class: "live-write" });
+  path(`M${at.sum} ${line}H${at.last + at.box + 20}m-7 -4l7 4l-7 4`);
+  add("circle", { cx: at.split, cy: line, r: 3, fill: "var(--fig-ink)" });
+  add("circle", { cx: at.sum, cy: line, r: 9, fill: "var(--fig-paper)", stroke: "var(--fig-ink)", "stroke-width": 2 });
+  const plusSign = path(`M${at.sum - 5} ${line}h10m-5 -5v10`);
+  const box = (x, y, wide, text, more) => {
+    const node = drawing.appendChild(svg("g", {}, svg("rect", { x, y: y - 11, width: wide, height: 22, rx: 4, "stroke-width": 1.5, ...more }),
+      svg("text", { x: x + wide / 2, y: y + 4.5, "text-anchor": "middle", text, class: "live-in-box" })));
+    return node;
+  };
+  const norms = { pre: box(at.pre, low, at.box, "norm"), post: box(at.post, line, at.box, "norm"), final: box(at.last, line, at.box, "norm") };
+  box(at.f, low, 28, "f", { fill: "var(--fig-panel)", stroke: "var(--fig-ink)" });
+  const many = words(at.to + 18, isNarrow ? 66 : 74, "");
+  const [top, foot] = [at.row - (isNarrow ? 0 : 8), at.row + 32];
+  words(at.name, top - 8, isNarrow ? "" : "how long the write of a block is");
+  path(`M${at.bar + unit} ${top}V${foot}`, { stroke: "var(--fig-muted)", "stroke-width": 1.5, "stroke-dasharray": "3 3" });
+  words(at.bar + unit, foot + (isNarrow ? -34 : 13), "1", { "text-anchor": "middle" });
+  const bars = Object.values(ROWS).map((text, n) => {
+    const y = at.row + 17 * n;
+    words(at.name, y + 11, text);
+    return {
+      bar: add("rect", { x: at.bar, y: y + 1, height: 11, fill: colour(n ? "muted" : "weight") }),
+      was: path("", { class: "live-ghost" }), y,
+    };
   });
-  const legend = drawnCharts[0].chart.node.lastChild;
-  const names = Object.entries(ORDERS);
   return {
-    nodes: [part.html("div", { class: "live-norms" }, ...drawnCharts.map(({ titled }) => titled)), legend],
-    update(state, found) {
-      for (const { which, words, chart, titled } of drawnCharts) {
-        const powers = found[state.order][which];
-        const ends = [powers[0], powers.at(-1)].map((power) => part.short(10 ** power));
-        part.write(titled.firstChild, which === "stream" ? `${words}: ${ends[0]} → ${ends[1]}` : `${words}: ${ends[0]} ← ${ends[1]}`);
-        const line = ([order, name], dash) => ({
-          name: which === "stream" ? name : undefined, role: ROLES[order], dash, faint: order !== state.order,
-          points: found[order][which].map((power, at) => [at, 10 ** power]),
+    drawing,
+    set({ order, depth, write, alike, path: isOpen, final }) {
+      cards.forEach((card, n) => card.setAttribute("visibility", depth > [48, 32, 16, 2][n] ? "visible" : "hidden"));
+      around.setAttribute("stroke-dasharray", isOpen ? "none" : "1 7");
+      plusSign.setAttribute("visibility", isOpen ? "visible" : "hidden");
+      for (const [where, node] of Object.entries(norms)) {
+        node.style.display = where === order || (where === "final" && final) ? "" : "none";
+        node.firstChild.setAttribute("fill", part.soft(ROLES[order]));
+        node.firstChild.setAttribute("stroke", colour(ROLES[order]));
+      }
+      part.write(many, `× ${depth}`);
+      const shares = [write * Math.sqrt(1 - alike ** 2), write * alike];
+      const inner = order === "pre" ? "f(norm(x))" : "f(x)";
+      const sum = isOpen ? `x + ${inner}` : inner;
+      drawing.setAttribute("aria-label", `One of ${depth} blocks: ${order === "post" ? `norm(${sum})` : sum}. ` +
+        `Of a write, ${part.number(shares[0])} is each token’s own and ${part.number(shares[1])} the same for all.${final ? " One more norm stands at the end." : ""}`);
+      Live.tween(drawing, shares, (now, before) => bars.forEach(({ bar, was, y }, n) => {
+        bar.setAttribute("width", now[n] * unit);
+        was.setAttribute("d", before ? `M${at.bar + before[n] * unit} ${y - 1}v15` : "");
+      }));
+    },
+  };
+}
+
+/* A length at each depth. Lines have their names where they end; what explodes and what dies is said. */
+function chartOf(part, which, isNarrow) {
+  const { svg, colour } = part;
+  const isStream = which === "stream"; // it runs to the right, the gradient to the left
+  const [axis, named] = [70, 68]; // px for the words of the axis, and for the names of the lines
+  const hasWords = isStream || isNarrow;
+  const room = { left: isStream ? axis : named + (hasWords ? axis : 0), right: isStream ? named : 12, top: 10, bottom: isNarrow ? 24 : 38 };
+  const chart = part.lines({
+    label: `${CHARTS[which]} at each depth`, xLabel: isNarrow ? "" : "after block", yLabel: "", x: [0, DEEPEST], y: RANGE, logY: true,
+    width: isNarrow ? 304 : isStream ? 332 : 262, height: isNarrow ? 126 : 236, room,
+    yText: (tick) => (hasWords && (!isNarrow || Math.abs(Math.log10(tick)) < 4) ? WORDS[tick] ?? WORDS[Number(tick.toPrecision(1))] : "") });
+  const { drawing, frame, across } = chart;
+  const put = (tag, more) => svg(tag, more);
+  if (!isStream && isNarrow) for (const text of drawing.querySelectorAll("g > .live-tick")) text.setAttribute("x", axis - 6);
+  const band = (from, to) => put("rect", {
+    class: "live-too-far", x: frame.left, width: frame.right - frame.left, y: chart.up(from), height: chart.up(to) - chart.up(from) });
+  const say = (y, text) => put("text", {
+    class: "live-tick live-far", x: isStream ? frame.left + 6 : frame.right - 6, y, text, "text-anchor": isStream ? "start" : "end" });
+  drawing.prepend(band(RANGE[1], EXPLODED), band(DEAD, RANGE[0]), say(chart.up(RANGE[1]) + 14, "explodes"), say(chart.up(RANGE[0]) - 6, "dies"));
+  const depthLine = drawing.appendChild(put("path", { class: "live-depth" }));
+  const names = Object.entries(ORDERS).map(([order, text]) => drawing.appendChild(put("text", {
+    class: "live-end live-halo", style: `fill: ${colour(ROLES[order])}`, text, "text-anchor": isStream ? "start" : "end" })));
+  return {
+    chart,
+    set(state, found) {
+      const [from, to] = isStream ? [0, state.depth] : [state.depth, 0]; // where a line begins, and where it ends
+      const inside = (power) => upTo(RANGE[0], 10 ** power, RANGE[1]);
+      const line = (order, dash) => ({
+        role: ROLES[order], dash, faint: order !== state.order, points: found[order][which].map((power, at) => [at, 10 ** power]) });
+      const end = (order) => ({
+        role: ROLES[order], faint: order !== state.order, points: [[to, inside(found[order][which][to])]] });
+      const orders = Object.keys(ORDERS);
+      const step = isStream ? 1 : 2;
+      chart.set([...orders.map(line), ...orders.map(end)], { step });
+      names.forEach((name, n) => name.classList.toggle("live-chosen", orders[n] === state.order));
+      const ends = orders.map((order) => chart.up(inside(found[order][which][to])));
+      const y = part.apart(ends, 15, frame.top + 4, frame.bottom - 2);
+      Live.tween(depthLine, { depth: across(state.depth), end: across(to), y }, (now) => {
+        depthLine.setAttribute("d", `M${now.depth} ${chart.up(EXPLODED)}V${chart.up(DEAD)}`);
+        names.forEach((name, n) => {
+          name.setAttribute("x", now.end + (isStream ? 11 : -11));
+          name.setAttribute("y", now.y[n] + 4);
         });
-        const from = which === "stream" ? 0 : state.depth; // where it begins
-        const to = state.depth - from;
-        // Where each line ends; one that has left the chart ends at its edge.
-        const end = ([order]) => ({
-          role: ROLES[order], faint: order !== state.order, points: [[to, upTo(RANGE[0], 10 ** found[order][which][to], RANGE[1])]] });
-        chart.set([...names.map(line), ...names.map(end)], { step: which === "stream" ? 0 : 1 });
+      }, { step });
+    },
+  };
+}
+
+const CHARTS = { stream: "length of the stream", gradient: "length of the gradient" };
+
+function build(part) {
+  const isNarrow = part.isNarrow();
+  const block = blockOf(part, isNarrow);
+  const charts = Object.keys(CHARTS).map((which) => {
+    const one = chartOf(part, which, isNarrow);
+    return { ...one, which, titled: part.titled("", one.chart.node) };
+  });
+  const blockTitle = part.titled("", block.drawing);
+  return {
+    nodes: [blockTitle, part.html("div", { class: "live-norms" }, ...charts.map(({ titled }) => titled))],
+    update(state, found) {
+      const inner = state.order === "pre" ? "f(norm(x))" : "f(x)";
+      const sum = state.path ? `x + ${inner}` : inner;
+      part.write(blockTitle.firstChild, `one of your ${state.depth} blocks: x ← ${state.order === "post" ? `norm(${sum})` : sum}`);
+      block.set(state);
+      for (const one of charts) {
+        const powers = found[state.order][one.which];
+        const [low, high] = [powers[0], powers.at(-1)].map((power) => part.short(10 ** power));
+        part.write(one.titled.firstChild, `${CHARTS[one.which]}: ${low} ${one.which === "stream" ? "→" : "←"} ${high}`);
+        one.set(state, found);
       }
     },
   };
@@ -145,7 +259,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [655, 880],
+  heights: [766, 957],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },

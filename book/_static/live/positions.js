@@ -224,12 +224,13 @@ function handsOf(state, found) {
 function clocks(part) {
   const { svg } = part;
   const isNarrow = part.isNarrow();
-  const [width, radius] = isNarrow ? [330, 29] : [640, 44];
+  const [width, radius] = isNarrow ? [330, 30] : [640, 52];
   const column = width / (PAIRS + 1);
   const [centre, foot] = [(isNarrow ? 20 : 37) + radius, (isNarrow ? 20 : 37) + 2 * radius];
-  const drawing = part.drawing({ width, height: foot + 38, label: "Pairs of features as hands" });
+  const drawing = part.drawing({ width, height: foot + 57, label: "Pairs of features as arrows" });
   const words = (x, y, more) => drawing.appendChild(svg("text", { x, y, "text-anchor": "middle", ...more }));
-  const hand = (role, more) => svg("path", { stroke: part.colour(role), "stroke-width": 3, "stroke-linecap": "round", fill: "none", ...more });
+  const hand = (role, more) => ["none", part.colour(role)].map((fill, isTip) => // a shaft and its tip
+    svg("path", { stroke: part.colour(role), "stroke-width": isTip ? 1 : 3, fill, ...more, ...(isTip ? { "stroke-dasharray": "none" } : {}) }));
   const faces = Array.from({ length: PAIRS }, (_, pair) => {
     const x = column * (pair + 0.5);
     if (!isNarrow) words(x, 14, { text: `pair ${pair + 1}` });
@@ -237,39 +238,52 @@ function clocks(part) {
     const one = {
       x, wedge: svg("path", { fill: part.colour("weight"), opacity: 0.3 }),
       was: [hand("query", { class: "live-ghost" }), hand("key", { class: "live-ghost" })],
-      is: [hand("query"), hand("key", { "stroke-dasharray": "6 4" })],
+      is: [hand("query"), hand("key", { "stroke-dasharray": "5 3" })],
+      lengths: words(x, foot + 17, { class: "live-tick" }),
       dot: svg("circle", { cx: x, cy: centre, r: 3, fill: "var(--fig-ink)" }),
-      rate: words(x, isNarrow ? 13 : 31, { class: "live-tick" }), apart: words(x, foot + 17, { class: "live-tick" }), part: words(x, foot + 36, { class: "live-sum" }),
+      rate: words(x, isNarrow ? 13 : 31, { class: "live-tick" }), apart: words(x, foot + 33, { class: "live-tick" }), part: words(x, foot + 53, { class: "live-sum" }),
     };
-    drawing.append(one.wedge, ...one.was, ...one.is, one.dot);
-    if (pair) words(column * pair, foot + 36, { class: "live-sum", text: "+" });
+    drawing.append(one.wedge, ...one.was.flat(), ...one.is.flat(), one.dot);
+    if (pair) words(column * pair, foot + 53, { class: "live-sum", text: "+" });
     return one;
   });
   const last = column * (PAIRS + 0.5);
   words(last, centre - 12, { text: "score", class: "live-tick" });
-  words(column * PAIRS, foot + 36, { class: "live-sum", text: "+" });
+  words(column * PAIRS, foot + 53, { class: "live-sum", text: "+" });
   const total = words(last, centre + 12, { class: "live-total" });
-  const bias = words(last, foot + 36, { class: "live-sum" });
-  const units = isNarrow ? ["", ""] : [" a step", " apart"];
+  const bias = words(last, foot + 53, { class: "live-sum" });
+  const unit = isNarrow ? "" : " a step";
   if (isNarrow) words(last, 13, { class: "live-tick", text: "a step" });
-  words(last, foot + 17, { class: "live-tick", text: isNarrow ? "apart; bias" : "" });
+  words(last, foot + 33, { class: "live-tick", text: isNarrow ? "bias" : "" });
   const tip = (x, { r, angle }) => [x + r * radius * Math.cos(angle), centre - r * radius * Math.sin(angle)];
-  const put = (path, x, one) => path.setAttribute("d", one ? `M${x} ${centre}L${tip(x, one)}` : "");
+  const put = ([shaft, head], x, one) => {
+    const long = one ? one.r * radius : 0;
+    shaft.setAttribute("d", long > 8 ? `M${x} ${centre}L${tip(x, { ...one, r: one.r - 7 / radius })}` : "");
+    const at = (r, aside) => {
+      const [cos, sin] = [Math.cos(one.angle), Math.sin(one.angle)];
+      return `${(x + r * cos - aside * sin).toFixed(1)} ${(centre - r * sin - aside * cos).toFixed(1)}`;
+    };
+    const back = Math.min(9, long);
+    head.setAttribute("d", one ? `M${at(long, 0)}L${at(long - back, 4.5)}L${at(long - back, -4.5)}Z` : "");
+  };
   return {
     drawing,
     set(state, found) {
       const { number, write } = part;
-      const rate = rates(state).map((each) => `${degrees(each)}${units[0]}`);
+      const rate = rates(state).map((each) => `${degrees(each)}${unit}`);
       const how = state.scheme === "rope" ? null : PLACED[state.scheme] ? "added" : "as it is";
       faces.forEach((face, pair) => {
         write(face.rate, how || rate[pair]);
-        write(face.apart, `${number(360 * found.turns[pair], 0)}°${units[1]}`);
+        const [query, key] = [found.query[pair], found.key[pair]].map((hand) => number(Math.hypot(...hand), isNarrow ? 1 : 2));
+        write(face.lengths, `${query} × ${key}`);
+        write(face.apart, `× cos ${number(360 * found.turns[pair], 0)}°`);
         write(face.part, number(found.parts[pair]));
       });
       write(total, number(found.score));
       write(bias, `${isNarrow ? "" : "bias "}${number(found.bias)}`);
-      const told = found.turns.map((turns, pair) => `pair ${pair + 1}: ${number(360 * turns, 0)}° apart, ${number(found.parts[pair])}`);
-      drawing.setAttribute("aria-label", `Pairs of features as hands: ${told.join("; ")}; score ${number(found.score)}`);
+      const told = found.turns.map((turns, pair) => 
+        `pair ${pair + 1}: lengths ${number(Math.hypot(...found.query[pair]))} and ${number(Math.hypot(...found.key[pair]))}, ${number(360 * turns, 0)}° apart, ${number(found.parts[pair])}`);
+      drawing.setAttribute("aria-label", `Pairs of features as arrows: ${told.join("; ")}; score ${number(found.score)}`);
       Live.tween(drawing, handsOf(state, found), (now, before) => faces.forEach(({ x, wedge, was, is }, pair) => {
         const [query, key] = [now.query[pair], now.key[pair]];
         put(is[0], x, query);
@@ -296,16 +310,24 @@ function chooser(part, figure) {
     } });
     const sample = part.svg("svg", { viewBox: "0 0 30 8", width: 30, height: 8, "aria-hidden": "true" }, part.svg("path", {
       d: "M0 4H30", stroke: part.colour(ROLES[scheme]), "stroke-width": 2.6, "stroke-dasharray": part.dashes[DASHES[scheme]] }));
-    const shown = part.html("output");
-    return { scheme, input, shown, node: part.html("label", {}, input, sample, part.html("span", { text: words }), shown) };
+    const [shown, was] = [part.html("output"), part.html("small", { "aria-hidden": "true" })];
+    return { scheme, input, shown, was, node: part.html("label", {}, input, sample, part.html("span", { text: words }), was, shown) };
   });
+  const node = part.html("fieldset", { class: "live-schemes" }, part.html("legend", { text: "scheme, and its score now" }), ...rows.map((row) => row.node));
   return {
-    node: part.html("fieldset", { class: "live-schemes" }, part.html("legend", { text: "scheme, and its score now" }), ...rows.map(({ node }) => node)),
+    node,
+    /* Beside each score stands what it was before, or that it stays. */
     set(state, { curves }) {
-      for (const { scheme, input, shown } of rows) {
+      const { number, write } = part;
+      const scores = rows.map(({ scheme }) => number(curves[scheme][state.distance]));
+      rows.forEach(({ scheme, input, shown }, at) => {
         input.checked = scheme === state.scheme;
-        part.write(shown, part.number(curves[scheme][state.distance]));
-      }
+        write(shown, scores[at]);
+      });
+      Live.tween(node, rows.map(({ scheme }) => curves[scheme][state.distance]), (_, before) => rows.forEach(({ was }, at) => {
+        const old = before && number(before[at]);
+        write(was, !old ? "" : old === scores[at] ? "stays" : `${old} →`);
+      }));
     },
   };
 }
@@ -315,12 +337,12 @@ function build(part, figure) {
   const [strip, faces, schemes] = [text(part, figure), clocks(part), chooser(part, figure)];
   const chart = part.lines({
     label: "Score at each distance, for each scheme", xLabel: "distance from key to query", yLabel: "score",
-    x: [0, FARTHEST], y: [-2, 4.5], ...(isNarrow ? { width: 330, height: 160 } : { width: 400, height: 236 }) });
+    x: [0, FARTHEST], y: [-2, 4.5], ...(isNarrow ? { width: 330, height: 146 } : { width: 400, height: 236 }) });
   const stripTitle = part.titled("", strip.drawing);
   return {
     nodes: [
       stripTitle,
-      part.titled("pairs of features: query, and key (dashed)", faces.drawing),
+      part.titled(isNarrow ? "length × length × cos of the angle, ÷ √8" : "query and key (dashed) as arrows: length × length × cos of the angle, ÷ √8", faces.drawing),
       part.html("div", { class: "live-positions" }, chart.node, schemes.node),
     ],
     update(state, found) {
@@ -343,7 +365,7 @@ Live.define({
   title: "Where two words stand",
   question: "Two words keep their distance and move along the text. Whose score stays?",
   page: "07_positions",
-  heights: [811, 935],
+  heights: [855, 945],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
     key: { kind: "number", label: "place of the key", min: 0, max: KEYS - 1, step: 1, start: 4, hidden: true },

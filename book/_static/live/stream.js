@@ -143,7 +143,7 @@ function plan(width) {
   const [name, arrow, band, size, answer] = narrow ? [50, 46, 20, 40, 55] : width < 620 ? [146, 76, 34, 58, 84] : [160, 82, 40, 66, 96];
   const bus = name + arrow, effect = bus + band + size, end = width - answer;
   const middle = effect + (narrow ? 24 : 0.3 * (end - effect));
-  return { width, narrow, bus, band, effect, end, middle, long: narrow ? 14 : 26, sizes: effect - (narrow ? 3 : 6), tall: narrow ? 24 : 27, top: 36 };
+  return { width, narrow, bus, band, effect, end, middle, long: narrow ? 14 : 26, sizes: effect - (narrow ? 3 : 6), tall: 24, top: 32 };
 }
 
 /* The bus: a row for each stop. Nodes are made for a width; a change writes what differs. */
@@ -229,7 +229,7 @@ function busOf({ svg, colour }, where, { onstop }) {
 
 /* The lens: a column for each letter of the line, a row for the embedding and for each block. */
 function lensOf({ svg, colour }, { width, narrow }, { onpick }) {
-  const [left, tall, top] = [narrow ? 26 : 86, narrow ? 20 : 24, 22], wide = (width - left - 2) / MAX;
+  const [left, tall, top] = [narrow ? 26 : 86, 20, 21], wide = (width - left - 2) / MAX;
   const x = (t) => left + t * wide, y = (n) => top + n * tall;
   const letter = (t, at, more) => svg("text", { x: x(t) + wide / 2, y: at, "text-anchor": "middle", class: "live-letter", ...more });
   let [place, marks] = [[0, 0], []];
@@ -317,10 +317,11 @@ function build(part, figure) {
   const strip = part.tokens({ label: "Pick a position", onpick: (at) => pick({ at }) });
   const chips = (label) => part.tokens({ label, onpick: (n) => pick({ letter: found[label][n][0] }) });
   const [lifted, lowered] = [chips("lifted"), chips("lowered")];
-  const [heading, first, second] = [html("p", { class: "live-title" }), html("span", { text: "lifts" }), html("span", { text: "lowers" })];
-  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, first, lifted.node, second, lowered.node));
+  const heading = html("p", { class: "live-title" });
+  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node));
   const [busRoom, lensRoom] = [html("div"), html("div")];
-  const table = part.titled(LENS, lensRoom), note = html("p", { class: "live-title", text: NOTE });
+  const table = part.titled(LENS, lensRoom);
+  const note = html("details", {}, html("summary", { text: "How a direct effect is computed" }), html("p", { class: "live-title", text: NOTE }));
   const start = html("button", { type: "button", class: "stream-start" });
   let [load, touched] = [null, false];
 
@@ -380,14 +381,16 @@ Live.define({
   name: "stream",
   title: "The residual stream of a trained model",
   question: "Who writes the answer into the stream, and from where on could one read it?",
+  intro: "Each row adds a vector to the stream. Its direct effect is what this vector alone adds to the letter’s logit, " +
+    "counted from the mean logit of all letters.",
   page: "10_residuals",
-  heights: [739, 787],
+  heights: [765, 889],
   models: ["shakespeare"],
   slow: true,
   needs: () => "shakespeare",
   state: {
     text: { kind: "text", label: "line", max: MAX, start: "Speak, good Horatio: spe", letters: "aeorst nIT,-’" },
-    letter: { kind: "text", label: "letter to explain (empty: the likeliest)", max: 1, start: "", letters: "aeorst q’" },
+    letter: { kind: "text", label: "letter to explain", max: 1, start: "", letters: "aeorst q’" },
     at: hidden(MAX - 1, MAX - 1), stop: hidden(STOPS - 1, 6),
   },
   prepare,
