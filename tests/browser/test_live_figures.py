@@ -303,6 +303,35 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
 
 
+NAMED = """(figure) => {
+  const box = figure.querySelector(".live-chart > svg").getBoundingClientRect();
+  const texts = [...figure.querySelectorAll(".live-chart text:has(tspan)")];
+  const boxes = texts.map((text) => text.getBoundingClientRect()).sort((a, b) => a.top - b.top);
+  return [boxes.slice(1).map((one, at) => one.top - boxes[at].bottom),
+    Math.max(...boxes.map((one) => one.right - box.right)), Math.max(...boxes.map((one) => one.bottom - box.bottom))];
+}"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_recurrences_names_stand_apart_beside_their_lines(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/01_recurrence.html")
+    figure = page.locator(RECURRENCE)
+    for press in [None, *figure.locator(".live-tries button").all()]:
+        if press:
+            press.click()
+        between, right, foot = figure.evaluate(NAMED)
+        assert len(between) == 3
+        assert min(between) >= -2, between
+        assert right <= 1
+        assert foot <= 0
+    assert {"nothing", "half", "all"} <= set(texts(page, f"{RECURRENCE} text"))
+
+
 def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/book/01_recurrence.html")

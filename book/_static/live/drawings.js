@@ -388,9 +388,10 @@ function short(x) {
   return `${digits}\u00a0×\u00a010${[...exponent.replace("+", "")].map((letter) => RAISED[letter]).join("")}`;
 }
 
-/* Lines and single points in a chart. The faint ones are where they were before. */
-function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400 }) {
-  const { left, right, top, bottom } = ROOM;
+/* Lines and single points in a chart. The faint ones are where they were before. `room`: around its frame;
+   `called`: words for some numbers of the upright axis. */
+function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400, room, called = {} }) {
+  const { left, right, top, bottom } = { ...ROOM, ...room };
   const scale = ([low, high], from, to, isLog) => {
     const place = isLog ? (value) => Math.log(Math.max(value, 1e-300)) : (value) => value;
     return (value) => from + ((to - from) * (place(value) - place(low))) / (place(high) - place(low));
@@ -410,7 +411,7 @@ function lines({ label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY 
     up = scale(range, height - bottom, top, isLog);
     ruled.replaceChildren(...ticksOf(range, isLog).flatMap((tick) => [
       svg("path", { d: `M${left} ${up(tick)}H${width - right}`, class: "live-gridline" }),
-      tick_(tickText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
+      tick_(called[tick] ?? tickText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
   };
   axis(y, logY);
   const clip = `live-clip-${(count += 1)}`; // lines leave the chart, and do not run along its edge
