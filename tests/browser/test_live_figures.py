@@ -308,7 +308,8 @@ NAMED = """(figure) => {
   const texts = [...figure.querySelectorAll(".live-chart text:has(tspan)")];
   const boxes = texts.map((text) => text.getBoundingClientRect()).sort((a, b) => a.top - b.top);
   return [boxes.slice(1).map((one, at) => one.top - boxes[at].bottom),
-    Math.max(...boxes.map((one) => one.right - box.right)), Math.max(...boxes.map((one) => one.bottom - box.bottom))];
+    Math.max(...boxes.map((one) => one.right - box.right)),
+    Math.max(...boxes.map((one) => one.bottom - box.bottom))];
 }"""
 
 
@@ -360,6 +361,21 @@ def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, ori
     dots = [dot for dot in chart.locator("circle").all() if dot.is_visible()]
     assert len(dots) == 2
     assert "median of the largest weights of 31 queries" in texts(page, f"{SCALE} dt")
+
+
+def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/04_scaling.html")
+    fan = page.locator(f"{SCALE} .live-drawing").first
+    far = "fan => Number(fan.querySelectorAll('clipPath > rect')[1].getAttribute('width'))"
+    walks = "fan => fan.querySelector('g > path').getAttribute('d').split('M').length - 1"
+    start = fan.evaluate(far)
+    assert fan.evaluate(walks) == 32
+    assert "best 18.5" in texts(page, f"{SCALE} text")
+    page.locator(f"{SCALE} .live-tries button", has_text="1024").click()
+    assert fan.evaluate(far) > 3 * start
+    page.locator(f"{SCALE} .live-tries button", has_text="64 keys").click()
+    assert fan.evaluate(walks) == 64
 
 
 def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> None:
