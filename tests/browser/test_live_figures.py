@@ -381,7 +381,7 @@ def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -
 def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> None:
     opened(page, f"{origin}/book/05_masks.html")
     top = "all => all.map(name => Math.round(name.getBoundingClientRect().top))"
-    left, right, _ = page.locator(f"{LAB} .live-heat").all()
+    _, left, right = page.locator(f"{LAB} .live-heat").all()
     rows = [each.locator(".live-row-name").evaluate_all(top) for each in (left, right)]
     assert rows[0] == rows[1]
 
@@ -396,6 +396,28 @@ def test_a_cell_says_after_which_layer_it_is_heard(page: Page, origin: str) -> N
     assert numbers[8:16] == ["1", "1", *["3"] * 5, "2"]
     assert set(mask.locator(".live-cell").all_text_contents()) == {""}  # its shade says it
     assert mask.locator(".live-result").all_text_contents() == list("22345678")
+
+
+LIT = """(figure) => [...figure.querySelectorAll(".live-drawing circle[fill-opacity='1']")].length"""
+
+
+def test_the_lab_draws_on_which_ways_a_word_is_reached(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/05_masks.html")
+    lab = page.locator(LAB)
+    expect(lab).to_contain_text("what reaches “home” in 1 layer: 5 of 8")
+    assert lab.evaluate(LIT) == 1 + 5
+    expect(lab.locator(".live-unheard")).to_have_text(["late", "last", "night"])
+    page.get_by_label("who listens").select_option(label="we 0")
+    assert lab.evaluate(LIT) == 1 + 1
+    lab.locator(".live-heat").first.locator("[role=gridcell]").nth(7).click()  # the page asks for it
+    expect(lab).to_contain_text("what reaches “we” in 1 layer: 2 of 8")
+    lab.locator(".live-pick").nth(2).click()
+    expect(lab).to_contain_text("what reaches “her” in 1 layer: 3 of 8")
+    lab.locator(".live-tries button", has_text="One wrong cell").click()
+    expect(lab).to_contain_text("what reaches “go” in 3 layers: 8 of 8")
+    assert lab.evaluate(LIT) == 1 + 4 + 5 + 8
+    expect(lab.locator(".live-unheard")).to_have_count(0)
 
 
 def test_merges_are_played_one_by_one(page: Page) -> None:
