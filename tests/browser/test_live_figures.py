@@ -89,6 +89,7 @@ def test_even_five_points_of_one_place_are_drawn_apart(kind: str, page: Page, or
         assert dist(places[one], places[other]) >= 15, f"{one} lies on {other}"
 
 
+START = (0.05, 0.42, 0.42, 0.05, 0.05)  # weights
 OUTSIDE = """(figure) => {
   const frame = figure.querySelector(".live-drawing").getBoundingClientRect();
   const drawing = figure.querySelector(".live-drawing");
@@ -113,6 +114,32 @@ def test_the_query_has_its_name(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{CHAPTER_03}")
     query = page.get_by_role("slider", name="query of fox")
     expect(query.locator("text")).to_have_text("query")
+
+
+BANDS = """figure => [...figure.querySelectorAll("path[stroke-linecap=round][opacity='0.3']")]
+  .map((band) => Number(band.getAttribute("stroke-width")))"""
+ANSWER = """(figure) => {
+  const boxes = [...figure.querySelectorAll(".live-drawing")[1].querySelectorAll("text.live-halo")]
+    .map((node) => node.getBoundingClientRect());
+  const [one, ...others] = boxes; // the answer's name is drawn before the points'
+  const over = (a, b) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom && b.top < a.bottom;
+  return others.some((other) => over(one, other));
+}"""
+
+
+def test_a_band_is_as_thick_as_its_weight_and_the_answer_has_its_name(
+    page: Page, origin: str
+) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{CHAPTER_03}")
+    figure = page.locator(PLANE)
+    assert figure.evaluate(BANDS) == pytest.approx([0.5 + 14 * w for w in START], abs=0.1)
+    for press in [None, *figure.locator(".live-tries button").all()]:
+        if press:
+            press.click()
+        assert not figure.evaluate(ANSWER)
+        assert not figure.evaluate(OUTSIDE)
 
 
 LONGEST = """(figure) => Math.max(0, ...[...figure.querySelectorAll("path[stroke-dasharray='4 3']")]
@@ -398,7 +425,9 @@ def test_a_cell_says_after_which_layer_it_is_heard(page: Page, origin: str) -> N
     assert mask.locator(".live-result").all_text_contents() == list("22345678")
 
 
-LIT = """(figure) => [...figure.querySelectorAll(".live-drawing circle[fill-opacity='1']")].length"""
+LIT = (
+    """(figure) => [...figure.querySelectorAll(".live-drawing circle[fill-opacity='1']")].length"""
+)
 
 
 def test_the_lab_draws_on_which_ways_a_word_is_reached(page: Page, origin: str) -> None:
@@ -410,7 +439,9 @@ def test_the_lab_draws_on_which_ways_a_word_is_reached(page: Page, origin: str) 
     expect(lab.locator(".live-unheard")).to_have_text(["late", "last", "night"])
     page.get_by_label("who listens").select_option(label="we 0")
     assert lab.evaluate(LIT) == 1 + 1
-    lab.locator(".live-heat").first.locator("[role=gridcell]").nth(7).click()  # the page asks for it
+    lab.locator(".live-heat").first.locator("[role=gridcell]").nth(
+        7
+    ).click()  # the page asks for it
     expect(lab).to_contain_text("what reaches “we” in 1 layer: 2 of 8")
     lab.locator(".live-pick").nth(2).click()
     expect(lab).to_contain_text("what reaches “her” in 1 layer: 3 of 8")

@@ -70,7 +70,7 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
       const fits = ([tx, ty]) => {
         const [at, foot] = [hx + tx * 14 * px(), hy + (ty * 15 + 5) * px()];
         const left = tx > 0.3 ? at : tx < -0.3 ? at - wide : at - wide / 2;
-        return left > 0 && left + wide < width && foot > 13 * px() && foot < height - 5 * px();
+        return left > 0 && left + wide < width && foot > 15 * px() && foot < height - 5 * px();
       };
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
