@@ -133,7 +133,8 @@ def test_a_click_turns_a_cell_over():
       var part = {
         heat: (options) => { pick = pick || options.onpick; return {}; },
         html: () => ({}), columns: () => ({}), titled: () => ({ style: {} }),
-        svg: () => ({}), drawing: () => ({ appendChild: (node) => node }), colour: () => "", isNarrow: () => false,
+        svg: () => ({}), drawing: () => ({ appendChild: (node) => node }), colour: () => "",
+        isNarrow: () => false,
       };
       var figure = { state, set: (changes) => Object.assign(state, changes), released: () => {} };
       Live.figures["mask-lab"].build(part, figure);
@@ -191,7 +192,8 @@ def test_damage_is_noticed(name):
 def test_what_readers_are_told_to_see():
     definition = engine(NAME).definition(NAME)
     start = {name: one["start"] for name, one in definition["state"].items()}
-    assert start == BARE | {"layers": 1, "focus": "4"}  # the page asks for a cell and more layers, nothing else
+    # The page asks for a cell and more layers, nothing else.
+    assert start == BARE | {"layers": 1, "focus": "4"}
     tries = definition["tries"]
     cell, late, axis = (start | one["set"] for one in tries)
     _, n_tries, n_controls = definition["more"]

@@ -457,8 +457,11 @@ def test_merges_are_played_one_by_one(page: Page) -> None:
     page.get_by_role("button", name="One merge").click()
     assert len(texts(page, tokens)) == 16  # all that fit are made: one more changes nothing
     assert "; no other fits" in page.locator(TOKENIZER).inner_text()
+    joined = f"{TOKENIZER} .live-drawing path[opacity='1']"
+    assert page.locator(joined).count() == 49 - 16  # each join of the tree makes one token less
     page.get_by_role("button", name="Take all merges away").click()
     page.locator(TOKENIZER + SETTLED).wait_for()
+    assert page.locator(joined).count() == 0
     assert "no merges: bytes; next to fit: merge 1\n" in page.locator(TOKENIZER).inner_text()
     many = len(texts(page, tokens))
     assert many == 49

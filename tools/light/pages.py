@@ -100,7 +100,9 @@ def without_room(code: str) -> str:
     No script may need the indent of a line inside a text; the browser tests would show it.
 
     >>> (
-    ...     without_room("/* What it does. */\nif (x)\n  // so\n  run(); // (T,)"),
+    ...     without_room(
+    ...         "/* What it does. */\nif (x)\n  // so\n  run(); // (T,)"
+    ...     ),
     ...     without_room("/*! MIT */ x"),
     ... )
     ('if (x)\nrun();', '/*! MIT */ x')
