@@ -56,6 +56,18 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_scripts_that_come_later_are_sent_without_their_comments(tmp_path: Path) -> None:
+    live = tmp_path / "_static" / "live"
+    live.mkdir(parents=True)
+    (live / "figures.json").write_text('{"a": {"later": ["b.js"]}, "c": {}}', encoding="utf-8")
+    text = "/* What. */\nrun(); // (T,)\nconst at = 'a // b';\n"
+    for name in ("b.js", "c.js"):
+        (live / name).write_text(text, encoding="utf-8")
+    lighten(tmp_path)
+    assert (live / "b.js").read_text(encoding="utf-8") == "run();\nconst at = 'a // b';\n"
+    assert (live / "c.js").read_text(encoding="utf-8") == text  # a page has it in its own script
+
+
 def joined(site: Path, page: str, kind: str) -> list[str]:
     """What stands in the files of this kind that a page loads."""
     html = (site / page).read_text(encoding="utf-8")

@@ -92,8 +92,7 @@ def test_a_figure_that_nobody_wrote_down_is_told_the_command(tmp_path: Path) -> 
 
 def test_what_a_page_loads_stays_small() -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.js")}
-    later = {file for figure in live.FIGURES.values() for file in figure.get("later", ())}
-    sent = {name: text if name in later else without_room(text) for name, text in texts.items()}
+    sent = {name: without_room(text) for name, text in texts.items()}
     sizes = {name: len(text.encode()) for name, text in sent.items()}  # as the site sends them
     assert {*NUMERIC, *PAGE} < set(sizes)
     print(f"engine and all figures: {sum(sizes.values()) / 1e3:.0f} kB")  # not limited

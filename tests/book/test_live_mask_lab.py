@@ -133,6 +133,8 @@ def test_a_click_turns_a_cell_over():
       var part = {
         heat: (options) => { pick = pick || options.onpick; return {}; },
         html: () => ({}), columns: () => ({}), titled: () => ({ style: {} }),
+        svg: () => ({}), drawing: () => ({ appendChild: (node) => node }), colour: () => "",
+        isNarrow: () => false,
       };
       var figure = { state, set: (changes) => Object.assign(state, changes), released: () => {} };
       Live.figures["mask-lab"].build(part, figure);
@@ -190,15 +192,17 @@ def test_damage_is_noticed(name):
 def test_what_readers_are_told_to_see():
     definition = engine(NAME).definition(NAME)
     start = {name: one["start"] for name, one in definition["state"].items()}
-    assert start == BARE | {"layers": 1}  # the page asks for a cell and more layers, nothing else
+    # The page asks for a cell and more layers, nothing else.
+    assert start == BARE | {"layers": 1, "focus": "4"}
     tries = definition["tries"]
     cell, late, axis = (start | one["set"] for one in tries)
     _, n_tries, n_controls = definition["more"]
-    assert (n_tries, list(definition["state"])[:n_controls]) == (1, ["causal", "layers"])
-    assert set(tries[0]["set"]) <= {"layers", "cells"}  # nothing that is folded is needed for it
+    shown = list(definition["state"])[:n_controls]
+    assert (n_tries, shown) == (1, ["causal", "layers", "focus"])
+    assert set(tries[0]["set"]) <= {*shown, "cells"}  # nothing that is folded is needed for it
 
     turned = {"cells": "0" * (N - 1) + "1"}  # "we" looks at "night"
-    assert cell == start | turned | {"layers": 3}
+    assert cell == start | turned | {"layers": 3, "focus": "3"}
     assert [values(**cell | {"layers": n})["leaks"] for n in (1, 2, 3)] == [1, 13, 28]
     assert values(**cell)["counts"] == [8] * 8
 

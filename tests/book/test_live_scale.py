@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from live_v8 import Engine, agree, caught, difference, engine
 
-from transformer_book.live.scale import WIDTHS, drawing, values
+from transformer_book.live.scale import POINTS, WIDTHS, drawing, values
 
 NAME, FILE = "scale", "scale.js"
 START = {"width": 64, "keys": 32, "draw": 9}
@@ -28,6 +28,16 @@ DAMAGES = {
     "more than all of them": ("weights[holders++]", "weights[++holders]"),
     "eight tenths": ("MOST = 0.9", "MOST = 0.8"),
     "one row twice": ('query(draw, width, keys, "none")', 'query(draw, width, keys, "root")'),
+    "a walk of the last key": ("q = KEYS * WIDEST;", "q = 63 * WIDEST;"),
+    "a walk with one step too few": (
+        "for (; feature < end; feature++)",
+        "for (; feature < end - 1; feature++)",
+    ),
+    "walks of all keys": (".slice(0, keys),", ","),
+    "scaled ends": (
+        'scoresOf(draw, width, keys, "none")[0]',
+        'scoresOf(draw, width, keys, "root")[0]',
+    ),
     "law of another number of keys": ("${draw}, ${keys} keys", "${draw}, keys"),
 }
 
@@ -90,6 +100,18 @@ def test_the_root_keeps_the_spread() -> None:
         assert mean(each["root"]["spread"] for each in found) == pytest.approx(1, abs=0.1)
         for each in found:
             assert each["none"]["spread"] == pytest.approx(each["root"]["spread"] * width**0.5)
+
+
+def test_walks_grow_like_the_root() -> None:
+    """What is typical after d steps is the root of d: that is why scores are divided by it."""
+    found = [at(draw=draw, keys=64) for draw in range(1, 10)]
+    for d in (16, 64, 256, 1024):
+        place = POINTS.index(d)
+        squares = [walk[place] ** 2 for each in found for walk in each["walks"]]
+        assert mean(squares) ** 0.5 == pytest.approx(d**0.5, rel=0.2)
+    for width in (16, 64, 1024):
+        one = at(width=width)
+        assert [walk[POINTS.index(width)] for walk in one["walks"]] == pytest.approx(one["ends"])
 
 
 def test_a_wide_row_is_decided_without_the_root_alone() -> None:

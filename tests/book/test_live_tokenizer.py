@@ -1,5 +1,6 @@
 """The live figure "tokenizer": equal to the library's, with the merges that chapter 2 learns."""
 
+import json
 import re
 from pathlib import Path
 
@@ -144,3 +145,15 @@ def test_the_static_picture():
     assert "␣cat" in body
     empty = {"text": "", "merges": 0}
     assert "characters a token: –" in drawing(empty, values(**empty))[0]
+
+
+def test_the_tree_is_cut_where_the_text_is() -> None:
+    """What the first m merges join in the tree is what the tokenizer joins with m merges."""
+    v8 = engine(NAME)
+    for text in ("The cats are sleeping while the dogs are running.", "The the The", "Hamlet, hth"):
+        found = v8.eval(f"Live.figures.tokenizer.joins({json.dumps(text)})")
+        for merges in (0, 1, 2, 5, 12, 40, 100, 300, 700, 1276, 1277):
+            tokens = values(text=text, merges=merges)["tokens"]
+            starts = {sum(map(len, tokens[:at])) for at in range(len(tokens))}
+            joined = {one["right"]["start"] for one in found if one["rank"] <= merges}
+            assert starts == set(range(len(text))) - joined, (text, merges)

@@ -416,7 +416,7 @@ def test_nothing_is_rebuilt_that_only_changes(page: Page, origin: str) -> None:
     run_model(page)
     # Another number of tokens, another model, another axis: there other things are shown.
     # A Try begins at the start: it may change the model twice.
-    other = {"tokenizer": 60, "journey": 30, "heads": 10, "recurrence": 20}
+    other = {"tokenizer": 170, "journey": 30, "heads": 10, "recurrence": 20}
     for name in FIGURES:
         made = page.locator(live_figure(name)).evaluate(REBUILT)
         many = {what: count for what, count in made.items() if count}
@@ -538,7 +538,7 @@ def test_the_bench_finds_the_controls_of_every_figure(
         assert len(controls) >= len(live.FIGURES[name]["tries"]) + 1, f"{name}: {controls}"
     assert {"query of fox", "Ask for nothing"} <= set(found["attention-plane"][0])
     assert {"layers", "window (0: off)", "a cell"} <= set(found["mask-lab"][0])
-    assert {"Step ▶", "[role=radio]", "drawn by chance"} <= set(found["front"][0])
+    assert {"Step ▶", "[role=radio]", "drawn by chance (temperature 1)"} <= set(found["front"][0])
     assert "a letter more" in found["tokenizer"][0]
 
 

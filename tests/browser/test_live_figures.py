@@ -89,6 +89,7 @@ def test_even_five_points_of_one_place_are_drawn_apart(kind: str, page: Page, or
         assert dist(places[one], places[other]) >= 15, f"{one} lies on {other}"
 
 
+START = (0.05, 0.42, 0.42, 0.05, 0.05)  # weights
 OUTSIDE = """(figure) => {
   const frame = figure.querySelector(".live-drawing").getBoundingClientRect();
   const drawing = figure.querySelector(".live-drawing");
@@ -113,6 +114,32 @@ def test_the_query_has_its_name(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{CHAPTER_03}")
     query = page.get_by_role("slider", name="query of fox")
     expect(query.locator("text")).to_have_text("query")
+
+
+BANDS = """figure => [...figure.querySelectorAll("path[stroke-linecap=round][opacity='0.3']")]
+  .map((band) => Number(band.getAttribute("stroke-width")))"""
+ANSWER = """(figure) => {
+  const boxes = [...figure.querySelectorAll(".live-drawing")[1].querySelectorAll("text.live-halo")]
+    .map((node) => node.getBoundingClientRect());
+  const [one, ...others] = boxes; // the answer's name is drawn before the points'
+  const over = (a, b) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom && b.top < a.bottom;
+  return others.some((other) => over(one, other));
+}"""
+
+
+def test_a_band_is_as_thick_as_its_weight_and_the_answer_has_its_name(
+    page: Page, origin: str
+) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{CHAPTER_03}")
+    figure = page.locator(PLANE)
+    assert figure.evaluate(BANDS) == pytest.approx([0.5 + 14 * w for w in START], abs=0.1)
+    for press in [None, *figure.locator(".live-tries button").all()]:
+        if press:
+            press.click()
+        assert not figure.evaluate(ANSWER)
+        assert not figure.evaluate(OUTSIDE)
 
 
 LONGEST = """(figure) => Math.max(0, ...[...figure.querySelectorAll("path[stroke-dasharray='4 3']")]
@@ -337,6 +364,36 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
 
 
+NAMED = """(figure) => {
+  const box = figure.querySelector(".live-chart > svg").getBoundingClientRect();
+  const texts = [...figure.querySelectorAll(".live-chart text:has(tspan)")];
+  const boxes = texts.map((text) => text.getBoundingClientRect()).sort((a, b) => a.top - b.top);
+  return [boxes.slice(1).map((one, at) => one.top - boxes[at].bottom),
+    Math.max(...boxes.map((one) => one.right - box.right)),
+    Math.max(...boxes.map((one) => one.bottom - box.bottom))];
+}"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_recurrences_names_stand_apart_beside_their_lines(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/01_recurrence.html")
+    figure = page.locator(RECURRENCE)
+    for press in [None, *figure.locator(".live-tries button").all()]:
+        if press:
+            press.click()
+        between, right, foot = figure.evaluate(NAMED)
+        assert len(between) == 3
+        assert min(between) >= -2, between
+        assert right <= 1
+        assert foot <= 0
+    assert {"nothing", "half", "all"} <= set(texts(page, f"{RECURRENCE} text"))
+
+
 def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/book/01_recurrence.html")
@@ -367,10 +424,25 @@ def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, ori
     assert "median of the largest weights of 31 queries" in texts(page, f"{SCALE} dt")
 
 
+def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/04_scaling.html")
+    fan = page.locator(f"{SCALE} .live-drawing").first
+    far = "fan => Number(fan.querySelectorAll('clipPath > rect')[1].getAttribute('width'))"
+    walks = "fan => fan.querySelector('g > path').getAttribute('d').split('M').length - 1"
+    start = fan.evaluate(far)
+    assert fan.evaluate(walks) == 32
+    assert "best 18.5" in texts(page, f"{SCALE} text")
+    page.locator(f"{SCALE} .live-tries button", has_text="1024").click()
+    assert fan.evaluate(far) > 3 * start
+    page.locator(f"{SCALE} .live-tries button", has_text="64 keys").click()
+    assert fan.evaluate(walks) == 64
+
+
 def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> None:
     opened(page, f"{origin}/book/05_masks.html")
     top = "all => all.map(name => Math.round(name.getBoundingClientRect().top))"
-    left, right, _ = page.locator(f"{LAB} .live-heat").all()
+    _, left, right = page.locator(f"{LAB} .live-heat").all()
     rows = [each.locator(".live-row-name").evaluate_all(top) for each in (left, right)]
     assert rows[0] == rows[1]
 
@@ -387,14 +459,43 @@ def test_a_cell_says_after_which_layer_it_is_heard(page: Page, origin: str) -> N
     assert mask.locator(".live-result").all_text_contents() == list("22345678")
 
 
+LIT = (
+    """(figure) => [...figure.querySelectorAll(".live-drawing circle[fill-opacity='1']")].length"""
+)
+
+
+def test_the_lab_draws_on_which_ways_a_word_is_reached(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/05_masks.html")
+    lab = page.locator(LAB)
+    expect(lab).to_contain_text("what reaches “home” in 1 layer: 5 of 8")
+    assert lab.evaluate(LIT) == 1 + 5
+    expect(lab.locator(".live-unheard")).to_have_text(["late", "last", "night"])
+    page.get_by_label("who listens").select_option(label="we 0")
+    assert lab.evaluate(LIT) == 1 + 1
+    lab.locator(".live-heat").first.locator("[role=gridcell]").nth(
+        7
+    ).click()  # the page asks for it
+    expect(lab).to_contain_text("what reaches “we” in 1 layer: 2 of 8")
+    lab.locator(".live-pick").nth(2).click()
+    expect(lab).to_contain_text("what reaches “her” in 1 layer: 3 of 8")
+    lab.locator(".live-tries button", has_text="One wrong cell").click()
+    expect(lab).to_contain_text("what reaches “go” in 3 layers: 8 of 8")
+    assert lab.evaluate(LIT) == 1 + 4 + 5 + 8
+    expect(lab.locator(".live-unheard")).to_have_count(0)
+
+
 def test_merges_are_played_one_by_one(page: Page) -> None:
     opened(page, f"{SITE.as_uri()}/book/02_tokens.html")
     tokens = f"{TOKENIZER} .live-strip .live-token > span"
     page.get_by_role("button", name="One merge").click()
     assert len(texts(page, tokens)) == 16  # all that fit are made: one more changes nothing
     assert "; no other fits" in page.locator(TOKENIZER).inner_text()
+    joined = f"{TOKENIZER} .live-drawing path[opacity='1']"
+    assert page.locator(joined).count() == 49 - 16  # each join of the tree makes one token less
     page.get_by_role("button", name="Take all merges away").click()
     page.locator(TOKENIZER + SETTLED).wait_for()
+    assert page.locator(joined).count() == 0
     assert "no merges: bytes; next to fit: merge 1\n" in page.locator(TOKENIZER).inner_text()
     many = len(texts(page, tokens))
     assert many == 49

@@ -24,8 +24,8 @@ WEIGHTS = "/live/weights/"
 LATER = re.compile("front_(picture|zoom).js")  # come with the model
 PARTS = 8
 STAGES = 12
-ZOOMS = ("scores", "scale", "mask", "softmax", "mixture")  # the steps of one attention
-STEPS = STAGES + len(ZOOMS)  # the attention of layer 1 is walked through
+ZOOMS = ("query, key and value", "scores", "scale", "mask", "softmax", "mixture")  # of an attention
+STEPS = STAGES + len(ZOOMS) + 2  # both parts of layer 1 are walked through
 LAPTOP = {"width": 1280, "height": 800}
 SCREEN = 740  # px: the height of a phone
 A_MOMENT = 6  # frames: a tenth of a second, on a machine that draws at once
@@ -231,7 +231,7 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     pressed = heads.locator("[aria-pressed=true]")
     expect(pressed).to_have_text("6")
     expect(pressed).to_be_focused()
-    assert page.url.endswith("stage=2;zoom=5;head=5")
+    assert page.url.endswith("stage=2;zoom=6;head=5")
     page.locator(f"{FIGURE} .front-map").nth(4).click()
     assert words(page).startswith("Layer 1, head 5, mixture")
     page.get_by_role("button", name="Lanes").click()
@@ -243,7 +243,7 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     assert words(page).startswith("Layer 3, feed-forward")
     button(page, "One step back")
     button(page, "Look inside attention")
-    assert words(page).startswith("Layer 3, head 5, scores")
+    assert words(page).startswith("Layer 3, head 5, query, key and value")
     button(page, "Run until the next letter is written")  # quickly, past all steps
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
 
@@ -257,6 +257,8 @@ def test_an_attention_opens_and_closes_in_motion(page: Page, origin: str) -> Non
     button(page, "Look inside attention")
     expect(settled).to_be_attached()
     expect(lens).to_have_css("opacity", "1")
+    button(page, "One step forward")
+    expect(settled).to_be_attached()
     assert lens.locator(".live-tick", has_text=re.compile(r"^−?\d+\.\d$")).count() == 18
     page.get_by_role("button", name="Lanes").click()
     expect(settled).to_be_attached()
@@ -266,7 +268,7 @@ def test_an_attention_opens_and_closes_in_motion(page: Page, origin: str) -> Non
 
 def test_the_opened_attention_shows_what_its_words_say(page: Page, origin: str) -> None:
     """The share of the marked row, and what the mask crosses out."""
-    open_front(page, origin, "#live:front:stage=2;zoom=4")
+    open_front(page, origin, "#live:front:stage=2;zoom=5")
     run(page)
     shares = page.locator(f"{FIGURE} .front-percent").all_text_contents()
     assert len(shares) == 18

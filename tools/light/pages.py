@@ -20,7 +20,8 @@ _SCRIPT = re.compile(r'<script(?=[^>]*\ssrc=)[^>]*\ssrc="(?P<src>[^"]+)"[^>]*>\s
 _SCRIPT_PRELOAD = re.compile(r'<link rel="preload" as="script"[^>]*/?>\s*')
 _FONT_FACE = re.compile(r"@font-face\{[^}]*\}")
 _PREFACE = re.compile(r"\s*/\*.*?\*/\s*", re.DOTALL)
-_LINE = re.compile(r"^//.*\n", re.MULTILINE)
+_LINE = re.compile(r"^(?://.*|/\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+_BEHIND = re.compile(r"""[ \t]+// [^"'`\n]*$""", re.MULTILINE)  # no text ends there: a comment
 _LICENCE = re.compile(r"/\*!|licen[cs]e|copyright", re.IGNORECASE)
 _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _WORD = re.compile(r"-?[A-Za-z_][\w-]*")
@@ -94,12 +95,14 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
 
 
 def without_room(code: str) -> str:
-    r"""Leave out indents, lines of comment, and what a script begins with; but a licence stays.
+    r"""Leave out indents, comments, and what a script begins with; but a licence stays.
 
     No script may need the indent of a line inside a text; the browser tests would show it.
 
     >>> (
-    ...     without_room("/* What it does. */\nif (x)\n  // so\n  run();"),
+    ...     without_room(
+    ...         "/* What it does. */\nif (x)\n  // so\n  run(); // (T,)"
+    ...     ),
     ...     without_room("/*! MIT */ x"),
     ... )
     ('if (x)\nrun();', '/*! MIT */ x')
@@ -108,7 +111,9 @@ def without_room(code: str) -> str:
     if preface is not None and not _LICENCE.search(preface[0]):
         code = code[preface.end() :]
     code = re.sub(r"^[ \t]+", "", code, flags=re.MULTILINE)
-    return _LINE.sub(lambda line: line[0] if _LICENCE.search(line[0]) else "", code)
+    for comment in (_LINE, _BEHIND):
+        code = comment.sub(lambda found: found[0] if _LICENCE.search(found[0]) else "", code)
+    return code
 
 
 def _optional(face: re.Match[str]) -> str:
@@ -216,3 +221,13 @@ def lighten(root: Path) -> None:
     maker = Lightener(root, used)
     for path in pages:
         maker.page(path)
+    for path in scripts_that_come_later(static / "live"):
+        path.write_text(without_room(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def scripts_that_come_later(folder: Path) -> list[Path]:
+    """The scripts that a live figure loads by itself, and which no page holds."""
+    if not (folder / "figures.json").is_file():
+        return []
+    figures = json.loads((folder / "figures.json").read_text(encoding="utf-8")).values()
+    return [folder / file for figure in figures for file in figure.get("later", ())]

@@ -1,7 +1,8 @@
 """The live figure of the front page: a line goes through a trained model, and a letter comes out.
 
 Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the
-next letter. Attention opens (`zoom`): 1 scores, 2 scale, 3 mask, 4 softmax, 5 mixture of one head.
+next letter. Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale, 4 mask, 5 softmax,
+6 mixture of one head. Feed-forward opens: 1 its units, 2 what they write.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.live.numbers import uniforms
 from transformer_book.live.trained import Line, browser_model, read_line
 from transformer_book.live.wording import number, round_half_up
-from transformer_lib import CausalLM, attention
+from transformer_lib import Block, CausalLM, FeedForward, MultiHeadAttention, attention
 
 TYPED, ROWS = 40, 18  # letters of the reader's line; lanes in the picture
 LAYERS = 4
@@ -23,6 +24,8 @@ ANSWER = 2 * LAYERS + 2
 WRITE = ANSWER + 1
 BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
 FIRST_SEED = 1000
+ZOOMS, DEEPS = 6, 2  # steps of an open attention, and of an open feed-forward
+BUSY = 4  # units that are named
 
 
 def _inner() -> int:
@@ -33,6 +36,64 @@ def _inner() -> int:
     return model.config.d_ff
 
 
+def _block(layer: int) -> Block:
+    model, _ = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    block = model.decoder.stack.blocks[layer]
+    assert isinstance(block, Block)
+    return block
+
+
+@torch.no_grad()
+def _made(run: Line, layer: int, head: int, at: int) -> dict[str, Any]:
+    """How a letter's lane becomes the query, the key and the value of one head."""
+    block = _block(layer)
+    part = block.attention
+    assert isinstance(part, MultiHeadAttention)
+    x = block.attention_norm(run.stream[2 * layer, at])  # (D,)
+    own = slice(head * x.numel() // part.n_heads, (head + 1) * x.numel() // part.n_heads)
+    tables = [table.weight[own] for table in (part.query, part.key, part.value)]  # (Dk, D) each
+    torch.testing.assert_close(tables[2] @ x, run.heads[layer][2][head, at])
+    return {
+        "x": x[:FIRST].tolist(),
+        "tables": [table[:FIRST, :FIRST].tolist() for table in tables],
+        "made": [(table @ x)[:FIRST].tolist() for table in tables],  # not turned yet
+    }
+
+
+@torch.no_grad()
+def _units(run: Line, layer: int, at: int) -> dict[str, Any]:
+    """What the units of a feed-forward answer to a letter's lane, and those that write most."""
+    model, tokenizer = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    block = _block(layer)
+    part, final = block.feed_forward, model.decoder.stack.final_norm
+    assert isinstance(part, FeedForward)
+    assert part.gate is not None
+    assert final is not None
+    x = block.feed_forward_norm(run.stream[2 * layer + 1, at])  # (D,)
+    g, u = part.gate(x), part.up(x)  # (F,) each
+    answers = torch.nn.functional.silu(g) * u
+    vectors = part.down.weight * answers  # (D, F): a column for what each unit writes
+    torch.testing.assert_close(vectors.sum(dim=1), run.writes[2 * layer + 1, at])
+    long = vectors.norm(dim=0)
+    order = long.argsort(descending=True)
+    towards = model.output(final.weight * vectors.T[order[:BUSY]]).argmax(dim=-1)  # (BUSY,)
+    busy = [
+        [n + 1, *(each[n].item() for each in (g, u, answers, part.down.weight[0])), token]
+        for n, token in zip(
+            order[:BUSY].tolist(), (tokenizer.tokens[id] for id in towards.tolist()), strict=True
+        )
+    ]
+    return {
+        "x": x[:FIRST].tolist(),
+        "long": long.tolist(),
+        "signs": answers.sign().tolist(),
+        "holders": int((long[order].cumsum(dim=0) < long.sum() / 2).sum()) + 1,
+        "busy": busy,
+    }
+
+
 def _look(run: Line, layer: int, head: int, first: int, at: int) -> dict[str, Any]:
     """How one head comes from scores to weights to a mixture."""
     q, k, v = (each[head] for each in run.heads[layer])
@@ -40,6 +101,7 @@ def _look(run: Line, layer: int, head: int, first: int, at: int) -> dict[str, An
     torch.testing.assert_close(weights, run.weights[layer, head])  # what the model itself used
     raw = k @ q[at]  # (T,): also of what the mask will hide
     return {
+        **_made(run, layer, head, at),
         "width": q.shape[-1],
         "query": q[at, :FIRST].tolist(),
         "keys": k[first:, :FIRST].tolist(),
@@ -91,7 +153,7 @@ def values(
         stage: how far the line has come.
         back: which letter is watched: so many before the last one. The next letter is written
             from the last one.
-        zoom: how much of an attention is shown; 0 if it is not opened.
+        zoom: how much of a part is shown; 0 if it is not opened.
         head: which head is shown there.
 
     Returns:
@@ -132,9 +194,10 @@ def values(
         "added": run.writes[:, first:].norm(dim=-1).T.tolist(),
         "attention": run.weights.mean(dim=1)[:, first:].tolist(),
         "heads": run.weights[layer, :, at].tolist() if looks else [],
-        "zoom": zoom if looks else 0,
+        "zoom": min(zoom, ZOOMS if looks else DEEPS) if is_layer else 0,
         "head": head,
         "look": _look(run, layer, head, first, at) if looks else None,
+        "units": _units(run, layer, at) if is_layer and not looks else None,
         "stream": run.stream[found, at, :FIRST].tolist(),
         "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],
         "best": [_guesses(run, at, n + 1)[0] for n in range(2 * LAYERS + 1)],
@@ -205,6 +268,14 @@ def _zoomed(values: dict[str, Any]) -> str:
     later = len(tokens) - 1 - at
     title = f"Layer {values['layer'] + 1}, head {head + 1}, "
     if zoom == 1:
+        pairs = list(zip(look["x"], look["tables"][0][0], strict=True))[:2]
+        return (
+            f"{title}query, key and value: three learned tables turn the lane of {who}, after a "
+            f"norm, into three vectors of {width} numbers: what it asks for, what it offers, and "
+            "what it passes on. So with every letter.\nfirst number of the query: "
+            f"{_sum(pairs)} = {number(look['made'][0][0])}"
+        )
+    if zoom == 2:
         key = look["keys"][most - values["first"]] if most >= values["first"] else None
         parts = f"{_sum(list(zip(look['query'], key, strict=True))[:2])} = " if key else ""
         return (
@@ -212,13 +283,13 @@ def _zoomed(values: dict[str, Any]) -> str:
             "numbers each, turned by its place in the line. Multiplied pair by pair and added up, "
             f"they say how well the two fit.\nquery · key of {other}: {parts}{raw}"
         )
-    if zoom == 2:
+    if zoom == 3:
         return (
             f"{title}scale: every score is divided by the root of {width}. A sum of {width} "
             "products is large, and softmax would give nearly everything to one letter.\n"
             f"score of {other}: {raw} / √{width} = {raw} / {root} = {score}"
         )
-    if zoom == 3:
+    if zoom == 4:
         if later:
             rest = "letters behind it are" if later > 1 else "letter behind it is"
             hidden, after = f"The {later} {rest}", _named(tokens[at + 1])
@@ -230,7 +301,7 @@ def _zoomed(values: dict[str, Any]) -> str:
             f"{title}mask: a letter may look back, never ahead, or in training it would copy what "
             f"it has to guess. {hidden} crossed out.\n{sums}"
         )
-    if zoom == 4:
+    if zoom == 5:
         second = f" + e^{number(look['scores'][best[1][0]])}" if len(best) > 1 else ""
         return (
             f"{title}softmax: e to the power of each score, divided by the sum of all. Now they "
@@ -248,6 +319,27 @@ def _zoomed(values: dict[str, Any]) -> str:
         f"is what this head copies. All {len(values['heads'])} heads together, through one more "
         f"learned table, are added to the lane.\nits first number: "
         f"{f'{_sum(pairs)} = ' if pairs else ''}{result}"
+    )
+
+
+def _deepened(values: dict[str, Any]) -> str:
+    """What the units of a feed-forward do, in two steps."""
+    busy, who = values["units"]["busy"], _named(values["tokens"][values["at"]])
+    (n, g, u, answer, _, token), inner = busy[0], values["inner"]
+    title = f"Layer {values['layer'] + 1}, feed-forward, "
+    if values["zoom"] < 2:
+        return (
+            f"{title}units: {inner} units look at the lane of {who}, after a norm. How well it "
+            "fits a unit’s first pattern opens a gate (SiLU) for how well it fits the second. The "
+            f"{values['units']['holders']} busiest write half of all.\n"
+            f"unit {n}: SiLU({number(g)}) · {number(u)} = {number(answer)}"
+        )
+    pairs = [(one[3], one[4]) for one in busy[:2]]
+    return (
+        f"{title}write: each unit owns a vector. Times the unit’s number, and added up, these "
+        f"{inner} vectors are what the lane gets. Of all tokens, what unit {n} writes lifts "
+        f"{_named(token)} most.\nfirst number of the sum: {_sum(pairs)} = "
+        f"{number(values['write'][0])}"
     )
 
 
@@ -309,7 +401,7 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     now = f"If it answered now: {_named(best[0][0])} ({_percent(best[0][2])})."
     layer = f"Layer {values['layer'] + 1}"
     if values["zoom"]:
-        return _zoomed(values)
+        return _deepened(values) if stage % 2 else _zoomed(values)
     if stage % 2:
         return (
             f"{layer}, feed-forward: every letter by itself. {values['inner']} units look for "

@@ -38,6 +38,7 @@ def values(
     mistake: str,
     layers: int,
     cells: str,
+    focus: str = "4",
 ) -> dict[str, Any]:
     """Compute a mask, the weights that it leaves, and who hears of whom.
 
@@ -51,6 +52,7 @@ def values(
         layers: L, all with this mask.
         cells: row after row, what is set by hand: ``1`` allows a cell and ``2`` forbids it,
             whatever the rules say; ``0`` leaves it to them. The rest may be left out.
+        focus: the position whose hearing the live figure draws; the numbers do not depend on it.
 
     Returns:
         Tables (``wrong`` and ``stray``: what the rules do not mean), and what is counted in them.

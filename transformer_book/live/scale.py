@@ -22,6 +22,7 @@ WIDTHS = tuple(2**power for power in range(11))
 ROWS, KEYS = 31, 64  # queries and keys of a draw
 DIVISORS = ("none", "root")
 MOST = 0.9  # of the weight
+POINTS = tuple(i * i // 4 for i in range(65))  # features added up, along a walk
 
 _PURPLE = ROLES["weight"][0]
 _LOOKS = {"root": (_PURPLE, "none", "divided by √d"), "none": (INK, "7 4", "as they are")}
@@ -38,7 +39,8 @@ def values(*, width: int, keys: int, draw: int) -> dict[str, Any]:
     Returns:
         For scores as they are (``none``) and divided by √d (``root``) the weights, largest first,
         and what is measured on them; ``typical`` holds the median query's largest weight at every
-        width, for each of the two.
+        width, for each of the two. ``walks`` holds how the scores grow, product by product, and
+        ``ends`` where they are after d.
 
     Example:
         >>> found = values(width=64, keys=32, draw=9)
@@ -55,7 +57,10 @@ def values(*, width: int, keys: int, draw: int) -> dict[str, Any]:
             "largest": weights.max().item(),
             "holders": int((ordered.cumsum(dim=0) < MOST).sum()) + 1,
         }
-    return found
+    queries, every_key = _draw(draw)
+    grown = (queries[0] * every_key[:keys]).cumsum(dim=1)  # (n, D)
+    walks = torch.nn.functional.pad(grown, (1, 0))[:, list(POINTS)]
+    return {**found, "walks": walks.tolist(), "ends": grown[:, width - 1].tolist()}
 
 
 def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:

@@ -65,16 +65,16 @@ function plane(part, label, range, [across, up]) {
   const { at, value, unit } = placer(range);
   const drawing = part.drawing({ width: SIZE, height: SIZE, label, role: "group" });
   const [zero] = at([0, 0]);
-  drawing.append(part.svg("rect", { width: SIZE, height: SIZE, fill: "none", stroke: "var(--fig-grid)" }));
+  drawing.append(part.svg("rect", { width: SIZE, height: SIZE, rx: 8, fill: "var(--fig-paper)", stroke: "var(--fig-grid)" }));
   for (let tick = Math.ceil(range[0]); tick <= range[1]; tick += 1) {
     const [x] = at([tick, 0]);
-    drawing.append(part.svg("path", { d: `M${x} 0V${SIZE}M0 ${x}H${SIZE}`, class: "live-gridline", opacity: 0.55 }));
-    if (tick === -2 || (tick === -1 && range[0] > -2)) {
+    drawing.append(part.svg("path", { d: `M${x} 0V${SIZE}M0 ${x}H${SIZE}`, class: "live-gridline", opacity: 0.45 }));
+    if (tick === -3 || (tick === -1 && range[0] > -2)) {
       drawing.append(part.svg("text", { class: "live-tick", x: x + 3, y: zero - 4, text: part.number(tick, 0) }));
     }
   }
   drawing.append(
-    part.svg("path", { d: `M${zero} 0V${SIZE}M0 ${zero}H${SIZE}`, stroke: "var(--fig-muted)" }),
+    part.svg("path", { d: `M${zero} 0V${SIZE}M0 ${zero}H${SIZE}`, stroke: "var(--fig-muted)", opacity: 0.6 }),
     part.svg("text", { class: "live-tick", x: SIZE - 5, y: zero + 17, text: `${across} →`, "text-anchor": "end" }),
     part.svg("text", { class: "live-tick", x: zero + 7, y: 15, text: `↑ ${up}` }));
   return { drawing, at, value, unit, back: drawing.appendChild(part.svg("g")) };
@@ -96,7 +96,7 @@ function arrow(part, role, width, dash = "none") {
 }
 
 const ASIDE = { // of each word: where it goes in a crowd, and where its name stands
-  keys: [[0.5, 0.87], [1, 0], [-1, 0], [0.5, -0.87], [-0.5, 0.87]], // 60° apart, the query up on the left
+  keys: [[0.5, 0.87], [1, 0], [-0.5, -0.87], [0.5, -0.87], [-0.5, 0.87]], // 60° apart, the query on the left
   values: [[0.59, 0.81], [0, -1], [-0.95, -0.31], [0.95, -0.31], [-0.59, 0.81]], // 72° apart
 };
 const GRADIENT = { longest: 80, shortest: 0.005 }; // px; what is smaller is printed as 0.00
@@ -104,15 +104,15 @@ const GRADIENT = { longest: 80, shortest: 0.005 }; // px; what is smaller is pri
 function build(part, figure) {
   const left = plane(part, "Query and keys in the plane", RANGE.keys, ["noun", "adjective"]);
   const right = plane(part, "Values and the answer in the plane", RANGE.values, ["fast", "brown"]);
-  const square = () => part.svg("rect", { x: -7, y: -7, width: 14, height: 14, fill: part.colour("key"), stroke: "var(--fig-paper)", "stroke-width": 2 });
+  const square = () => part.svg("rect", { x: -6.5, y: -6.5, width: 13, height: 13, rx: 3.5, fill: part.colour("key"), stroke: "var(--fig-paper)", "stroke-width": 2 });
   const make = ({ drawing, at, value }, name, role, label, towards, shape) =>
     part.handle({ drawing, name, role, figure, at, value, label, towards, shape, isTip: role === "query" });
   const asked = [
     ...keyNames.map((name, at) => make(left, name, "key", WORDS[at], ASIDE.keys[at], square())),
-    make(left, "query", "query", "query", [-0.5, -0.87]),
+    make(left, "query", "query", "query", [-1, 0]),
   ];
   const given = valueNames.map((name, at) => make(right, name, "value", WORDS[at], ASIDE.values[at]));
-  const [query, gradient, answer] = [queryOf(part, left), gradientOf(part, left), answerOf(part, right)];
+  const [fit, query, gradient, answer] = [fitOf(part, left, asked), queryOf(part, left), gradientOf(part, left), answerOf(part, right, given)];
   const scores = part.bars({ names: WORDS, label: "Scores", max: 6, role: "key" });
   const weights = part.bars({ names: WORDS, label: "Weights" });
   const beside = (plane, bars) => part.html("div", { class: "live-beside" }, plane, bars);
@@ -123,12 +123,39 @@ function build(part, figure) {
     update(state, found) {
       part.spread(asked, state);
       part.spread(given, state);
+      fit(state, found);
       query(state);
       gradient(state, found);
       scores.set(found.scores, { step: 1 });
       weights.set(found.weights, { step: 2 });
       answer(state, found);
     },
+  };
+}
+
+/* How far a key lies along the line of the query says how well it fits: a dotted line leads from each key to
+   that place. A band from the query to each key is as thick as its weight; it ends where the key is drawn. */
+function fitOf(part, { at, back }, handles) {
+  const line = part.svg("path", { stroke: part.colour("query"), opacity: 0.35 });
+  const feet = part.svg("path", { stroke: part.colour("key"), "stroke-dasharray": "2 3", fill: "none" });
+  const bands = keyNames.map(() => part.svg("path", { stroke: part.colour("weight"), opacity: 0.3, "stroke-linecap": "round" }));
+  back.append(line, ...bands, feet);
+  const [x0, y0] = at([0, 0]);
+  return (state, { weights }) => {
+    const to = { query: at(state.query), keys: keyNames.map((name) => at(state[name])) };
+    Live.tween(line, to, ({ query: [qx, qy], keys }) => {
+      const [dx, dy] = [qx - x0, qy - y0], long = Math.hypot(dx, dy), [ux, uy] = [dx / long, dy / long];
+      const far = SIZE / 2 / Math.max(Math.abs(ux), Math.abs(uy));
+      const along = ([x, y]) => (x - x0) * ux + (y - y0) * uy;
+      const isOff = ([x, y]) => Math.hypot(x0 + ux * along([x, y]) - x, y0 + uy * along([x, y]) - y) > 2;
+      line.setAttribute("d", long < 1 ? "" : `M${x0 - ux * far} ${y0 - uy * far}L${x0 + ux * far} ${y0 + uy * far}`);
+      feet.setAttribute("d", long < 1 ? "" : keys.filter(isOff).map((key) =>
+        `M${key}L${x0 + ux * along(key)} ${y0 + uy * along(key)}`).join(""));
+    });
+    Live.tween(feet, { ...to, weights }, (now) => bands.forEach((band, j) => {
+      band.setAttribute("d", `M${now.query}L${handles[j].drawn.x} ${handles[j].drawn.y}`);
+      band.setAttribute("stroke-width", 0.5 + 14 * now.weights[j]);
+    }), { step: 2 });
   };
 }
 
@@ -179,13 +206,26 @@ function hull(points) {
   return [...chain(sorted), ...chain(sorted.reverse())];
 }
 
-function answerOf(part, { at, back }) {
+/* Around the answer, the side on which its name stands farthest from all points and their names. */
+const SIDES = [[44, 5], [-44, 5], [0, -18], [0, 29], [36, -16], [-36, -16], [36, 27], [-36, 27]];
+
+function sideOf([x, y], handles, px) {
+  const taken = handles.flatMap(({ drawn, towards: [dx, dy] }) => [[drawn.x, drawn.y], [drawn.x + 30 * px * dx, drawn.y + 20 * px * dy]]);
+  const places = SIDES.map(([dx, dy]) => [x + dx * px, y + dy * px]).filter(([px_, py]) => px_ > 30 * px && px_ < SIZE - 30 * px && py > 14 * px && py < SIZE - 4);
+  const room = ([px_, py]) => Math.min(...taken.map(([tx, ty]) => Math.hypot(0.6 * (tx - px_), ty - py + 5)));
+  return places.reduce((best, one) => (room(one) > room(best) + 1 ? one : best));
+}
+
+function answerOf(part, { at, back, drawing }, handles) {
   const region = part.svg("path", { fill: part.soft("value"), stroke: part.soft("value"), "stroke-width": 6 });
   const pulls = valueNames.map(() => part.svg("path", { stroke: part.colour("weight"), opacity: 0.45 }));
   const ring = () => part.svg("circle", { r: 11, fill: "var(--fig-paper)", stroke: part.colour("weight"), "stroke-width": 4 });
   const [was, is] = [ring(), ring()];
   was.classList.add("live-ghost");
-  back.append(region, ...pulls, was, is);
+  const name = part.svg("text", { class: "live-halo", text: "answer", "text-anchor": "middle", style: `fill: ${part.colour("weight")}; font-weight: 600`, "pointer-events": "none" });
+  const shares = part.svg("g", { opacity: 0.25 }, ...valueNames.map(() =>
+    part.svg("path", { stroke: part.colour("weight"), "stroke-linecap": "round" }))); // a spot behind each value
+  back.append(region, shares, ...pulls, was, is, name);
   const put = (circle, [x, y]) => [circle.cx.baseVal.value, circle.cy.baseVal.value] = [x, y];
   return (state, found) => {
     const values = valueNames.map((name) => at(state[name]));
@@ -194,9 +234,14 @@ function answerOf(part, { at, back }) {
       region.setAttribute("d", `M${hull(now.values).join("L")}Z`);
       now.values.forEach(([x, y], j) => {
         pulls[j].setAttribute("d", `M${x} ${y}L${now.answer}`);
-        pulls[j].setAttribute("stroke-width", 0.5 + 12 * now.weights[j]);
+        pulls[j].setAttribute("stroke-width", 0.5 + 14 * now.weights[j]);
+        shares.children[j].setAttribute("d", `M${x} ${y}h0`);
+        shares.children[j].setAttribute("stroke-width", 52 * Math.sqrt(now.weights[j]));
       });
       put(is, now.answer);
+      const [x, y] = sideOf(now.answer, handles, drawing.px || 1);
+      name.setAttribute("x", x);
+      name.setAttribute("y", y);
       put(was, (before || now).answer);
     }, { step: 3 });
   };

@@ -70,7 +70,7 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
       const fits = ([tx, ty]) => {
         const [at, foot] = [hx + tx * 14 * px(), hy + (ty * 15 + 5) * px()];
         const left = tx > 0.3 ? at : tx < -0.3 ? at - wide : at - wide / 2;
-        return left > 0 && left + wide < width && foot > 13 * px() && foot < height - 5 * px();
+        return left > 0 && left + wide < width && foot > 15 * px() && foot < height - 5 * px();
       };
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
@@ -389,9 +389,9 @@ function short(x) {
 }
 
 /* Lines and single points in a chart. The faint ones are where they were before. `room` is that beside the
-   lines, `yText` says a tick of the axis in words. */
+   lines, `yText` says some ticks of the upright axis in words. */
 function lines({
-  label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400, room = {}, yText = tickText }) {
+  label: words, xLabel, yLabel, x, y, xTicks, logX = false, logY = false, height = 250, width = 400, room = {}, yText = () => null }) {
   const { left, right, top, bottom } = { ...ROOM, ...room };
   const scale = ([low, high], from, to, isLog) => {
     const place = isLog ? (value) => Math.log(Math.max(value, 1e-300)) : (value) => value;
@@ -412,7 +412,7 @@ function lines({
     up = scale(range, height - bottom, top, isLog);
     ruled.replaceChildren(...ticksOf(range, isLog).flatMap((tick) => [
       svg("path", { d: `M${left} ${up(tick)}H${width - right}`, class: "live-gridline" }),
-      tick_(yText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
+      tick_(yText(tick) ?? tickText(tick, isLog), { x: left - 6, y: up(tick) + 4, "text-anchor": "end" })]));
   };
   axis(y, logY);
   const clip = `live-clip-${(count += 1)}`; // lines leave the chart, and do not run along its edge

@@ -2,13 +2,15 @@
 /* The front page: a line goes through the Shakespeare model and comes back one letter longer. T: letters
    read, D: width of a lane, L: layers, H: heads, V: tokens that can be written.
    Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the letter.
-   Attention opens (`zoom`): 1 scores, 2 scale, 3 mask, 4 softmax, 5 mixture of one head. */
+   Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale, 4 mask, 5 softmax, 6 mixture of one head.
+   Feed-forward opens: 1 its units, 2 what they write. */
 (() => {
 const softmax = (scores) => Live.tensor.softmax(scores);
 const TYPED = 40, MOST = 60; // letters of the reader's line, and of the model's answer
 const ROWS = 18; // lanes in the picture: the last letters
 const LAYERS = 4, ANSWER = 2 * LAYERS + 2, WRITE = ANSWER + 1;
-const HEADS = 8, ZOOMS = 5;
+const HEADS = 8, ZOOMS = 6, DEEPS = 2; // steps of an open attention, and of an open feed-forward
+const BUSY = 4; // units that are named
 const PIECE = 2; // letters of a new line that are read at a time
 const BEST = 6, FIRST = 12; // candidates, and numbers of a vector, that are shown
 const FIRST_SEED = 1000; // of the letters that are drawn
@@ -89,14 +91,41 @@ function lookOf({ cache, model }, stream, weights, { layer, head, first, at }) {
   const D = stream.length, width = D / config.n_heads;
   const row = ({ data }, s) => data.subarray(s * D + head * width, s * D + (head + 1) * width); // (Dk,)
   const x = rmsNorm(stream, attention_norm.weight.data, config.norm_eps);
-  const q = rotate(matmulT(x, attention.query.weight.data, 1, D, D), at, width, config.rope_theta);
+  const made = ["query", "key", "value"].map((name) => matmulT(x, attention[name].weight.data, 1, D, D)); // (D,) each
+  const q = rotate(made[0], at, width, config.rope_theta);
   const query = row({ data: q }, 0), mixture = new Float64Array(width);
   const raw = Array.from({ length: keys.length }, (_, s) => dot(query, row(keys, s))); // (T,): also what the mask will hide
   weights.forEach((w, s) => row(values, s).forEach((value, i) => { mixture[i] += w * value; }));
   const few = (rows) => raw.slice(first).map((_, s) => Array.from(row(rows, first + s).slice(0, FIRST)));
+  const corner = ({ weight }) => Array.from({ length: FIRST }, (_, i) => Array.from(weight.data.slice((head * width + i) * D, (head * width + i) * D + FIRST)));
   return {
+    x: Array.from(x.slice(0, FIRST)), tables: [attention.query, attention.key, attention.value].map(corner),
+    made: made.map((data) => Array.from(row({ data }, 0).slice(0, FIRST))), // not turned yet
     width, query: Array.from(query.slice(0, FIRST)), keys: few(keys), raw, scores: raw.map((score) => score / Math.sqrt(width)),
     values: few(values), mixture: Array.from(mixture.slice(0, FIRST)),
+  };
+}
+
+/* What the units of a feed-forward answer to a lane, and those that write most: [number, answer of the gate,
+   answer beside it, product, the first number that it writes, the token that it writes towards most]. */
+function unitsOf({ decoder, config, table, tokenizer }, stream, layer) {
+  const { rmsNorm, matmulT, silu } = Live.tensor, { stack } = decoder;
+  const { feed_forward: { gate, up, down }, feed_forward_norm } = stack.blocks[layer], F = config.d_ff, D = stream.length;
+  const x = rmsNorm(stream, feed_forward_norm.weight.data, config.norm_eps);
+  const [g, u] = [gate, up].map(({ weight }) => matmulT(x, weight.data, 1, D, F)); // (F,) each
+  const answers = Array.from(silu(g), (one, n) => one * u[n]), vectors = down.weight.data; // (F,), (D, F)
+  const column = (n) => Float64Array.from(x, (_, i) => answers[n] * vectors[i * F + n]); // (D,)
+  const long = answers.map((_, n) => length(column(n))); // (F,): what each unit writes
+  const order = Array.from(long.keys()).sort((a, b) => long[b] - long[a]);
+  let half = long.reduce((sum, one) => sum + one) / 2, holders = 0;
+  while (half > 0) half -= long[order[holders++]];
+  const towards = (n) => {
+    const scores = matmulT(column(n).map((one, i) => one * stack.final_norm.weight.data[i]), table.data, 1, D, config.vocab_size);
+    return tokenizer.tokens[scores.indexOf(Math.max(...scores))];
+  };
+  return {
+    x: Array.from(x.slice(0, FIRST)), long, signs: answers.map(Math.sign), holders,
+    busy: order.slice(0, BUSY).map((n) => [n + 1, g[n], u[n], answers[n], vectors[n], towards(n)]),
   };
 }
 
@@ -125,8 +154,9 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
     added: shown.map(({ writes }) => writes.map(length)), // (shown, 2L)
     attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
     heads: looks ? own.weights[layer].map(line) : [], // (H, T)
-    zoom: looks ? zoom : 0, head,
+    zoom: isLayer ? Math.min(zoom, looks ? ZOOMS : DEEPS) : 0, head,
     look: looks ? lookOf(kept, own.stream[stage - 2], own.weights[layer][head], { layer, head, first, at }) : null,
+    units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer) : null,
     stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
     write: isLayer ? numbers(own.writes[stage - 2]) : [],
     best: own.stream.map((_, n) => guesses(model, own, n + 1)[0]),
@@ -171,6 +201,8 @@ function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
     ? [`The ${later} ${later > 1 ? "letters behind it are" : "letter behind it is"}`, `score of ${named(tokens[at + 1])}: ${number(look.scores[at + 1])} → −∞`]
     : ["Behind the last letter that is only the place of the next one; it is", `score of what comes behind ${who}: −∞`];
   const [what, line] = [
+    [`query, key and value: three learned tables turn the lane of ${who}, after a norm, into three vectors of ${width} numbers: what it asks for, what it offers, and what it passes on. So with every letter.`,
+      `first number of the query: ${sumOf([0, 1].map((i) => [look.x[i], look.tables[0][0][i]]))} = ${number(look.made[0][0])}`],
     [`scores: ${who} asks with a query, and each letter offers a key: ${width} numbers each, turned by its place in the line. Multiplied pair by pair and added up, they say how well the two fit.`,
       `query · key of ${other}: ${key ? `${sumOf([0, 1].map((i) => [look.query[i], key[i]]))} = ` : ""}${raw}`],
     [`scale: every score is divided by the root of ${width}. A sum of ${width} products is large, and softmax would give nearly everything to one letter.`,
@@ -182,6 +214,17 @@ function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
       `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixture[0])}`],
   ][zoom - 1];
   return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;
+}
+
+/* What the units of a feed-forward do, in two steps. */
+function deepened({ tokens, layer, at, zoom, units, inner, write }) {
+  const { number } = Live.part, who = named(tokens[at]), [[n, g, u, answer, , token]] = units.busy;
+  const [what, line] = zoom < 2
+    ? [`units: ${inner} units look at the lane of ${who}, after a norm. How well it fits a unit’s first pattern opens a gate (SiLU) for how well it fits the second. The ${units.holders} busiest write half of all.`,
+      `unit ${n}: SiLU(${number(g)}) · ${number(u)} = ${number(answer)}`]
+    : [`write: each unit owns a vector. Times the unit’s number, and added up, these ${inner} vectors are what the lane gets. Of all tokens, what unit ${n} writes lifts ${named(token)} most.`,
+      `first number of the sum: ${sumOf(units.busy.slice(0, 2).map((one) => [one[3], one[4]]))} = ${number(write[0])}`];
+  return `Layer ${layer + 1}, feed-forward, ${what}\n${line}`;
 }
 
 const say = ({ pick, back }, found) => {
@@ -202,7 +245,7 @@ const say = ({ pick, back }, found) => {
     return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} letters: this is how a model writes.`;
   }
   const now = `If it answered now: ${named(list[0][0])} (${percent(list[0][2])}).`;
-  if (found.zoom) return zoomed(found);
+  if (found.zoom) return stage % 2 ? deepened(found) : zoomed(found);
   if (stage % 2) return `Layer ${layer + 1}, feed-forward: every letter by itself. ${found.inner} units look for patterns in what the lane of ${who} holds now, and add what they find. ${now}`;
   return `Layer ${layer + 1}, attention: the only way from lane to lane. ${upper(who)} looks mostly at ` +
     `${looksAt(found, found.attention[layer][at - first])}, on average over ${found.heads.length} heads, and adds what they copy there. ${now}`;
@@ -213,7 +256,7 @@ const say = ({ pick, back }, found) => {
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, strongest, upTo }; // front_picture.js and front_zoom.js add to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, strongest, sumOf, upTo }; // front_picture.js and front_zoom.js add to it
 
 const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
@@ -278,12 +321,12 @@ function build(part, figure) {
 
   // Playing ----
 
-  /* Attention is opened in layer 1, and wherever the reader has opened it, but not while letters fly. */
+  /* Both parts of layer 1 are opened, and wherever the reader has opened one, but not while letters fly. */
   function after(by, isQuick) {
-    const { stage, written, zoom } = figure.state, looks = stage > 1 && stage < ANSWER && stage % 2 === 0;
-    if (by < 0 && looks && zoom) return { zoom: zoom - 1 };
-    if (by < 0) return stage ? { stage: stage - 1, zoom: stage === 3 ? ZOOMS : 0 } : written ? { written: written - 1, stage: WRITE } : null;
-    if (looks && !isQuick && zoom < ZOOMS && (zoom || stage === 2)) return { zoom: zoom + 1 };
+    const { stage, written } = figure.state, { zoom } = found, isLayer = stage > 1 && stage < ANSWER, steps = (n) => (n % 2 ? DEEPS : ZOOMS);
+    if (by < 0 && zoom) return { zoom: zoom - 1 };
+    if (by < 0) return stage ? { stage: stage - 1, zoom: stage === 3 || stage === 4 ? steps(stage - 1) : 0 } : written ? { written: written - 1, stage: WRITE } : null;
+    if (isLayer && !isQuick && zoom < steps(stage) && (zoom || stage < 4)) return { zoom: zoom + 1 };
     return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
   }
 
@@ -358,12 +401,12 @@ function build(part, figure) {
     if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: reduced() ? "instant" : "smooth" });
   }
 
-  /* Into an attention, and out of it. */
+  /* Into a part, and out of it. */
   function look() {
     if (!found) return load();
     const { stage, zoom } = figure.state;
     pace = 600;
-    figure.set(stage > 1 && stage < ANSWER && stage % 2 === 0 ? { zoom: zoom ? 0 : 1 } : { stage: 2, zoom: 1 }, Live.QUICK);
+    figure.set(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: 2, zoom: 1 }, Live.QUICK);
     figure.released();
     reveal();
   }
@@ -441,19 +484,19 @@ function build(part, figure) {
     Live.tween(picture, base + stage, (now) => drawn.pose(now - base, spot), { ms: pace });
   }
 
-  /* The lanes make room for one attention, and come back. */
+  /* The lanes make room for one part of a layer, and come back. */
   function drawZoom() {
-    const { zoom, layer, head } = found, isOpening = zoom && !shownZoom;
-    const text = JSON.stringify([key, layer, head]);
+    const { zoom, stage, head, units } = found, isOpening = zoom && !shownZoom, name = units ? "feed-forward" : "attention";
+    const text = JSON.stringify([key, stage, head]);
     if (zoom && (text !== lensKey || !lens)) {
       lens?.node.remove();
-      lens = Live.front.zoom(part, where, found, onhead);
+      lens = Live.front[units ? "deep" : "zoom"](part, where, found, onhead);
       picture.append(lens.node);
       lensKey = text;
     }
-    peek.textContent = zoom ? "◀ Lanes" : where.narrow ? "Look inside" : "Look inside attention";
-    peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : "Look inside attention");
-    choice.hidden = !zoom;
+    peek.textContent = zoom ? "◀ Lanes" : where.narrow ? "Look inside" : `Look inside ${name}`;
+    peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : `Look inside ${name}`);
+    choice.hidden = !zoom || Boolean(units);
     chips.forEach((chip, n) => chip.setAttribute("aria-pressed", n === head));
     const at = zoom || shownZoom;
     shownZoom = zoom;
@@ -549,7 +592,7 @@ Live.define({
     text: { kind: "text", label: "your line", max: TYPED, start: "To be, or not to b", letters: "aeorst nIT,-’", hidden: true },
     pick: {
       kind: "choice", label: "next letter", start: "likeliest",
-      of: { likeliest: "the likeliest", drawn: "drawn by chance" },
+      of: { likeliest: "always the likeliest", drawn: "drawn by chance (temperature 1)" },
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
     zoom: hidden(ZOOMS, 0), head: hidden(HEADS - 1, 3),

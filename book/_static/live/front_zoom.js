@@ -2,7 +2,23 @@
 /* The figure of the front page: how one head of an attention comes from scores to shares to a mixture.
    A vector is drawn as a row of bars, up where it is positive, and down where it is negative. */
 (() => {
-const { FIRST, strongest, upTo } = Live.front;
+const { FIRST, strongest, upTo, sign, sumOf } = Live.front;
+
+/* A vector as bars, larger than between the lanes. */
+const bars_ = ({ svg, colour }, vector, x, py, side, role) => {
+  const most = Math.max(1e-9, ...vector.map(Math.abs));
+  return svg("g", {}, svg("path", { d: `M${x} ${py}h${vector.length * side}`, class: "live-gridline" }), svg("path", {
+    d: vector.map((value, n) => `M${(x + (n + 0.5) * side).toFixed(1)} ${py}v${((-24 * value) / most).toFixed(1)}`).join(""),
+    stroke: colour(role), "stroke-width": side - 1.2,
+  }));
+};
+
+/* Numbers as cells: blue above zero, orange below, in six shades. */
+function shades({ svg, colour }, list, side, most = Math.max(...list.map(([, , value]) => Math.abs(value)))) {
+  const levels = {};
+  for (const [x, y, value] of list) (levels[Math.sign(value) * Math.ceil((6 * Math.abs(value)) / most)] ??= []).push(`M${x.toFixed(1)} ${y.toFixed(1)}h${side}v${side}h${-side}z`);
+  return Object.entries(levels).map(([level, d]) => svg("path", { d: d.join(""), style: `fill: ${colour(level < 0 ? "key" : "query")}; fill-opacity: ${Math.max(0.06, Math.abs(level) / 6).toFixed(2)}` }));
+}
 
 /* Columns, in px of a picture that is 684 or 316 wide. */
 const WIDE = { of: 684, cell: 6, key: 40, query: 122, bar: [208, 288], score: 338, share: [354, 426], percent: 466, value: 480, mix: 606, maps: 598 };
@@ -23,6 +39,22 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   }));
   const frame = (x, py, role) => svg("rect", {
     x: x * f - 3, y: py - pitch / 2, width: cells * cell + 6, height: pitch, rx: 3, class: "front-asks", stroke: colour(role),
+  });
+
+  // Where query, key and value come from: the lane of the chosen letter times three tables.
+  const born = group({}), [left, table, right] = (narrow ? [28, 108, 212] : [48, 216, 372]).map((x) => x * f), side = narrow ? 6 : 7, own_ = y(8.5);
+  const strip_ = (vector, x, py, role) => bars_({ svg, colour }, vector.slice(0, cells), x, py, side, role);
+  born.append(strip_(look.x, left, own_, "plain"), words(`lane of ${sign(tokens[at])}`, left / f, own_ - 40), words("after a norm", left / f, own_ + 46));
+  ["query", "key", "value"].forEach((role, n) => {
+    const py = y(2.5 + 6 * n), [start, end_] = [left + cells * side + 6, table - 8], half = (start + end_) / 2, box = (cells * side) / 2;
+    const tile = look.tables[n].slice(0, cells).flatMap((line, i) => line.slice(0, cells).map((w, j) => [table + j * side, py - box + i * side, w]));
+    const first_ = `${sumOf([0, 1].map((i) => [look.x[i], look.tables[n][0][i]]))} = ${number(look.made[n][0])}`;
+    born.append(
+      svg("path", { d: `M${start} ${own_}C${half} ${own_} ${half} ${py} ${end_} ${py}`, stroke: colour("muted"), "stroke-opacity": 0.6, "stroke-width": 1.5 }),
+      ...shades({ svg, colour }, tile, side - 0.6), svg("rect", { x: table - 2, y: py - box - 2, width: 2 * box + 3, height: 2 * box + 3, rx: 3, class: "front-asks", stroke: colour(role) }),
+      words(`× ${role} table`, table / f, py - box - 8), words("=", (right - 18) / f, py + 5),
+      strip_(look.made[n], right, py, role), svg("text", { x: right, y: py - 30, text: role, class: "front-role", style: `fill: ${colour(role)}` }),
+      ...(narrow ? [] : [words(`${look.width} numbers; the first:`, right / f + 106, py - 8), words(first_, right / f + 106, py + 11)]));
   });
 
   // The letter that the line below the picture spells out: the one with the largest share, or what is hidden.
@@ -73,19 +105,22 @@ function zoom({ svg, colour, number }, where, found, onhead) {
 
   const [scoreName, ...names] = [words("", plan.score, above, end), words("softmax", plan.percent, above, end), words("value", plan.value, above)];
   const titles = group({}, words("key", plan.key - (narrow ? 5 : 0), above), words("query", plan.query - 1, above), scoreName, ...names);
-  const steps = [[0, 1, 2], [2], [2], [3], [4]]; // what each step is about
-  const node = group({ class: "front-zoom" }, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
+  const steps = [[], [0, 1, 2], [2], [2], [3], [4]]; // what each step is about
+  const node = group({ class: "front-zoom" }, born, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
   past.setAttribute("pathLength", 1);
   const reveal = (one, share) => { if (one) one.style.opacity = share; };
 
-  /* c: how many of the five steps are done. */
+  /* c: how many of the six steps are done. */
   function pose(c) {
-    const [seen, scaled, masked, shared, mixed] = [0, 1, 2, 3, 4].map((n) => upTo(0, c - n, 1));
-    const step = Math.round(c);
+    const [seen, scaled, masked, shared, mixed] = [1, 2, 3, 4, 5].map((n) => upTo(0, c - n, 1));
+    const step = Math.round(c), come = upTo(0, (c - 1) * 2, 1);
+    reveal(born, 1 - come);
+    born.style.visibility = come < 1 ? "" : "hidden";
+    reveal(titles, come);
     titles.childNodes.forEach((title, n) => title.classList.toggle("front-now", steps[Math.max(1, step) - 1].includes(n)));
-    scoreName.textContent = ["score", "score", `÷ √${look.width}`, "mask"][Math.min(3, step)];
-    mark.setAttribute("y", y(step === 3 ? own + 1 : Math.max(0, most - first)) - pitch / 2);
-    mark.style.opacity = most < first && step !== 3 ? 0 : upTo(0, c * 3, 1);
+    scoreName.textContent = ["score", "score", `÷ √${look.width}`, "mask"][upTo(0, step - 1, 3)];
+    mark.setAttribute("y", y(step === 4 ? own + 1 : Math.max(0, most - first)) - pitch / 2);
+    mark.style.opacity = most < first && step !== 4 ? 0 : upTo(0, (c - 1) * 3, 1);
     past.style.strokeDashoffset = 1 - seen;
     query.setAttribute("transform", `translate(0 ${y(0) + (y(own) - y(0)) * seen})`);
     all((row) => {
@@ -98,7 +133,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
       scores[row].style.opacity = here;
       shares[row].setAttribute("width", wide * weights[first + row] * shared);
     });
-    for (const one of [keys, query, past]) reveal(one, 1 - 0.6 * shared);
+    for (const one of [keys, query, past]) reveal(one, come * (1 - 0.6 * shared));
     reveal(hidden, masked);
     reveal(percents, shared);
     reveal(names[0], shared);
@@ -110,5 +145,42 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   return { node, pose };
 }
 
-Object.assign(Live.front, { zoom });
+/* A feed-forward: every unit as a cell, the darker the more it writes; the busiest by name; then the sum. */
+function deep({ svg, colour, number }, where, { units, tokens, at, inner, write }) {
+  const { width, narrow, top, y } = where, cells = narrow ? 8 : FIRST, tick = { class: "live-tick" };
+  const columns = narrow ? 32 : 43, side = narrow ? 5.4 : 8, lines = Math.ceil(inner / columns), c = narrow ? 4.5 : 7;
+  const [left, grid, high] = narrow ? [27, 74, top + 34] : [48, 168 * (width / 684), top + 48], foot = high + lines * side, middle = (high + foot) / 2;
+  const right = grid + columns * side + (narrow ? 15 : 50);
+  const words = (text, x, py, more) => svg("text", { x, y: py, text, ...tick, ...more });
+  const place = (n) => [grid + (n % columns) * side, high + Math.floor(n / columns) * side];
+  const most = Math.max(...units.long);
+  const wide = shades({ svg, colour }, units.long.map((long, n) => [...place(n), Math.sqrt(long / most) * units.signs[n]]), side - 1, 1);
+  const into = `M${left + cells * c + 4} ${middle}H${grid - 5}m-5 -4l5 4l-5 4`;
+  const rings = units.busy.map(([n], at_) => {
+    const [x, py] = place(n - 1), isRight = n % columns > columns - 4;
+    return svg("g", {}, svg("rect", { x: x - 1.5, y: py - 1.5, width: side + 2, height: side + 2, class: "front-asks", stroke: colour("plain") }),
+      words(at_ + 1, x + (isRight ? -5 : side + 4), py + side, { class: "live-tick front-percent live-halo", "text-anchor": isRight ? "end" : "start" }));
+  });
+  const row = (n) => foot + 34 + 24 * n;
+  const list = units.busy.map(([unit, , , answer, , token], n) => svg("g", {},
+    words(`${n + 1}: unit ${unit}`, grid, row(n)), words(number(answer), grid + (narrow ? 122 : 168), row(n), { "text-anchor": "end", class: "live-tick front-percent" }),
+    words(`lifts ${sign(token)}`, grid + (narrow ? 140 : 196), row(n))));
+  const flows = svg("g", { class: "front-links" }, ...units.busy.map(([n]) => {
+    const [x, py] = place(n - 1), from = x + side / 2, to = right - 6;
+    return svg("path", { d: `M${from} ${py + side / 2}C${(from + to) / 2} ${py} ${to - 40} ${middle} ${to} ${middle}`, pathLength: 1, stroke: colour("value"), "stroke-opacity": 0.7, "stroke-width": 1 + (4 * units.long[n - 1]) / most });
+  }));
+  const end = svg("g", {}, bars_({ svg, colour }, write.slice(0, cells), right, middle, c, "value"), words(narrow ? "added" : "is added", right, middle - 34));
+  const lane = svg("g", {}, bars_({ svg, colour }, units.x.slice(0, cells), left, middle, c, "plain"), words(narrow ? "lane" : `lane of ${sign(tokens[at])}`, left, middle - 34), svg("path", { d: into, stroke: colour("muted") }));
+  const node = svg("g", { class: "front-zoom front-deep" }, lane, words(`${inner} units; strong colour: writes much`, grid, high - 10), ...wide, flows, ...rings, ...list, end);
+  return { node, pose(now) {
+    const [seen, added] = [upTo(0, now, 1), upTo(0, now - 1, 1)];
+    wide.forEach((one) => { one.style.opacity = seen * (1 - 0.5 * added); });
+    for (const one of [...rings, ...list]) one.style.opacity = upTo(0, seen * 2 - 1, 1);
+    flows.style.strokeDashoffset = 1 - added;
+    flows.style.display = added ? "" : "none";
+    end.style.opacity = added;
+  } };
+}
+
+Object.assign(Live.front, { zoom, deep });
 })();

@@ -111,6 +111,7 @@ function say(state, found) {
 
 const LEGEND = "Rows look at columns. Hatched: no. Orange: against the rules. Framed: changed. " +
   "Numbers: the layer after which it is heard. n: how many, itself included.";
+const MOST_LAYERS = 6;
 const LATER = 0.16; // by so much a cell is paler for each layer that it took
 
 /* A map, with a column of results: both maps have one, so that their rows stand at one height. */
@@ -127,22 +128,89 @@ function map(part, label, options, results) {
   };
 }
 
+/* The words as they stand below all layers, and how each layer hands on what it sees. What reaches the one word
+   that listens, at the top, is drawn strongly; what the mask keeps from it stays pale. */
+function network(part, onfocus) {
+  const [width, height, left, top, foot] = [330, 232, 44, 30, 200];
+  const node = part.drawing({ width, height, label: "" });
+  const x = (at) => left + ((at + 0.5) * (width - left - 4)) / N;
+  const LAYERS = Array.from({ length: MOST_LAYERS }, (_, layer) => layer);
+  const add = (tag, more) => node.appendChild(part.svg(tag, more));
+  const words = (more) => add("text", { class: "live-tick", ...more });
+  const names = [...LAYERS, MOST_LAYERS].map((layer) => words({ x: left - 6, "text-anchor": "end", text: layer ? `layer ${layer}` : "words" }));
+  const lines = LAYERS.map(() => PLACES.map((i) => PLACES.map((j) => ({ node: add("path", { "stroke-width": 1.6 }), from: x(j), to: x(i) }))));
+  const dots = [...LAYERS, MOST_LAYERS].map(() => PLACES.map((at) => add("circle", { r: 5.5, cx: x(at), "stroke-width": 1.5 })));
+  const below = PLACES.map((at) => words({ x: x(at), y: foot + 21, "text-anchor": "middle" }));
+  const listens = words({ y: 13, "text-anchor": "middle", class: "live-tick live-listens" });
+  const ring = add("circle", { r: 10, fill: "none", stroke: part.colour("plain"), "stroke-width": 2 });
+  for (const at of PLACES) add("rect", { x: x(at) - 17, y: 0, width: 34, height, fill: "transparent", class: "live-pick", onclick: () => onfocus(String(at)) });
+  const shown = part.titled("", node);
+  return {
+    node: shown,
+    set({ layers, focus }, { first, wrong, stray, tokens, counts }) {
+      const own = Number(focus), once = first.map((row) => row.map((layer) => layer === 1));
+      const reached = [PLACES.map((at) => at === own)]; // by layers, from the top
+      for (let n = 0; n < layers; n++) reached.unshift(PLACES.map((j) => PLACES.some((i) => reached[0][i] && once[i][j])));
+      const orange = (yes) => part.colour(yes ? "key" : "weight");
+      part.write(shown.firstChild, `what reaches “${tokens[own]}” in ${many(layers, "layer")}: ${counts[own]} of 8`);
+      node.setAttribute("aria-label", `${tokens[own]} hears of ${tokens.filter((_, at) => reached[0][at]).join(", ")}; click a word`);
+      lines.forEach((table, layer) => table.forEach((row, i) => row.forEach((line, j) => line.node.setAttribute("stroke", orange(wrong[i][j])))));
+      dots.forEach((row, layer) => row.forEach((dot, at) => dot.setAttribute("stroke", layer && layer < layers ? part.colour("muted") : orange(!layer && stray[own][at]))));
+      dots[0].forEach((dot, at) => dot.setAttribute("fill", orange(stray[own][at])));
+      for (const row of dots.slice(1)) row.forEach((dot) => dot.setAttribute("fill", part.colour("weight")));
+      below.forEach((word, at) => {
+        part.write(word, tokens[at] === "<pad>" ? "pad" : tokens[at]);
+        word.classList.toggle("live-unheard", !reached[0][at]);
+      });
+      part.write(listens, tokens[own]);
+      const there = LAYERS.map((layer) => Number(layer < layers));
+      const seen = LAYERS.map((layer) => once.map((row, i) => row.map((yes, j) =>
+        (layer >= layers || !yes ? 0 : reached[layer + 1][i] ? 0.9 : 0.13))));
+      const lit = [...LAYERS, MOST_LAYERS].map((layer) => PLACES.map((at) => Number(Boolean(reached[layer]?.[at]))));
+      Live.tween(node, { layers, own: x(own), seen, lit, there }, (now) => {
+        const y = (layer) => foot - (Math.min(layer, now.layers) * (foot - top)) / now.layers;
+        names.forEach((name, layer) => {
+          name.setAttribute("y", y(layer) + 4);
+          name.style.opacity = layer ? now.there[layer - 1] : 1;
+        });
+        lines.forEach((table, layer) => table.forEach((row, i) => row.forEach((line, j) => {
+          const opacity = now.seen[layer][i][j].toFixed(2), d = opacity > 0 ? `M${line.from} ${y(layer).toFixed(1)}L${line.to} ${y(layer + 1).toFixed(1)}` : "";
+          if (line.d !== d) line.node.setAttribute("d", (line.d = d));
+          if (line.opacity !== opacity) line.node.setAttribute("stroke-opacity", (line.opacity = opacity));
+        })));
+        dots.forEach((row, layer) => row.forEach((dot, at) => {
+          dot.setAttribute("cy", y(layer));
+          dot.setAttribute("fill-opacity", now.lit[layer][at]);
+          dot.style.opacity = layer ? now.there[layer - 1] : 1;
+        }));
+        ring.setAttribute("cx", now.own);
+        ring.setAttribute("cy", top);
+        listens.setAttribute("x", now.own);
+      }, { step: 1 });
+    },
+  };
+}
+
 function build(part, figure) {
   const onpick = (i, j) => {
     if (j === N) return;
-    figure.set({ cells: flip(figure.state, i, j) }, Live.QUICK);
+    figure.set({ cells: flip(figure.state, i, j), focus: String(i) }, Live.QUICK);
     figure.released();
   };
+  const onfocus = (focus) => {
+    figure.set({ focus }, Live.QUICK);
+    figure.released();
+  };
+  const reach = network(part, onfocus);
   const mask = map(part, "mask: click a cell, or use arrows and Space", { digits: 0, onpick, plain: true }, "n");
   const weights = map(part, "weights of random scores", {}, "sum");
   const heard = map(part, "who hears of whom, and after which layer", { digits: 0 }, "n");
   return {
-    nodes: [part.columns(mask.node, heard.node)],
-    rest: [
-      part.html("p", { class: "live-title", text: LEGEND }), part.html("div", { class: "live-extra" }, weights.node),
-    ],
+    nodes: [part.columns(mask.node, reach.node)],
+    rest: [part.columns(heard.node, part.html("div", { class: part.isNarrow() ? "live-extra" : null }, weights.node)), part.html("p", { class: "live-title", text: LEGEND })],
     update(state, found) {
       mask.set(found, found.mask, { outlined: found.wrong, ends: found.mask.map(total), step: 0 });
+      reach.set(state, found);
       weights.set(found, found.mask, { numbers: found.weights, ends: found.sums, step: 1 });
       const shades = found.first.map((row) => row.map((layer) => (layer ? 1 - LATER * (layer - 1) : 0)));
       heard.set(found, found.heard, { numbers: found.first, shades, outlined: found.stray, ends: found.counts, step: 2 });
@@ -155,10 +223,11 @@ Live.define({
   title: "A laboratory for masks",
   question: "Who may look at whom, and what comes through after several layers?",
   page: "05_masks",
-  heights: [578, 948],
+  heights: [850, 1240],
   state: {
     causal: { kind: "toggle", label: "causal: hide the future", start: true },
     layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },
+    focus: { kind: "choice", label: "who listens", start: "4", of: Object.fromEntries(WORDS.map((word, at) => [at, `${word} ${at}`])) },
     window: { kind: "number", label: "window (0: off)", min: 0, max: N, step: 1, start: 0 },
     prefix: { kind: "number", label: "prefix (if causal)", min: 0, max: N, step: 1, start: 0 },
     padding: {
@@ -177,10 +246,10 @@ Live.define({
   },
   values,
   say,
-  more: ["More rules and mistakes", 1, 2],
+  more: ["More rules and mistakes", 1, 3],
   tries: [
     {
-      do: "One wrong cell, more layers", set: { cells: "00000001", layers: 3 },
+      do: "One wrong cell, more layers", set: { cells: "00000001", layers: 3, focus: "3" },
       see: "All hear of all: every word looks at “we”, “we” at “night”, and “night” at all.",
     },
     {

@@ -60,29 +60,32 @@ function say({ distance }, { input, gradient }) {
 
 const points = (powers) => [0, ...powers].map((each, n) => [n, each === null ? 0 : 10 ** each]);
 
-/* What is left at the distance, written beside the dots; texts that would touch move apart. */
+/* Beside the end of each line its name, and what is left at the distance; texts that would touch move apart,
+   and a thin line leads to each. */
 function labels(part, chart) {
-  const names = [...NAMES, "RNN’s gradient"];
-  const texts = names.map((_, at) =>
-    part.svg("text", { class: "live-halo", style: `fill: ${part.colour(ROLES[at] || "key")}; font-weight: 600` }));
+  const { top, bottom, right } = chart.frame;
+  const role = (at) => part.colour(ROLES[at] || "key");
   const all = chart.drawing.appendChild(part.svg("g"));
-  all.append(...texts);
-  return (distance, left) => {
-    const { top, bottom } = chart.frame;
-    const line = 16 * (chart.drawing.px || 1);
-    const places = left.map((x, at) => [Math.min(Math.max(chart.up(x), top + 6), bottom - 8), at]).sort((a, b) => a[0] - b[0]);
-    for (let i = 1; i < places.length; i++) places[i][0] = Math.max(places[i][0], places[i - 1][0] + line);
-    for (let i = places.length - 1, floor = bottom - 9; i >= 0; i--, floor -= line) places[i][0] = Math.min(places[i][0], floor);
-    const isRight = distance < LONGEST / 2;
-    texts.forEach((text, at) => {
-      text.setAttribute("text-anchor", isRight ? "start" : "end");
-      part.write(text, `${names[at]} ${short(left[at])}`);
+  const texts = [...NAMES, "RNN’s gradient"].map((name, at) => {
+    const x = right + 18;
+    const value = part.svg("tspan", { x });
+    const lead = part.svg("path", { fill: "none", stroke: role(at), "stroke-width": 1.2, opacity: 0.6 });
+    const text = part.svg("text", { x, style: `fill: ${role(at)}` }, part.svg("tspan", { text: `${name} `, style: "font-weight: 650" }), value);
+    all.append(lead, text);
+    return { text, lead, value };
+  });
+  const within = (y) => Math.min(Math.max(y, top), bottom);
+  return (left, ends) => {
+    const px = chart.drawing.px || 1;
+    const [line, high] = [16 * px, 38 * px];
+    const to = part.apart(ends.map((end) => within(chart.up(end))), high, top, bottom + 4);
+    texts.forEach(({ value }, at) => {
+      part.write(value, short(left[at]));
+      value.setAttribute("dy", line);
     });
-    const x = chart.across(distance) + (isRight ? 11 : -11);
-    const to = places.sort((a, b) => a[1] - b[1]).map(([y]) => [x, y + 5]);
-    Live.tween(all, to, (now) => now.forEach(([tx, ty], at) => {
-      texts[at].setAttribute("x", tx);
-      texts[at].setAttribute("y", ty);
+    Live.tween(all, { to, ends: ends.map((end) => within(chart.up(end))) }, (now) => texts.forEach(({ text, lead }, at) => {
+      text.setAttribute("y", now.to[at] - 2);
+      lead.setAttribute("d", `M${right + 2} ${now.ends[at]}C${right + 10} ${now.ends[at]} ${right + 6} ${now.to[at]} ${right + 15} ${now.to[at]}`);
     }));
   };
 }
@@ -100,7 +103,7 @@ function trails(part, { frame, across, drawing: chart }) {
     drawing.append(part.svg("text", {
       class: "live-tick", x: frame.left - 6, y: y + high - 4, "text-anchor": "end", text: name, style: `fill: ${part.colour(ROLES[row])}` }));
     const cell = (at) => part.svg("rect", {
-      x: frame.left + at * wide, y, width: wide - 1.2, height: high, rx: 2, fill: part.colour(ROLES[row]) });
+      x: frame.left + at * wide, y, width: wide - (wide < 6 ? 0.3 : 1.2), height: high, rx: wide < 6 ? 0 : 2, fill: part.colour(ROLES[row]) });
     drawing.append(part.svg("rect", { x: frame.left, y, width: frame.right - frame.left - 1.2, height: high, rx: 2, fill: "var(--fig-panel)" }));
     const cells = Array.from({ length: CELLS }, (_, at) => drawing.appendChild(cell(at)));
     return { cells, shown: [] };
@@ -148,9 +151,12 @@ function table(part) {
 function build(part) {
   const chart = part.lines({
     label: "What is left of the first input, against the distance", xLabel: "distance n", yLabel: "share left",
-    x: [0, LONGEST], y: AXES.share[0], ...(part.isNarrow() ? { width: 330, height: 225 } : { width: 600, height: 270 }) });
+    x: [0, LONGEST], y: AXES.share[0], yText: (tick) => ({ 0: "nothing", 0.5: "half", 1: "all" })[tick],
+    ...(part.isNarrow() ? { width: 330, height: 236, room: { left: 62, right: 126, top: 22 } }
+      : { width: 600, height: 290, room: { left: 68, right: 118, top: 24 } }) });
   const mark = chart.drawing.appendChild(
     part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" }));
+  const named = chart.drawing.appendChild(part.svg("text", { class: "live-tick", "text-anchor": "middle", y: chart.frame.top - 9 }));
   const [write, numbers, trail] = [labels(part, chart), table(part), trails(part, chart)];
   const [charted, counted] = [part.titled("", chart.node), part.titled("", numbers.node)];
   let axis = "share";
@@ -159,15 +165,19 @@ function build(part) {
     rest: [counted],
     update(state, found) {
       if (state.axis !== axis) chart.axis(...AXES[(axis = state.axis)]);
-      const curves = NAMES.map((_, at) => ({ role: ROLES[at], dash: at, points: points(found.inputs[at]) }));
-      const learnt = { role: "key", dash: 3, points: points(found.gradients) };
+      const curves = NAMES.map((_, at) => ({ role: ROLES[at], dash: 0, points: points(found.inputs[at]) }));
+      const learnt = { role: "key", dash: 1, points: points(found.gradients) };
       const left = [...found.input, found.gradient[0]];
       const dots = left.map((x, at) => ({ role: ROLES[at] || "key", points: [[state.distance, x]] }));
       chart.set([...curves, learnt, ...dots]);
-      write(state.distance, left);
+      write(left, [...found.inputs, found.gradients].map((powers) => points(powers).at(-1)[1]));
       trail.set(state, found);
       const { top, bottom } = chart.frame;
-      Live.tween(mark, chart.across(state.distance), (x) => mark.setAttribute("d", `M${x} ${top}V${bottom}`));
+      Live.tween(mark, chart.across(state.distance), (x) => {
+        mark.setAttribute("d", `M${x} ${top}V${bottom}`);
+        named.setAttribute("x", x);
+      });
+      part.write(named, `n = ${state.distance}`);
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";
       part.write(charted.firstChild, `first a 1, then zeros: ${step}, c ← f c, weight eˢ/(eˢ + n)`);
       part.write(counted.firstChild, `left at distance ${state.distance}`);
@@ -181,7 +191,7 @@ Live.define({
   title: "What is left of the first input",
   question: "How much of the first token reaches a reader n steps later, and how much of its gradient?",
   page: "01_recurrence",
-  heights: [897, 1027],
+  heights: [915, 1050],
   state: {
     distance: { kind: "number", label: "distance\u00a0n", min: 1, max: LONGEST, step: 1, start: 50 },
     weight: { kind: "number", label: "RNN:\u00a0weight\u00a0w", min: 0, max: 1.5, step: 0.01, start: 0.9 },

@@ -6,6 +6,8 @@ const [ROWS, KEYS, WIDEST] = [31, 64, 1024]; // queries and keys of a draw; an o
 const DIVISORS = { none: () => 1, root: Math.sqrt };
 const MOST = 0.9; // of the weight
 
+const POINTS = Array.from({ length: 65 }, (_, i) => Math.floor((i * i) / 4)); // features added up, along a walk
+
 const kept = {};
 const once = (name, make) => (kept[name] ??= make()); // a slider asks for the same numbers again and again
 
@@ -23,6 +25,18 @@ function products(draw) {
     }
   }
   return tables;
+}
+
+/* How the scores of the first query grow, product by product: a walk for each key, (64, 65). */
+function walksOf(draw) {
+  const numbers = Live.tensor.normals(draw, (KEYS + 1) * WIDEST), q = KEYS * WIDEST;
+  return Array.from({ length: KEYS }, (_, key) => {
+    let [feature, sum] = [0, 0];
+    return POINTS.map((end) => {
+      for (; feature < end; feature++) sum += numbers[q + feature] * numbers[key * WIDEST + feature];
+      return sum;
+    });
+  });
 }
 
 /* The scaled scores of the first n keys, an array for each query. */
@@ -56,6 +70,8 @@ function query(draw, width, n, by) {
 const values = ({ width, keys, draw }) => ({
   none: query(draw, width, keys, "none"),
   root: query(draw, width, keys, "root"),
+  walks: once(`walks ${draw}`, () => walksOf(draw)).slice(0, keys),
+  ends: scoresOf(draw, width, keys, "none")[0], // where the walks are after d steps
   typical: once(`${draw}, ${keys} keys`, () => laws(draw, keys)),
 });
 
@@ -68,9 +84,70 @@ function say({ width, keys }, { none, root }) {
 
 // The page ----
 
+/* A walk for each key: as many steps up and down as features. Its end is the score. Steps are drawn closer and
+   closer, so that what is typical, ±√d, grows as straight lines. */
+function fan(part) {
+  const [width, height] = part.isNarrow() ? [330, 190] : [600, 226];
+  const [left, right, top, floor] = [40, width - (part.isNarrow() ? 12 : 66), 14, height - 40], MOST_ = 70;
+  const node = part.drawing({ width, height, label: "How scores grow: walks of d steps" });
+  const across = (d) => left + (Math.sqrt(d / WIDEST)) * (right - left);
+  const up = (score) => (top + floor) / 2 - (score / MOST_) * ((floor - top) / 2);
+  const add = (tag, more, inside = node) => inside.appendChild(part.svg(tag, more));
+  const words = (x, y, anchor, text, more) => add("text", { class: "live-tick", x, y, "text-anchor": anchor, text, ...more });
+  for (const tick of [-50, 0, 50]) {
+    add("path", { class: "live-gridline", d: `M${left} ${up(tick)}H${right}` });
+    words(left - 6, up(tick) + 4, "end", part.number(tick, 0));
+  }
+  for (const tick of [4, 16, 64, 256, WIDEST]) words(across(tick), floor + 17, "middle", tick);
+  words((left + right) / 2, height - 5, "middle", "d: products added up");
+  words(13, (top + floor) / 2, "middle", "score", { transform: `rotate(-90 13 ${(top + floor) / 2})` });
+  const edge = Math.sqrt(WIDEST);
+  add("path", { d: `M${left} ${up(0)}L${right} ${up(edge)}V${up(-edge)}Z`, style: "fill: var(--fig-w-soft)", opacity: 0.7 });
+  const clip = (id) => add("rect", { y: 0, height }, add("clipPath", { id }));
+  const [all, past] = [clip("live-walks"), clip("live-walked")];
+  all.setAttribute("x", left - 8);
+  all.setAttribute("width", right - left + 12);
+  const lines = (more) => add("path", { fill: "none", "stroke-linejoin": "round", ...more }, add("g", { "clip-path": "url(#live-walks)" }));
+  const faint = lines({ stroke: part.colour("muted"), opacity: 0.16 });
+  const walked = lines({ stroke: part.colour("plain"), opacity: 0.5, "clip-path": "url(#live-walked)" });
+  const best = lines({ stroke: part.colour("key"), "stroke-width": 2.4, "clip-path": "url(#live-walked)" });
+  const mark = add("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3" });
+  const dots = add("path", { stroke: part.colour("plain"), "stroke-width": 3.6, "stroke-linecap": "round", opacity: 0.7 });
+  const top_ = add("circle", { r: 5.5, fill: part.colour("key"), stroke: "var(--fig-paper)", "stroke-width": 2 });
+  const sides = part.isNarrow() ? [] : [1, -1].map((sign) => words(right + 6, up(sign * edge) + 4, "start", sign > 0 ? "+√d = 32" : "−√d"));
+  sides.forEach((side) => (side.style.fill = part.colour("weight")));
+  const won = add("text", { class: "live-halo", style: `fill: ${part.colour("key")}; font-weight: 600` });
+  const path = (walk) => `M${walk.map((score, at) => `${across(POINTS[at]).toFixed(1)} ${up(score).toFixed(1)}`).join("L")}`;
+  let shown = null;
+  return {
+    node: part.titled("each product is a step up or down: a walk for each key; its end is the score (band: ±√d)", node),
+    set({ width: d }, { walks, ends }) {
+      const winner = ends.indexOf(Math.max(...ends));
+      const [x, y] = [across(d), up(ends[winner])];
+      if (shown !== walks[0] || walks.length !== walked.walks) {
+        [shown, walked.walks] = [walks[0], walks.length];
+        for (const one of [faint, walked]) one.setAttribute("d", walks.map(path).join(""));
+      }
+      best.setAttribute("d", path(walks[winner]));
+      part.write(won, `best ${part.number(ends[winner], 1)}`);
+      const isLeft = x < (left + right) / 2;
+      won.setAttribute("text-anchor", isLeft ? "start" : "end");
+      Live.tween(node, { x, y, ends: Array.from(ends, up) }, (now) => {
+        past.setAttribute("x", left - 8);
+        past.setAttribute("width", Math.max(0, now.x - left + 8));
+        mark.setAttribute("d", `M${now.x} ${top}V${floor}`);
+        dots.setAttribute("d", now.ends.map((end) => `M${now.x} ${end}h0`).join(""));
+        [top_.cx.baseVal.value, top_.cy.baseVal.value] = [now.x, now.y];
+        won.setAttribute("x", now.x + (isLeft ? 10 : -10));
+        won.setAttribute("y", Math.max(top + 10, now.y + 1));
+      });
+    },
+  };
+}
+
 /* The weights of one query, largest first, and a line where even weights would be. */
 function bars(part, title, label, role) {
-  const [width, height] = part.isNarrow() ? [152, 132] : [320, 160];
+  const [width, height] = part.isNarrow() ? [152, 120] : [320, 150];
   const [left, right, top, floor] = [28, width - 6, 12, height - 26];
   const up = (share) => floor - share * (floor - top);
   const words = (x, y, anchor, text) => part.svg("text", { class: "live-tick", x, y, "text-anchor": anchor, text });
@@ -142,23 +219,28 @@ function namesOf(part, chart) {
 
 function build(part) {
   const { number } = part;
-  const raw = bars(part, "scores as they are", "Weights, scores as they are", "plain");
-  const scaled = bars(part, "divided by √d", "Weights, scores divided by √d", "weight");
+  const raw = bars(part, `${part.isNarrow() ? "" : "weights, scores "}as they are`, "Weights, scores as they are", "plain");
+  const scaled = bars(part, `${part.isNarrow() ? "" : "weights, "}divided by √d`, "Weights, scores divided by √d", "weight");
+  const walks = fan(part);
   const numbers = part.numbers({ label: "Without the root and with it", names: [
     "standard deviation of the scores", "largest weight", "keys that hold 90% of the weight",
     `median of the largest weights of ${ROWS} queries`] });
   const chart = part.lines({
     label: "Largest weight at each width", xLabel: "width d", yLabel: "largest weight",
-    x: [1, 1024], y: [0, 1], logX: true, xTicks: [1, 4, 16, 64, 256, 1024], ...(part.isNarrow() ? { width: 330, height: 200 } : { width: 600, height: 230 }) });
+    x: [1, 1024], y: [0, 1], logX: true, xTicks: [1, 4, 16, 64, 256, 1024], ...(part.isNarrow() ? { width: 330, height: 180 } : { width: 600, height: 200 }) });
 
   const names = namesOf(part, chart);
   return {
     nodes: [
-      part.titled(`lines: the median of ${ROWS} queries; dots and bars: one of them`, chart.node),
+      walks.node,
       part.html("div", { class: "live-pair" }, raw.node, scaled.node),
     ],
-    rest: [part.titled("as it is → divided by √d", numbers.node)],
-    update({ width }, { none, root, typical }) {
+    rest: [
+      part.titled(`largest weight at each width; lines: the median of ${ROWS} queries, dots: this one`, chart.node),
+      part.titled("as it is → divided by √d", numbers.node)],
+    update({ width }, found) {
+      const { none, root, typical } = found;
+      walks.set({ width }, found);
       const line = (role, ys, dash) => ({ role, dash, points: ys.map((y, at) => [WIDTHS[at], y]) });
       names(width, typical, [none.largest, root.largest]);
       chart.set([
@@ -180,7 +262,7 @@ Live.define({
   title: "Scores and their scale",
   question: "Why divide the scores by √d?",
   page: "04_scaling",
-  heights: [900, 1000],
+  heights: [1115, 1215],
   state: {
     width: { kind: "number", label: "width\u00a0d", steps: WIDTHS, start: 64 },
     keys: { kind: "number", label: "keys", steps: [2, 4, 8, 16, 32, 64], start: 32 },

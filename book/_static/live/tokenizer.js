@@ -29,6 +29,23 @@ function values({ text, merges }) {
 /* A token of bytes that are no whole character looks like \xd0. */
 const isPiece = (token) => token.includes("\\x");
 
+/* What all merges join in a text, each part before its whole: its merge, from where to where, and its two parts.
+   The first m merges join those whose number is at most m, for no merge needs a later one. */
+function joins(text) {
+  const { encode, special, lengths } = tokenizer();
+  const found = [];
+  const grow = (id, start) => {
+    const rank = id - special.length - 255; // from 1; what is no merge is a byte
+    if (rank < 1) return { rank: 0, start, end: start + lengths[id], at: start + lengths[id] / 2 };
+    const [one, other] = Live.merges[rank - 1].map((number) => special.length + number);
+    const left = grow(one, start), right = grow(other, left.end);
+    found.push({ rank, start, end: right.end, left, right, at: (left.at + right.at) / 2 });
+    return found.at(-1);
+  };
+  encode(text, ALL).reduce((start, id) => grow(id, start).end, 0);
+  return found;
+}
+
 const grouped = (count) => String(count).replace(/\B(?=(\d{3})+$)/g, ",");
 const many = (count, word) => (count === 1 ? `1 ${word}` : `${grouped(count)} ${word}s`);
 
@@ -84,6 +101,53 @@ function strip(part) {
   };
 }
 
+/* The joins as a tree above the letters, the early ones low. The line of the slider cuts it: what is below it is
+   joined, each token in the colour of its box. */
+function tree(part) {
+  const [width, height, most] = part.isNarrow() ? [330, 150, 26] : [600, 150, 52]; // as many bytes as there is room for
+  const [top, foot, right] = [10, height - 24, width - 44];
+  const node = part.drawing({ width, height, label: "The merges of this text, as a tree" });
+  const y = (rank) => foot - (rank ? 8 + ((foot - top - 8) * Math.log(rank)) / Math.log(ALL) : 0);
+  const add = (tag, more) => node.appendChild(part.svg(tag, more));
+  for (const rank of [1, 10, 100, 1000])
+    node.append(part.svg("path", { class: "live-gridline", d: `M0 ${y(rank)}H${right}` }),
+      part.svg("text", { class: "live-tick", x: right + 6, y: y(rank) + 4, text: rank }));
+  const [lines, letters] = [add("g", { fill: "none", "stroke-width": 1.8, "stroke-linejoin": "round" }), add("g", {})];
+  const cut = add("path", { stroke: part.colour("plain"), "stroke-dasharray": "5 3", "stroke-width": 1.4 });
+  const make = () => part.svg("path");
+  const bytes = new TextEncoder();
+  let [known, found] = [null, []];
+  return {
+    node,
+    set({ text, merges }, { ids }) {
+      const { lengths } = tokenizer();
+      if (text !== known) {
+        found = joins(text).filter(({ end }) => end <= most);
+        let start = 0;
+        const places = [...text].map((letter) => [letter, start, (start += bytes.encode(letter).length)]).filter(([, , end]) => end <= most);
+        const unit = right / Math.max(16, Math.min(most, start));
+        part.fit(letters, places.length, () => part.svg("text", { class: "live-letter", y: foot + 17, "text-anchor": "middle" }));
+        places.forEach(([letter, from, to], at) => {
+          part.write(letters.children[at], part.visible(letter));
+          letters.children[at].setAttribute("x", unit * (from + to) / 2);
+        });
+        part.fit(lines, found.length, make);
+        found.forEach(({ rank, left, right: other }, at) => lines.children[at].setAttribute(
+          "d", `M${unit * left.at} ${y(left.rank)}V${y(rank)}H${unit * other.at}V${y(other.rank)}`));
+        known = text;
+      }
+      let end = 0;
+      const ends = ids.map((id) => (end += lengths[id]));
+      found.forEach(({ rank, start }, at) => {
+        const isJoined = rank <= merges, token = ends.findIndex((one) => one > start);
+        lines.children[at].setAttribute("stroke", isJoined ? part.colour(ROLES[token % 4]) : "var(--fig-muted)");
+        lines.children[at].setAttribute("opacity", isJoined ? 1 : 0.25);
+      });
+      Live.tween(node, y(merges ? merges + 0.5 : 0) - (merges ? 1 : 4), (at) => cut.setAttribute("d", `M0 ${at}H${right}`));
+    },
+  };
+}
+
 function squares(part) {
   const drawing = part.drawing({ width: SIDE + 2, height: SIDE + 2, label: "Two squares" });
   const dashed = { "stroke-dasharray": "4 3", stroke: part.colour("muted") };
@@ -110,12 +174,12 @@ function squares(part) {
 }
 
 function build(part, figure) {
-  const [cut, areas] = [strip(part), squares(part)];
+  const [cut, grown, areas] = [strip(part), tree(part), squares(part)];
   const numbers = part.numbers({
     label: "Counts",
     names: ["characters", "tokens T", "scores T²", "the same with characters", "characters a token", "vocabulary V"],
   });
-  const merge = part.html("p", { class: "live-title" });
+  const merge = part.html("p", { class: "live-title live-caption" });
   const player = part.player(figure, {
     names: ["Play the merges", "One merge"], every: 700, stays: true,
     step() {
@@ -129,11 +193,13 @@ function build(part, figure) {
   const squared = part.titled("scores: T² (filled), characters² (dashed)", areas.node);
   return {
     nodes: [
-      part.titled("tokens and their ids", cut.node), player.node, merge,
-      part.html("div", { class: "live-aside" }, squared, numbers.node),
+      part.titled("tokens and their ids", cut.node),
+      part.titled("how merges join letters, from the first up to the 1,277th; dashed: the slider", grown.node), player.node, merge,
     ],
+    rest: [part.html("div", { class: "live-aside" }, squared, numbers.node)],
     update(state, found) {
       cut.set(state, found);
+      grown.set(state, found);
       areas.set(found);
       const [first, second] = found.last.map(part.visible);
       const next = tokenizer().next(state.text, state.merges); // the others change nothing here
@@ -152,7 +218,7 @@ Live.define({
   title: "One text, more or fewer merges",
   question: "What do merges buy, and for whom?",
   page: "02_tokens",
-  heights: [771, 946],
+  heights: [935, 1130],
   scripts: ["text.js", "merges.js"],
   state: {
     text: {
@@ -169,6 +235,7 @@ Live.define({
     },
   },
   values,
+  joins,
   say,
   tries: [
     {
