@@ -1297,8 +1297,10 @@ def test_a_model_that_keeps_a_finger_on_the_line_is_found():
 
     rows = fingers.count(Finger(), [(word, word)] * 20, range(3, 13), fingers.SPECIAL, "cpu")
     assert [row["from_there"] for row in rows] == [1, 0]
-    found = fingers.cases(word, [*word, 11])
-    assert found
+    found = fingers.cases(word, [*word, 11], {})
+    usual = dict.fromkeys(word, (4, 5, 6))  # cannot be told from these letters in their place
+    assert 0 < len(fingers.cases(word, [*word, 11], usual)) < len(found)
+    assert fingers.spelling([word, [3, 9, 9, 9], word])[3] == (4, 5, 6)
     assert all(fingers.ways(word, place, letter)[2] for place, letter, _ in found)
     assert fingers.ways(word, 1, 6) == [{(5, 6, 7)}, {(4, 5, 6)}, {(7, 8, 9)}]
 
