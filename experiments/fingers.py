@@ -41,7 +41,7 @@ ABOUT = {
     "Task": f"""Words of {SHOWN} different letters, to be written backwards by new models of one
         block and one block; and English numbers in German words, by the translator of `numbers`.
         The true letters are given up to a random place, and there a wrong letter.""",
-    "Choices": f"""The new models are those of `decoders`: its task `reverse`, its whole decoder, its
+    "Choices": f"""The new models are whole ones of `decoders`, with its task `reverse` and its
         recipe. A wrong letter stands `elsewhere` in the same answer, or `nowhere` in it. Both are
         tried at the same place of the same answers. Places whose ways to go on cannot be told
         apart by {NEXT} letters are left out.""",
