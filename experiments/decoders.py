@@ -359,6 +359,31 @@ def alignment(model: nn.Module, length: int, device: str) -> list[Row]:
     ]
 
 
+def prepare(
+    task: str, kind: str, recipe: Recipe, sizes: tuple[int, int, int], device: str
+) -> tuple[Seq2SeqLM, Batches, list[Pair]]:
+    """Make a new model, what it will learn from, and what it will be judged by.
+
+    Args:
+        task: one of ``TASKS``.
+        kind: one of ``KINDS``.
+        recipe: how it will be trained; its seed is that of weights and data, too.
+        sizes: the width, the batch and how many tests there are.
+        device: where it will be trained.
+
+    Returns:
+        The model, the batches and the tests.
+    """
+    seed, (d_model, batch_size, n_tests) = recipe.seed, sizes
+    pairs, new = pairs_of(task, batch_size * recipe.steps, n_tests, seed)
+    vocab = FIRST_SYMBOL + (len(letters()) if task == "numbers" else N_LETTERS)
+    max_len = 1 + max(len(side) for pair in [*pairs, *new] for side in pair)
+    torch.manual_seed(seed)
+    model = build(kind, vocab, max_len, d_model).to(device)
+    collate = noisy(vocab, seed) if kind == "noisy letters" else translation_batch
+    return model, Batches(pairs, collate, batch_size=batch_size, seed=seed), new
+
+
 def run_one(
     task: str, kind: str, recipe: Recipe, sizes: tuple[int, int, int], device: str
 ) -> dict[str, list[Row]]:
@@ -375,14 +400,8 @@ def run_one(
         Rows for each table.
     """
     torch.set_float32_matmul_precision("highest")  # near ties must fall alike in both ways
-    seed, (d_model, batch_size, n_tests) = recipe.seed, sizes
-    pairs, new = pairs_of(task, batch_size * recipe.steps, n_tests, seed)
-    vocab = FIRST_SYMBOL + (len(letters()) if task == "numbers" else N_LETTERS)
-    max_len = 1 + max(len(side) for pair in [*pairs, *new] for side in pair)
-    torch.manual_seed(seed)
-    model = build(kind, vocab, max_len, d_model).to(device)
-    collate = noisy(vocab, seed) if kind == "noisy letters" else translation_batch
-    batches = Batches(pairs, collate, batch_size=batch_size, seed=seed)
+    seed = recipe.seed
+    model, batches, new = prepare(task, kind, recipe, sizes, device)
     test = {name: tensor.to(device) for name, tensor in translation_batch(new).items()}
     run: Row = {"task": task, "kind": kind, "seed": seed}
     curve: list[Row] = []

@@ -248,7 +248,6 @@ COUNTS = [
     ("transformer.count", 1),
     ("heads.parameters", 1),
     ("encoder.parameters", 1),
-    ("decoder.block_parameters", 1),
     ("feedforward.gated_width", 1),
     ("families.pairs", 1),
     ("generation.cache_bytes", 1),

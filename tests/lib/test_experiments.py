@@ -28,6 +28,7 @@ from experiments import (
     dropout,
     experts,
     families,
+    fingers,
     hardware,
     heads,
     induction,
@@ -1277,6 +1278,31 @@ def test_a_letter_that_is_given_is_read_and_not_written():
     changed = noisy["target"] != decoders.translation_batch([([5], list(range(3, 13)))])["target"]
     assert not changed[:, 0].any()
     assert 0.05 < changed[:, 1:].double().mean() < 0.15
+
+
+def test_fingers_counts_three_ways_to_go_on(results):
+    rows = read_csv(results(fingers) / "results.csv")
+    assert {row["kind"] for row in rows} == {"shipped", *fingers.KINDS}
+    assert {row["letter"] for row in rows} == {"elsewhere", "nowhere"}
+    for row in rows:
+        assert sum(float(row[way]) for way in fingers.WAYS) <= 1 + 1e-3
+
+
+def test_a_model_that_keeps_a_finger_on_the_line_is_found():
+    word = [3, 4, 5, 6, 7, 8, 9, 10]
+
+    class Finger(torch.nn.Module):  # goes on after the letter it reads, wherever that stands
+        def forward(self, source, target, mask):
+            return torch.nn.functional.one_hot((target + 1) % 20, 20).float()
+
+    rows = fingers.count(Finger(), [(word, word)] * 20, range(3, 13), fingers.SPECIAL, "cpu")
+    assert [row["from_there"] for row in rows] == [1, 0]
+    found = fingers.cases(word, [*word, 11], {})
+    usual = dict.fromkeys(word, (4, 5, 6))  # cannot be told from these letters in their place
+    assert 0 < len(fingers.cases(word, [*word, 11], usual)) < len(found)
+    assert fingers.spelling([word, [3, 9, 9, 9], word])[3] == (4, 5, 6)
+    assert all(fingers.ways(word, place, letter)[2] for place, letter, _ in found)
+    assert fingers.ways(word, 1, 6) == [{(5, 6, 7)}, {(4, 5, 6)}, {(7, 8, 9)}]
 
 
 def test_runs_in_processes_come_back_in_the_order_of_the_plan(tmp_path):

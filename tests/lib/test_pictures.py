@@ -130,6 +130,7 @@ PICTURES = {
         {"a": [" word"] * 20, "b": ["x", "<pad>"]}, title="Tokens"
     ),
     "words": lambda: sketches.token_rows({"a": ["x", "y"]}, title="Words", unit="words"),
+    "across": lambda: sketches.looking_across(["a"], ["x", "y"], [[0.25, 0.75]], title="Across"),
     "two stacks": lambda: sketches.two_stacks([1, 1]),
     "storyboard": lambda: sketches.storyboard("ab", [("", "B", [0.1, 0.9])], title="Story"),
     "chains": lambda: unrolled.word_chains(
@@ -372,6 +373,15 @@ def test_architecture_diagram_follows_the_configuration():
         (lambda: sketches.timeline([(2, "b"), (1, "a")], title="t"), r"the years are \[2, 1\]"),
         (lambda: sketches.token_rows({"a": []}, title="t"), "at least one token"),
         (lambda: sketches.two_stacks([2, 2]), "encoder layers 0 to 1"),
+        (lambda: sketches.looking_across([], ["x"], [], title="t"), "at least one token"),
+        (
+            lambda: sketches.looking_across(["a"], ["x"], [], title="t"),
+            "weights has 0 rows; expected 1",
+        ),
+        (
+            lambda: sketches.looking_across(["a"], ["x"], [[2.0]], title="t"),
+            "a has the weight 2; expected numbers from 0 to 1",
+        ),
         (lambda: sketches.storyboard("ab", [], title="t"), "at least one step"),
         (lambda: unrolled.word_chains([], {"a": (True, True)}, title="t"), "at least one word"),
         (lambda: unrolled.word_chains(["a"], {}, title="t"), "at least one network"),

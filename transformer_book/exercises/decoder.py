@@ -1,121 +1,144 @@
 """Exercises of chapter 12, The decoder and cross-attention."""
 
-import math
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
-from transformer_book.exercises.grading.checking import Exercise, random_inputs
-from transformer_book.exercises.grading.slips import attend, mixing_slips, scale_slips
+from transformer_book.exercises.grading.checking import Exercise
 from transformer_lib import IGNORE
 
 
-def _cross(x: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
-    q, k, v = x @ w_q, memory @ w_k, memory @ w_v
-    return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1) @ v
+def _open_cells(source_lengths: Sequence[int], n_targets: int) -> tuple[int, int]:
+    own = len(source_lengths) * (n_targets * (n_targets + 1) // 2)
+    return own, n_targets * sum(source_lengths)
 
 
-def _projected(
-    x: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor
-) -> tuple[Tensor, ...]:
-    return x @ w_q, memory @ w_k, memory @ w_v
-
-
-CROSS = Exercise(
-    reference=_cross,
-    inputs=[  # square first: there the mistakes that need equal sizes can run, and are found
-        random_inputs((2, 4, 4), (2, 4, 4), (4, 4), (4, 4), (4, 4)),
-        random_inputs((2, 3, 5), (2, 7, 5), (5, 6), (5, 6), (5, 4)),
-    ],
+OPEN_CELLS = Exercise(
+    reference=_open_cells,
+    returns=("self-attention", "cross-attention"),
+    inputs=[([3, 1], 4), ([5], 2), ([2, 2, 6], 1), ([4, 1, 3], 5)],
     mistakes={
-        "That is self-attention: keys and values must come from the memory.": (
-            lambda x, m, q, k, v: _cross(x, x, q, k, v)
+        "The causal mask opens the diagonal, too: a position sees itself.": lambda s, n: (
+            len(s) * (n * (n - 1) // 2),
+            n * sum(s),
         ),
-        "Queries and memory are the wrong way round: each target position asks, the source "
-        "answers, and there is one row for each target position.": (
-            lambda x, m, q, k, v: _cross(m, x, q, k, v)
+        "Self-attention in a decoder is causal: a position sees itself and what came before.": (
+            lambda s, n: (len(s) * n * n, n * sum(s))
         ),
-        "The values come from the target. What is found must come from the memory, like the "
-        "keys.": lambda x, m, q, k, v: attend(x @ q, m @ k, x @ v),
-        "The keys come from the target. Where it is found must come from the memory, like the "
-        "values.": lambda x, m, q, k, v: attend(x @ q, x @ k, m @ v),
-        "The queries come from the memory, too: then no target position can ask for anything.": (
-            lambda x, m, q, k, v: _cross(m, m, q, k, v)
+        "Padding does not answer: count the real source tokens only.": lambda s, n: (
+            len(s) * (n * (n + 1) // 2),
+            n * len(s) * max(s),
         ),
-        "The values are not projected: the memory itself went into the mean.": (
-            lambda x, m, q, k, v: attend(x @ q, m @ k, m)
+        "Count all sentences of the batch, not one.": lambda s, n: (
+            n * (n + 1) // 2,
+            n * sum(s),
         ),
-        "The matrices are used as x @ w, without a transpose.": (
-            lambda x, m, q, k, v: _cross(x, m, q.mT, k.mT, v.mT)
+        "Each position of the answer sees the source: multiply by how many there are.": (
+            lambda s, n: (len(s) * (n * (n + 1) // 2), sum(s))
         ),
-        "The scale counts D, the width of x; it must be Dk, the width of a query.": (
-            lambda x, m, q, k, v: attend(x @ q, m @ k, m @ v, scale=1 / math.sqrt(x.shape[-1]))
+        "Cross-attention has no causal mask: also the first position sees the whole source.": (
+            lambda s, n: (
+                len(s) * (n * (n + 1) // 2),
+                sum(min(t + 1, length) for t in range(n) for length in s),
+            )
         ),
-        **scale_slips(_projected),
-        **mixing_slips(_projected),
+        "The order is self-attention first, cross-attention second.": (
+            lambda s, n: _open_cells(s, n)[::-1]
+        ),
     },
     hints=(
-        "Who asks, and who answers? The target has the queries; where to look and what is found "
-        "are both of the source.",
-        "The queries are (B, T, Dk), made from `x`. Keys and values come from `memory` and have S "
-        "rows, so the scores are (B, T, S).",
-        "`q, k, v = x @ w_q, memory @ w_k, memory @ w_v`; the rest is attention as always, with "
-        "`.softmax(dim=-1)` over the source.",
+        "Draw both masks for one sentence: a triangle, and a rectangle without its padded columns.",
+        "A triangle of side n has n (n + 1) / 2 cells. In the rectangle every row has as many open "
+        "cells as the source has real tokens.",
+        "The second number is `n_targets * sum(source_lengths)`.",
     ),
 )
 
 
-def _block_parameters(d_model: int, d_ff: int) -> int:
-    attention = 4 * (d_model * d_model + d_model)
-    feed_forward = 2 * d_model * d_ff + d_ff + d_model
-    return 2 * attention + feed_forward + 3 * 2 * d_model
+_NOISE = torch.randn((5, 4), generator=torch.Generator("cpu").manual_seed(0))
 
 
-BLOCK_PARAMETERS = Exercise(
-    reference=_block_parameters,
-    inputs=[(512, 2048), (8, 20), (6, 6)],
+def _future_links(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    before, found = function(x), 0
+    for j in range(x.shape[1]):
+        changed = x.clone()
+        changed[:, j] += _NOISE[j].to(x)
+        moved = (function(changed) - before).abs().amax(dim=(0, 2)) > 1e-6
+        found += int(moved[:j].sum())
+    return found
+
+
+def _running_mean(x: Tensor) -> Tensor:
+    counts = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+    return x.cumsum(dim=1) / counts
+
+
+def _peeks(x: Tensor) -> Tensor:
+    """Causal but for position 1, which also sees the last one."""
+    seen = _running_mean(x).clone()
+    seen[:, 1] += x[:, -1]
+    return seen
+
+
+def _normed_mean(x: Tensor) -> Tensor:
+    """Everybody sees everything, behind a norm."""
+    normed = F.layer_norm(x, x.shape[-1:])
+    return normed + normed.mean(dim=1, keepdim=True)
+
+
+def _table(function: Callable[[Tensor], Tensor], x: Tensor, alike: bool = False) -> Tensor:
+    """Which output moves with which input, ``(T, T)``; on request all features get the same."""
+    columns = []
+    for j in range(x.shape[1]):
+        changed = x.clone()
+        changed[:, j] += 1.0 if alike else _NOISE[j].to(x)
+        columns.append((function(changed) - function(x)).abs().amax(dim=(0, 2)) > 1e-6)
+    return torch.stack(columns, dim=1)
+
+
+def _scaled(x: Tensor) -> Tensor:
+    """Each vector is multiplied by the mean of all: no link is seen where the vectors are zero."""
+    return x * x.mean(dim=1, keepdim=True)
+
+
+_STREAM = torch.randn((1, 5, 4), generator=torch.Generator("cpu").manual_seed(1))
+
+FUTURE_LINKS = Exercise(
+    reference=_future_links,
+    inputs=[
+        lambda: (_running_mean, _STREAM.clone()),
+        lambda: (_peeks, _STREAM.clone()),
+        lambda: (_normed_mean, _STREAM.clone()),
+        lambda: (_scaled, _STREAM.clone()),
+    ],
     mistakes={
-        "That is an encoder block: the second attention, and its norm, are missing.": (
-            lambda d, f: _block_parameters(d, f) - 4 * (d * d + d) - 2 * d
+        "You added the same number to all features. A norm takes that away, so the change is not "
+        "seen: add different numbers.": (
+            lambda f, x: int(_table(f, x, alike=True).triu(diagonal=1).sum())
         ),
-        "The third norm is missing: each of the three sublayers has one.": (
-            lambda d, f: _block_parameters(d, f) - 2 * d
+        "Those are the links to the past: look at the outputs before the changed input.": (
+            lambda f, x: int(_table(f, x).tril(diagonal=-1).sum())
         ),
-        "The norms are missing: each has a gain and a bias of width D.": (
-            lambda d, f: _block_parameters(d, f) - 6 * d
+        "A position may see itself: leave the diagonal out.": (
+            lambda f, x: int(_table(f, x).triu().sum())
         ),
-        "The biases are missing: eight of width D in the attentions, F and D in the network, and "
-        "one in each norm.": (lambda d, f: 8 * d * d + 2 * d * f + 3 * d),
-        "The biases of the linear layers are missing.": (
-            lambda d, f: 8 * d * d + 2 * d * f + 6 * d
+        "Only the neighbour was looked at: every output before the changed input counts.": (
+            lambda f, x: int(_table(f, x).diagonal(offset=1).sum())
         ),
-        "The output projections are missing: each attention has four matrices.": (
-            lambda d, f: _block_parameters(d, f) - 2 * (d * d + d)
+        "Only the last input was changed: change each in turn.": (
+            lambda f, x: int(_table(f, x)[:-1, -1].sum())
         ),
-        "Cross-attention has one matrix for its keys and one for its values, both for the "
-        "memory: four matrices like self-attention, not six.": (
-            lambda d, f: _block_parameters(d, f) + 2 * (d * d + d)
-        ),
-        "Those are the matrices alone; biases and norms are missing.": (
-            lambda d, f: 8 * d * d + 2 * d * f
-        ),
-        "The second attention is missing: there is self-attention, and there is cross-attention.": (
-            lambda d, f: _block_parameters(d, f) - 4 * (d * d + d)
-        ),
-        "The network's inner width is d_ff, which need not be 4 d_model.": (
-            lambda d, f: _block_parameters(d, 4 * d)
-        ),
-        "The first bias of the network has the inner width: d_ff and d_model, not twice d_model.": (
-            lambda d, f: _block_parameters(d, f) - f + d
-        ),
+        "Those are all links, the past included.": lambda f, x: int(_table(f, x).sum()),
+        "A verdict is not asked for: count the links.": (lambda f, x: int(_future_links(f, x) > 0)),
     },
     hints=(
-        "List the parts: two attentions, one network, and a norm for each of these sublayers.",
-        "An attention has four square matrices, each with a bias. The network has two matrices, "
-        "with biases of width d_ff and d_model. A norm has a gain and a bias.",
-        "An attention has `4 * (d_model * d_model + d_model)` parameters, the three norms "
-        "`3 * 2 * d_model`.",
+        "Change one input at a time. Which outputs must not move?",
+        "With `before = function(x)`, copy `x`, add random numbers at position j, and compare the "
+        "outputs 0 to j - 1 with those of `before`.",
+        "`moved = (function(changed) - before).abs().amax(dim=(0, 2)) > 1e-6`, then add "
+        "`int(moved[:j].sum())`.",
     ),
 )
 

@@ -250,6 +250,87 @@ def attention_arcs(
     return canvas.picture(title, f"{title}: {words[start]} looks at {shares}.")
 
 
+def looking_across(
+    asking: Sequence[str],
+    asked: Sequence[str],
+    weights: Sequence[Sequence[float]],
+    *,
+    title: str,
+) -> Picture:
+    """Draw where the tokens of one row look in another, and the same weights as a heat map.
+
+    Args:
+        asking: the tokens that look, drawn above.
+        asked: the tokens that are looked at, drawn below.
+        weights: a row for each token that looks, from 0 to 1.
+        title: a short name for the picture.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if a row of tokens is empty, or a pair has no weight from 0 to 1.
+
+    Example:
+        >>> looking_across(["zwei"], ["2", "0"], [[1, 0]], title="One").summary
+        'One: zwei looks at 2 1.00, 0 0.00.'
+    """
+    check_filled("asking", asking, "at least one token")
+    check_filled("asked", asked, "at least one token")
+    if len(weights) != len(asking):
+        raise ValueError(f"weights has {len(weights)} rows; expected {len(asking)}, one each")
+    for name, row in zip(asking, weights, strict=True):
+        _check_weights(name, row, len(asked))
+    canvas, step, top, below = Canvas(), 104.0, 16.0, 170.0
+    width = step * max(len(asking), len(asked))
+    xs, ys = (
+        [width * (i + 0.5) / len(row) + 8 for i in range(len(row))] for row in (asking, asked)
+    )
+    for x, row in zip(xs, weights, strict=True):
+        for y, weight in zip(ys, row, strict=True):
+            canvas.elements.append(
+                f'<path d="M{x:.1f} {top + CELL}L{y:.1f} {below}" stroke="{ROLES["query"][0]}" '
+                f'stroke-width="{0.5 + 13 * weight:.1f}" '
+                f'stroke-opacity="{0.3 + 0.6 * weight:.2f}"/>'
+            )
+    for places, tokens, height, role in ((xs, asking, top, "query"), (ys, asked, below, "key")):
+        for place, token in zip(places, tokens, strict=True):
+            wide = LETTER * len(token) + 22
+            _token(canvas, place - wide / 2, height, wide, token, pale=False, role=role)
+    _draw_weights(canvas, width + 60, top, asking, asked, weights)
+    listed = "; ".join(
+        f"{name} looks at " + ", ".join(f"{a} {w:.2f}" for a, w in zip(asked, row, strict=True))
+        for name, row in zip(asking, weights, strict=True)
+    )
+    return canvas.picture(title, f"{title}: {listed}.")
+
+
+def _draw_weights(
+    canvas: Canvas,
+    x: float,
+    y: float,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    weights: Sequence[Sequence[float]],
+) -> None:
+    """Draw a small heat map with a number in each cell."""
+    left, wide, high = x + LETTER * max(map(len, rows)) + 10, 74.0, 42.0
+    for j, name in enumerate(columns):
+        canvas.text(left + wide * (j + 0.5), y + 14, name, bold=True)
+    for i, (name, row) in enumerate(zip(rows, weights, strict=True)):
+        line = y + 24 + high * i
+        canvas.text(left - 10, line + high / 2 + 5, name, bold=True, anchor="end")
+        for j, weight in enumerate(row):
+            canvas.elements.append(
+                f'<rect x="{left + wide * j:.1f}" y="{line:.1f}" width="{wide - 3}" '
+                f'height="{high - 3}" rx="4" fill="{ROLES["query"][0]}" '
+                f'fill-opacity="{0.04 + 0.4 * weight:.2f}" stroke="{MUTED}" stroke-width="0.8"/>'
+            )
+            canvas.text(left + wide * (j + 0.5) - 1.5, line + high / 2 + 4, f"{weight:.2f}")
+    canvas.width = max(canvas.width, left + wide * len(columns))
+    canvas.height = max(canvas.height, y + 24 + high * len(rows))
+
+
 def box_of_words(words: Sequence[str], *, changed: int, box: str, title: str) -> Picture:
     """Draw words as vectors that go through a box, one of them changed; what moves is the question.
 

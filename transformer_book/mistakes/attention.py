@@ -136,7 +136,7 @@ def _cross_attention_to_itself(
 ) -> Tensor:
     """Cross-attention takes its keys and values from the decoder, not from the memory.
 
-    Symptom: translations are fluent and have nothing to do with the source.
+    Symptom: the answer is the same whatever the source.
     Caught by: test_properties.py::test_the_memory_reaches_every_target_position
     """
     return _attend(self, x, None, mask, **options) if memory is None else _attend(self, x)
