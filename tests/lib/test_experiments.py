@@ -50,9 +50,11 @@ from experiments import (
     run_all,
     scaling,
     scores,
+    senses,
     shakespeare,
     skips,
     stretching,
+    sublayers,
     surfaces,
     warmup,
     word_head,
@@ -1817,6 +1819,37 @@ def test_answers_of_lists_are_the_values_of_their_items():
 def test_word_head_measures_every_head(results):
     rows = read_csv(results(word_head) / "results.csv")
     assert [len(rows), len(rows[0])] == [72, 10]
+
+
+def test_senses_measures_each_layer_beside_its_controls(results):
+    rows = read_csv(results(senses) / "results.csv")
+    kinds = {(row["word"], row["kind"]) for row in rows}
+    words = {(word, kind) for word in senses.SENTENCES for kind in ("trained", "untrained")}
+    assert kinds == words | {(word, "inputs") for word in senses.SENTENCES} | {("the", "trained")}
+    assert {row["layer"] for row in rows if row["kind"] == "trained"} == set("0123456")
+    assert all(0 <= float(row[name]) <= 1 for row in rows for name in ("share", "right"))
+
+
+def test_senses_measures_by_hand():
+    x = torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 9.0], [7.0, 9.0]]).double()
+    second = torch.tensor([False, False, True, True])
+    assert senses.share(x[:, :1], second) == pytest.approx(0.8)
+    assert senses.told(x, second) == 1
+
+
+def test_sublayers_trains_every_stack(results):
+    rows = read_csv(results(sublayers) / "results.csv")
+    assert [row["stack"] for row in rows] == [*sublayers.STACKS]
+    assert all(0 <= float(row["right"]) <= 1 for row in rows)
+
+
+def test_sublayers_hides_letters_and_no_padding():
+    ids = torch.tensor([[1, 2, 3, 0, 0]]).expand(400, 5)
+    seen, hidden = sublayers.hide(ids, 9, torch.Generator().manual_seed(0))
+    assert not hidden[:, 3:].any()
+    assert hidden[:, :3].double().mean().item() == pytest.approx(sublayers.HIDDEN, abs=0.05)
+    assert (seen[hidden] == 9).all()
+    assert (seen[~hidden] == ids[~hidden]).all()
 
 
 def test_paragraphs_keeps_texts_and_their_vectors(results):

@@ -118,6 +118,9 @@ PICTURES = {
     "split": lambda: sketches.split_right_and_wrong(n_tokens=3, n_heads=4),
     "positions": sketches.where_positions_enter,
     "block": sketches.inside_a_block,
+    "two vectors": lambda: sketches.one_word_two_vectors(
+        "bank", before=[2, 0], after={"river bank": [2, 1.5]}, names=["bank", "water"]
+    ),
     "bus": bus.residual_bus,
     "routing": lambda: networks.routing(
         ["the", "cat", "the"], [0, 1, 0], n_experts=3, capacity=1, title="Routing"

@@ -380,6 +380,71 @@ def box_of_words(words: Sequence[str], *, changed: int, box: str, title: str) ->
     )
 
 
+def one_word_two_vectors(
+    word: str,
+    *,
+    before: Sequence[float],
+    after: Mapping[str, Sequence[float]],
+    names: Sequence[str],
+) -> Picture:
+    """Draw how a word's one vector leaves an encoder as another one in each text.
+
+    Args:
+        word: the word.
+        before: the numbers of its vector in the table.
+        after: for each text the numbers that come out at the word.
+        names: of the numbers.
+
+    Returns:
+        The picture.
+
+    Raises:
+        ValueError: if there is no text, or there are not as many numbers as names.
+
+    Example:
+        >>> one_word_two_vectors(
+        ...     "bank", before=[2], after={"a bank": [1]}, names=["x"]
+        ... ).summary[:39]
+        'The word bank goes in as 2 in each text'
+    """
+    check_filled("after", after, "at least one text")
+    if any(len(numbers) != len(names) for numbers in (before, *after.values())):
+        raise ValueError(f"each vector must have a number for each of names={list(names)}")
+    canvas, cell, first = Canvas(), 48.0, 96.0
+    second = first + cell * len(names) + 142
+    for start in (first, second):
+        for n, name in enumerate(names):
+            canvas.text(start + cell * (n + 0.5), 16, name)
+    for row, (text, numbers) in enumerate(after.items()):
+        y = 28.0 + 62 * row
+        canvas.text(first - 10, y + 25, text, bold=True, anchor="end")
+        for start, values, role in ((first, before, "key"), (second, numbers, "value")):
+            for n, value in enumerate(values):
+                _number(canvas, start + cell * n, y, cell, f"{value:g}", role if value else "plain")
+        box = canvas.box(first + cell * len(names) + 26, y + 3, ["encoder"], width=90)
+        canvas.arrow((box.x - 24, y + 20), (box.x - 2, y + 20))
+        canvas.arrow((box.x + 92, y + 20), (second - 2, y + 20))
+    canvas.width, canvas.height = second + cell * len(names) + 8, 24.0 + 62 * len(after)
+    out = "; ".join(f"in {text} as {_listed(numbers)}" for text, numbers in after.items())
+    return canvas.picture(
+        "One word, two vectors",
+        f"The word {word} goes in as {_listed(before)} in each text, and comes out {out} "
+        f"({', '.join(names)}).",
+    )
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+def _number(canvas: Canvas, x: float, y: float, size: float, words: str, role: str) -> None:
+    stroke, fill = ROLES[role]
+    canvas.elements.append(
+        f'<rect x="{x}" y="{y}" width="{size}" height="40" fill="{fill}" stroke="{stroke}"/>'
+    )
+    canvas.text(x + size / 2, y + 25, words, size=14)
+
+
 def _vector(
     canvas: Canvas, middle: float, top: float, n_cells: int, cell: float, role: str
 ) -> None:

@@ -1,0 +1,163 @@
+"""Why two kinds of sublayers, and why many? Encoders of one kind, of both, flat and deep.
+
+    python -m experiments.sublayers
+
+Small encoders read numbers in English words, in which some letters are hidden, and guess these
+from the others. Four of them have nearly the same number of parameters: attention alone,
+feed-forward networks alone, four blocks of both, and one block with a very wide network. Two more
+have fewer blocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import mean
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
+from torch import Tensor, nn
+
+from experiments.shared.common import (
+    Options,
+    Row,
+    n_parameters,
+    read_options,
+    rounded,
+    rows_where,
+    side_by_side,
+    write_results,
+)
+from experiments.shared.loops import minimise
+from transformer_book import datasets
+from transformer_lib import (
+    FeedForward,
+    MultiHeadAttention,
+    Recipe,
+    modern_recipe,
+    sinusoidal,
+    token_mask,
+)
+
+CHAPTER = "11_encoder"
+WIDTH, BATCH, HEADS = 32, 32, 4
+BELOW = 10_000  # the numbers that are read
+HIDDEN = 0.3  # which part of the letters is hidden
+RATE = 5e-3
+STACKS = {  # A: attention, F: a network 4 D wide, W: one as wide as four blocks have parameters
+    "attention only": "A" * 12, "4 blocks": "AF" * 4, "2 blocks": "AF" * 2,
+    "feed-forward only": "F" * 6, "1 block, wide": "AW", "1 block": "AF",
+}  # fmt: skip
+WIDER = {"A": 0, "F": 4, "W": 22}
+ABOUT = {
+    "Task": f"""The English words of a number below {BELOW:,} in, each letter hidden with
+        probability {HIDDEN}; out, the probabilities of the letters that are hidden.""",
+    "Choices": f"""Width {WIDTH}, {HEADS} heads, ReLU, sinusoids added at the input, a LayerNorm
+        before each sublayer and at the end, no dropout; AdamW with warm-up and decay, gradients
+        clipped at 1, {BATCH} numbers in a batch. `attention only` has twelve sublayers,
+        `feed-forward only` six, `1 block, wide` a network of {WIDER["W"]} times the width: each has
+        nearly as many parameters as four blocks of both. For one seed all runs see the same
+        letters. Every seed is a row.""",
+    "How to read the table": """`results.csv`: `right` is the share of the hidden letters of new
+        numbers (the test part) that are guessed right, `loss` their mean loss in nats;
+        `commonest` the share that a guess of the commonest letter gets right. `parameters` are
+        those of all sublayers and norms.""",
+    "Intended use": "Teaching: what each kind of sublayer is for, and what depth adds.",
+    "Limits": """One small width, one regular language, a short training, one learning rate. No
+        stack was given the rate or the number of steps that suit it best.""",
+}
+
+
+class Reader(nn.Module):
+    """An encoder whose sublayers are named by letters, and an output layer."""
+
+    def __init__(self, stack: str, n_letters: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(n_letters + 1, width)  # the last row: hidden
+        self.parts = nn.ModuleList(
+            MultiHeadAttention(width, HEADS)
+            if kind == "A"
+            else FeedForward(width, WIDER[kind] * width)
+            for kind in stack
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in [*stack, "end"])
+        self.output = nn.Linear(width, n_letters)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return logits ``(B, T, letters)`` for ids ``(B, T)``."""
+        x: Tensor = self.embedding(ids)
+        x = x + sinusoidal(torch.arange(ids.shape[1], device=ids.device), x.shape[-1])
+        mask, (*before, last) = token_mask(ids, 0), self.norms
+        for norm, part in zip(before, self.parts, strict=True):
+            read = norm(x)
+            x = x + (part(read) if isinstance(part, FeedForward) else part(read, mask=mask))
+        logits: Tensor = self.output(last(x))
+        return logits
+
+
+def spelled(part: Sequence[datasets.Number], letters: Sequence[str]) -> Tensor:
+    """Return the ids of the numbers' letters, ``(N, T)``; 0 is padding."""
+    ids = {letter: n for n, letter in enumerate(letters, start=1)}
+    rows = [torch.tensor([ids[letter] for letter in number.english]) for number in part]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def hide(ids: Tensor, n_letters: int, drawn: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return texts ``(B, T)`` with some letters hidden, and which ones these are."""
+    hidden = (torch.rand(ids.shape, generator=drawn) < HIDDEN).to(ids.device) & (ids > 0)
+    return ids.masked_fill(hidden, n_letters), hidden
+
+
+def run_one(name: str, seed: int, recipe: Recipe, options: Options) -> Row:
+    """Train one encoder; return its row."""
+    numbers = datasets.numbers()
+    known, unknown = (
+        [number for number in part if number.number < options.pick(BELOW, 500)]
+        for part in (numbers.train, numbers.test)
+    )
+    letters = sorted({letter for number in known for letter in number.english})
+    learn, new = spelled(known, letters), spelled(unknown, letters).to(options.device)
+    torch.manual_seed(seed)
+    n_letters = len(letters) + 1  # with the padding
+    model = Reader(STACKS[name], n_letters, options.pick(WIDTH, 16)).to(options.device)
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, recipe.betas, weight_decay=0.01)
+    drawn = torch.Generator().manual_seed(seed)
+
+    def loss_at(step: int) -> Tensor:
+        ids = learn[torch.randint(len(learn), (BATCH,), generator=drawn)].to(options.device)
+        seen, hidden = hide(ids, n_letters, drawn)
+        return F.cross_entropy(model(seen)[hidden], ids[hidden])
+
+    minimise(model, optimizer, replace(recipe, seed=seed), loss_at, clip=1.0)
+    seen, hidden = hide(new, n_letters, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits, targets = model(seen)[hidden], new[hidden]
+    commonest = learn[learn > 0].mode().values
+    return {
+        "stack": name,
+        "parameters": n_parameters(model.parts) + n_parameters(model.norms),
+        "seed": seed,
+        "right": rounded((logits.argmax(dim=-1) == targets).double().mean().item()),
+        "loss": rounded(F.cross_entropy(logits, targets).item()),
+        "commonest": rounded((targets == commonest).double().mean().item()),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train all encoders."""
+    options = read_options("sublayers", __doc__, arguments)
+    steps = options.n_steps(300)
+    recipe = modern_recipe(steps, RATE, warmup=steps // 10)
+    runs = product(STACKS, options.seeds(3))
+    results = side_by_side(run_one, [(*run, recipe, options) for run in runs], options)
+    metrics = {
+        f"right ({name})": mean(row["right"] for row in rows_where(results, stack=name))
+        for name in STACKS
+    }
+    write_results(
+        options, "numbers.tsv", ABOUT, metrics, recipe,
+        tables={"results": results},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
