@@ -1,18 +1,25 @@
 """What do skips do to a Transformer? Decoders with and without them, before and after training.
 
     python -m experiments.skips
+    python -m experiments.skips --starts --device cpu    # the small trial below; minutes on a CPU
 
 Small decoders learn Shakespeare's letters. `plain` ones have no skips: what a sublayer computes
 replaces the stream. Residual ones add it, from three kinds of first weights. Before and after the
 training, the Jacobian of the whole stack says how many directions of the input get through. Then
 the loss is computed along lines through the trained weights, scaled unit by unit (Li et al., 2018).
+
+A small trial asks when small first writes help: it crosses them with embeddings that enter as they
+are, or multiplied by the root of the width.
 """
 
+import argparse
+import csv
+import json
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from statistics import mean
 
@@ -20,6 +27,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
+from experiments.shared.cards import environment
 from experiments.shared.common import (
     Options,
     Row,
@@ -41,6 +49,7 @@ WIDTH, LENGTH, BATCH = 64, 64, 32
 DEPTHS = (2, 6, 16)  # blocks
 KINDS = ("plain", "residual", "small", "zero")  # the last two at the greatest depth only
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+START_RATES, START_BATCH = (3e-3,), 8  # of the small trial
 N_TEXTS, READ = 8, 16  # texts of so many letters, for the Jacobian
 N_LINES, POINTS = 2, 41  # lines through each network, and points on each
 ABOUT = {
@@ -59,18 +68,22 @@ ABOUT = {
         of a text of {READ} letters by all vectors that enter, the mean over {N_TEXTS} texts.
         `spectra.csv`: these singular values of the first text, relative to the largest.
         `lines.csv`: the loss on new text along random lines through the trained weights, from -1
-        to 1, where 1 is a step as long, unit by unit, as the weights themselves.""",
+        to 1, where 1 is a step as long, unit by unit, as the weights themselves. `starts.csv` is
+        the small trial of `--starts`, made later and on a CPU, as `starts.json` says: {DEPTHS[-1]}
+        blocks, {START_BATCH} windows a step instead of {BATCH}; `large` is 1 where the embeddings
+        are multiplied by the root of the width, and `enters` the root mean square of what
+        enters the first block.""",
     "Intended use": "Teaching: what the plus is for, and what a loss surface shows.",
     "Limits": """One small model, one text, a short training, no model larger than a million
         parameters. A line shows one direction of thousands.""",
 }
 
 
-def build(kind: str, depth: int, vocab_size: int, width: int) -> CausalLM:
+def build(kind: str, depth: int, vocab_size: int, width: int, *, large: bool = False) -> CausalLM:
     """Make a decoder with new weights; those of all kinds are drawn alike."""
     config = small_config(
         vocab_size=vocab_size, max_len=LENGTH, d_model=width, n_layers=depth, d_ff=4 * width,
-        position="learned", scale_embeddings=False, init="xavier",
+        position="learned", scale_embeddings=large, init="xavier",
     )  # fmt: skip
     model = CausalLM(config)
     scale = {"small": (2 * depth) ** -0.5, "zero": 0.0}.get(kind, 1.0)
@@ -150,6 +163,43 @@ def line(model: CausalLM, ids: Tensor, targets: Tensor, seed: int, points: int) 
     return found
 
 
+def new_text(options: Options) -> tuple[Tensor, Tensor, int]:
+    """Cut windows of new text: ids and the letters that follow, ``(N, T)``; and count letters."""
+    _, unknown, letters = texts(options.pick(None, 3_000))
+    n = min(options.pick(64, 4), len(unknown) // (LENGTH + 1))
+    new = unknown[: n * (LENGTH + 1)].view(n, LENGTH + 1).to(options.device)
+    return new[:, :-1], new[:, 1:], len(letters)
+
+
+def learn(model: CausalLM, recipe: Recipe, batch: int, options: Options) -> list[float]:
+    """Train a decoder on letters.
+
+    Args:
+        model: what learns.
+        recipe: how; its seed draws the windows.
+        batch: how many windows a step sees.
+        options: the experiment's.
+
+    Returns:
+        The loss of every step.
+    """
+    known = texts(options.pick(None, 3_000))[0].to(options.device)
+    drawn = torch.Generator().manual_seed(recipe.seed)
+    starts = torch.randint(len(known) - LENGTH, (recipe.steps, batch), generator=drawn)
+    starts, window = starts.to(known.device), torch.arange(LENGTH + 1, device=known.device)
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, recipe.learning_rate, recipe.betas)
+
+    def loss_at(step: int) -> Tensor:
+        text = known[starts[step - 1][:, None] + window]  # (B, T + 1)
+        return F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+
+    return minimise(model, optimizer, recipe, loss_at, clip=1.0)
+
+
 def run_one(
     kind: str, depth: int, rate: float, seed: int, recipe: Recipe, options: Options
 ) -> dict[str, list[Row]]:
@@ -168,33 +218,16 @@ def run_one(
     """
     torch.set_float32_matmul_precision("highest")
     recipe = replace(recipe, learning_rate=rate, seed=seed)
-    known, unknown, letters = texts(options.pick(None, 3_000))
+    ids, targets, n_letters = new_text(options)
     torch.manual_seed(seed)
-    model = build(kind, depth, len(letters), options.pick(WIDTH, 16)).to(options.device)
-    known, unknown = known.to(options.device), unknown.to(options.device)
-    n = min(options.pick(64, 4), len(unknown) // (LENGTH + 1))
-    new = unknown[: n * (LENGTH + 1)].view(n, LENGTH + 1)
-    ids, targets = new[:, :-1], new[:, 1:]
-    drawn = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(known) - LENGTH, (recipe.steps, BATCH), generator=drawn)
-    starts, window = starts.to(known.device), torch.arange(LENGTH + 1, device=known.device)
-    groups = [
-        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
-        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, rate, recipe.betas)
-
-    def loss_at(step: int) -> Tensor:
-        text = known[starts[step - 1][:, None] + window]  # (B, T + 1)
-        return F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-
+    model = build(kind, depth, n_letters, options.pick(WIDTH, 16)).to(options.device)
     run: Row = {"kind": kind, "depth": depth, "rate": rate, "seed": seed}
     spectra, lines = [], []
     with mistake("residual-forgotten") if kind == "plain" else nullcontext():
         row = run | {"loss_before": rounded(loss_of(model, ids, targets))}
         for stage in ("before", "after"):
             if stage == "after":
-                losses = minimise(model, optimizer, recipe, loss_at, clip=1.0)
+                losses = learn(model, recipe, BATCH, options)
                 row["loss"] = rounded(loss_of(model, ids, targets))
                 row["training_loss"] = rounded(mean(losses[-20:]))
             s = stretches(model, ids[:N_TEXTS, :READ])
@@ -219,11 +252,55 @@ def plan_of(options: Options) -> list[tuple[str, int, float, int]]:
     ]
 
 
+def try_starts(rates: Sequence[float], recipe: Recipe, options: Options) -> None:
+    """Make the runs of the small trial one after the other, and write each as it is made.
+
+    What is in `starts.csv` already is not made again, so the trial can be stopped and taken up.
+
+    Args:
+        rates: the highest learning rates.
+        recipe: how to train; its rate and seed are replaced.
+        options: the experiment's.
+    """
+    path, depth = options.folder / "starts.csv", options.pick(DEPTHS[-1], 2)
+    ids, targets, n_letters = new_text(options)
+    cases = product(options.seeds(2), rates, (0, 1), ("residual", "small"))
+    for seed, rate, large, kind in cases:
+        run: Row = {"kind": kind, "large": large, "rate": rate, "seed": seed}
+        is_new = not path.exists()
+        made = [] if is_new else list(csv.DictReader(path.open(encoding="utf-8")))
+        if any(all(row[name] == str(value) for name, value in run.items()) for row in made):
+            continue
+        torch.manual_seed(seed)
+        width = options.pick(WIDTH, 16)
+        model = build(kind, depth, n_letters, width, large=bool(large)).to(options.device)
+        with torch.no_grad():
+            places = torch.arange(ids.shape[1], device=ids.device)[None]
+            enters = model.decoder.embedding(ids, places).square().mean().sqrt().item()
+        losses = learn(model, replace(recipe, learning_rate=rate, seed=seed), START_BATCH, options)
+        run |= {"enters": rounded(enters), "loss": rounded(loss_of(model, ids, targets))}
+        run |= {"training_loss": rounded(mean(losses[-20:]))}
+        with path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(run), lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerow(run)
+    card = {"experiment": options.name, "arguments": options.arguments, "recipe": asdict(recipe)}
+    card |= {"environment": environment(options.device)}
+    content = json.dumps(card, indent=2) + "\n"
+    (options.folder / "starts.json").write_text(content, encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs and write three tables."""
-    options = read_options("skips", __doc__, arguments)
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--starts", action="store_true", help="only the small trial; starts.csv")
+    options = read_options("skips", __doc__, arguments, own)
     steps = options.n_steps(400)
     recipe = modern_recipe(steps, RATES[1], warmup=steps // 10)
+    if options.given.starts:
+        try_starts(options.pick(START_RATES, START_RATES[:1]), recipe, options)
+        return
     plan = [(*run, recipe, options) for run in plan_of(options)]
     tables = merge_tables(side_by_side(run_one, plan, options))
     best: dict[tuple[str, int], float] = {}
