@@ -34,6 +34,14 @@ def damaged(file: str, old: str, new: str) -> dict[str, str]:
     return {file: text.replace(old, new)}
 
 
+def read_anew(v8: "Engine", files: tuple[str, ...], old: str, new: str) -> None:
+    """Let V8 read scripts once more, the one that holds ``old`` with ``new`` in its place."""
+    texts = {file: (SCRIPTS / file).read_text(encoding="utf-8") for file in files}
+    (hurt,) = [file for file, text in texts.items() if old in text]
+    for text in (texts | damaged(hurt, old, new)).values():
+        v8.run(text)
+
+
 class Engine:
     """One V8 with the scripts loaded.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from live_v8 import Engine, _plain, agree, damaged, difference, engine, settings
+from live_v8 import Engine, _plain, agree, damaged, difference, engine, read_anew, settings
 from py_mini_racer import JSEvalException
 
 from transformer_book.live import FIGURES, complete, heads
@@ -85,7 +85,7 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
-    v8.run(damaged(FILE, *DAMAGES[damage])[FILE])  # the models stay: only the figure is read anew
+    read_anew(v8, ("drawings.js", FILE), *DAMAGES[damage])  # the models stay
     try:
         found = disagreement(v8)
     except JSEvalException as error:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from live_v8 import Engine, _plain, agree, damaged, difference, engine
+from live_v8 import Engine, _plain, agree, damaged, difference, engine, read_anew
 from py_mini_racer import JSEvalException
 
 from transformer_book.live import FIGURES, complete, stream
@@ -44,12 +44,9 @@ DAMAGES = {
     "no mean": ("(data[id * D + i] - each)", "data[id * D + i]"),
     "a letter forgotten": ("?ABCDEF", "?ABCDE"),
     "the logit itself": ("logits[id] - mean(", "logits[id] - 0 * mean("),
-    "one letter too many kept": ("cut(kept, same < 0 ? ids.length : same)", "cut(kept, same + 1)"),
+    "one letter too many kept": ("const n = this.known(ids);", "const n = this.known(ids) + 1;"),
     "keys not forgotten": ("self.keys.length = self.values.length = n", "self.values.length = n"),
-    "an old line": (
-        "const same = ids.findIndex((id, t) => id !== kept.ids[t]);",
-        "const same = kept.ids.length;",
-    ),
+    "an old line": ("id !== this.ids[t]", "t >= this.ids.length"),
     "another position": ("= line[at];", "= line[Math.max(0, at - 1)];"),
     "the letter at this stop": ("typed[0] : best(logits)", "typed[0] : answers[stop][0]"),
     "the first of several bytes": ("typed.length === 1 ? typed[0]", "typed.length ? typed[0]"),
@@ -93,7 +90,7 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
-    v8.run(damaged(FILE, *DAMAGES[damage])[FILE])  # the model stays: only the figure is read anew
+    read_anew(v8, ("reading.js", FILE), *DAMAGES[damage])  # the model stays
     try:
         found = disagreement(v8)
     except JSEvalException as error:
@@ -102,7 +99,7 @@ def test_damage_is_caught(damage: str, v8: Engine) -> None:
 
 
 def test_the_effects_add_up_to_the_logit(v8: Engine) -> None:
-    v8.run(damaged(FILE, "const MAX", "const  MAX")[FILE])
+    read_anew(v8, ("reading.js", FILE), "const MAX", "const  MAX")
     for changes in STATES:
         for found in (
             v8.values(NAME, changes),
@@ -119,13 +116,8 @@ def test_the_letters_are_those_of_the_plays(v8: Engine) -> None:
 
 
 def test_a_line_is_read_in_pieces_and_no_letter_twice(v8: Engine) -> None:
-    v8.run(
-        damaged(
-            FILE,
-            "const { stream } = model.run(fresh,",
-            "Live.read.push(fresh.length); const { stream } = model.run(fresh,",
-        )[FILE]
-    )
+    run = "const found = this.model.run(fresh,"
+    read_anew(v8, ("reading.js", FILE), run, f"Live.read.push(fresh.length); {run}")
     v8.run("Live.read = []; var _model = Live.model.read('shakespeare');")
     v8.run("var _pieces = [...Live.figures.stream.prepare(_state('stream', {}), _model)].length;")
     assert v8.eval("[_pieces, Live.read.length, Math.max(...Live.read)]") == [12, 12, 2]
