@@ -6,6 +6,7 @@ import pytest
 from live_v8 import Engine, _plain, agree, difference, engine, read_anew
 from py_mini_racer import JSEvalException
 
+from transformer_book import datasets
 from transformer_book.live import FIGURES, complete, translate
 
 NAME, FILE = "translate", "translate.js"
@@ -158,8 +159,13 @@ def test_what_readers_are_told_to_see() -> None:
 
 
 def test_the_note_says_how_sure_it_gets() -> None:
-    found = [at(german="zweiundvierzig"[:n])["candidates"][0][1] for n in range(15)]
-    assert 0.925 < max(found) < 0.935
+    short = [one for one in datasets.numbers().test if len(one.english) <= translate.MAX][:12]
+    sure = [
+        at(text=one.english, german=one.german[:n])["candidates"][0][1]
+        for one in short
+        for n in range(0, len(one.german) + 1, 3)
+    ]
+    assert 0.92 < max(sure) < 0.955
 
 
 def test_the_cache_grows_by_what_the_picture_says() -> None:

@@ -20,7 +20,7 @@ from live_page import (
     Finger,
     centre,
     live_figure,
-    run_model,
+    run_models,
     unit,
     watched,
     words,
@@ -390,7 +390,7 @@ def test_control_and_result_stand_on_one_screen(
     wait_for_fonts(page)
     page.goto(f"{origin}/{PLAY}")
     settle(page)
-    run_model(page)
+    run_models(page)
     for name in FIGURES:
         figure = page.locator(live_figure(name))
         span = figure.evaluate(SPAN)
@@ -413,7 +413,7 @@ def test_nothing_is_rebuilt_that_only_changes(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     page.goto(f"{origin}/{PLAY}")
     settle(page)
-    run_model(page)
+    run_models(page)
     # Another number of tokens, another model, another axis: there other things are shown.
     # A Try begins at the start: it may change the model twice.
     other = {"tokenizer": 60, "journey": 30, "heads": 10, "recurrence": 20}

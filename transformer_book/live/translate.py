@@ -98,9 +98,10 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         >>> say(start, values(**start)).partition(" Layer")[0]
         'It has written “zwei”; the likeliest next letter is “u” (92%), then “s” (<1%).'
     """
-    source, written, room = values["source"], values["written"], values.get("room")
+    source, written = values["source"], values["written"]
     if not source:
         return "There is no letter yet: type a number."
+    room: int = values["room"]
     (first, chance), (second, less) = values["candidates"][:2]
     text = f"“{''.join(written)}”" if written else "nothing"
     follows = f"the likeliest next letter is {named(first)} ({_odds(chance)})"
@@ -202,8 +203,10 @@ def _letters(state: dict[str, Any], values: dict[str, Any]) -> Iterator[str]:
         yield _box(x, TOP, wide - 1, SIDE, f'fill="{PANEL}" stroke="{GRID}"')
         shade = f'fill="{color}" fill-opacity="{0.55 * last[s]:.2f}"'
         yield _box(x, TOP, wide - 1, SIDE, shade)
-        faint = {"opacity": 0.4, "text_decoration": "line-through"} if values["hidden"][s] else {}
-        yield _text(middles[s], TOP + 18, sign(token), **letter, **faint)
+        faint: dict[str, Any] = {"opacity": 0.4, "text_decoration": "line-through"}
+        yield _text(
+            middles[s], TOP + 18, sign(token), **letter, **(faint if values["hidden"][s] else {})
+        )
     for n, token in enumerate(written):
         x = middles[n] - wide / 2
         yield _box(x, LOW, wide - 1, SIDE, f'fill="{PANEL}" stroke="{GRID}"')

@@ -108,7 +108,7 @@ const TRAIL = 0.3; // what was looked at less than that leaves no trail
    values of the cache stand at their letters. Nodes are made for a width and a number of English letters. */
 function deskOf({ svg, colour, sign, named, number }, width, S, onhide) {
   const narrow = width < 480;
-  const LOW = narrow ? 138 : 160, FOOT = LOW + SIDE + 44; // where German begins, and where all ends
+  const LOW = narrow ? 138 : 160, FOOT = LOW + SIDE + 48; // where German begins, and where all ends
   const pitch = (T) => Math.min(40, (width - 2) / Math.max(S, T + 1, 16));
   const text = (more) => svg("text", { class: "live-tick", ...more });
   const box = (more) => svg("rect", { height: SIDE, rx: 2, ...more });
@@ -152,7 +152,7 @@ function deskOf({ svg, colour, sign, named, number }, width, S, onhide) {
   const trail = german.map(() => path({ class: "translate-trail" }));
   const frame = box({ y: LOW, class: "translate-slot" });
   const slot = svg("text", { y: LOW + SIDE / 2 + 5, class: "live-letter translate-next", "text-anchor": "middle" });
-  const [top, foot] = [text({ x: 1, y: 13 }), text({ x: 1, y: FOOT - 7 })];
+  const [top, foot] = [text({ x: 1, y: 13 }), text({ x: 1, y: FOOT - 11 })];
   const most = text({ y: TOP + SIDE + 15, class: "live-tick live-halo translate-most" });
   const node = svg(
     "svg", { class: "live-drawing", role: "group", "aria-label": "English letters, press one to hide it; below them the German ones",
@@ -226,7 +226,7 @@ function deskOf({ svg, colour, sign, named, number }, width, S, onhide) {
 
 const NOTE = "At each letter: its keys (upper bar) and values (lower bar) in the cache, of all layers. Grey: where this head looked " +
   "most before it wrote each letter. Pale: what was there before. ▷ is the start. Trained with label smoothing of 0.1, " +
-  "the model is never much surer than 93%.";
+  "the model is never surer than about 95%.";
 
 function build(part, figure) {
   const { html } = part;
