@@ -278,11 +278,42 @@ def test_the_sentence_is_as_long_as_the_caption_says(page: Page, origin: str) ->
     opened(page, f"{origin}/book/00_reading_this_book.html")
     lines = texts(page, f"{JOURNEY} .live-picture text")
     assert {"“the cat sleeps …”", "“die Katze schläft …”"} <= set(lines)
-    assert lines.count("64 tokens") == 2
+    assert lines.count("the first 3 of 64 tokens") == 2
     page.get_by_label("tokens T").fill("0")  # the first stop of the slider: 1
     lines = texts(page, f"{JOURNEY} .live-picture text")
     assert {"“the”", "“die”"} <= set(lines)
     assert lines.count("1 token") == 2
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_a_real_number_travels_through_all_layers(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.set_viewport_size(screen)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure, caption = page.locator(JOURNEY), page.locator(f"{JOURNEY} .live-caption")
+    figure.get_by_role("button", name="A real number").click()
+    expect(caption).to_contain_text("Cross-attention (decoder, layer 3): “i” asks the source")
+    assert {"forty-two", "9 tokens", "▷zwei", "5 tokens"} <= set(
+        texts(page, f"{JOURNEY} .live-picture text")
+    )
+    expect(figure.get_by_label("layer")).to_have_value("3")
+    expect(figure.get_by_label("tokens T")).to_be_hidden()
+    top = "figure => figure.querySelector('.live-picture').getBoundingClientRect().top"
+    places, said = set(), set()
+    for _ in range(50):
+        figure.get_by_role("button", name="One box").click()
+        said.add(caption.inner_text())
+        places.add(figure.evaluate(top))
+    assert len(said) == 2 + 3 * 6 + 2 + 3 * 9 + 1  # each box, each in its layer, once
+    assert len(places) == 1, places  # the picture stays where it is
+    expect(caption).to_contain_text("Cross-attention (decoder, layer 3)")  # once around
+    figure.get_by_role("button", name="Back").click()
+    expect(caption).to_contain_text("LayerNorm (decoder, layer 3)")
+    assert not [url for url in asked if "/live/weights/" in url]
 
 
 # The others ---------------------------------------------------------------------------------------

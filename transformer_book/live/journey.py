@@ -162,14 +162,14 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
             else ("none", "no matrix product")[which]
         )
         said.append(f"{own} of the {short(values['totals'][which], units)}")
-    lengths = f"T = {length:,}{most}"
-    if values["told"]:
-        lengths = f"S = {values['source']}, T = {length}"
-        if values["copies"][at] > 1:
-            lengths += f", layer {state['layer']}"
+    if values["told"]:  # what it costs is not the question now
+        where = f", layer {state['layer']}" if values["copies"][at] > 1 else ""
+        return (
+            f"{values['told']} {values['model']}, S = {values['source']}, T = {length}{where}. "
+            f"{name}: {values['shapes'][at]}."
+        )
     return (
-        f"{values['told']}{' ' if values['told'] else ''}"
-        f"{values['model']}, {lengths}. {name}: {values['shapes'][at]}. "
+        f"{values['model']}, T = {length:,}{most}. {name}: {values['shapes'][at]}. "
         f"Parameters of its own: {said[0]} in the model. Work: {said[1]} of one pass."
     )
 

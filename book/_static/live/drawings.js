@@ -133,12 +133,12 @@ function listen(drawing, figure) {
 
 /* Play and Step: `step(how)` goes one step on and says whether there is another; `again()` goes back
    to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
-   where it ends. With `stays`, one step after the last one does nothing. */
+   where it ends. With `stays`, one step after the last one does nothing. `every`: ms, or what gives them. */
 function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false }) {
   let timer = 0;
   const set = (isOn) => {
     clearInterval(timer);
-    timer = isOn ? setInterval(() => advance() || set(false), every) : 0;
+    timer = isOn ? setInterval(() => advance() || set(false), typeof every === "function" ? every() : every) : 0;
     start.textContent = isOn ? "Pause" : play;
   };
   const advance = () => {

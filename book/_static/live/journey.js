@@ -113,8 +113,11 @@ function say({ T, layer }, { model, length, source, told, names, shapes, copies,
   const own = (which, count, units) =>
     `${count ? `${short(count, units)}${layers}, ${percent(shares[which])}` : ["none", "no matrix product"][which]} ` +
     `of the ${short(totals[which], units)}`;
-  const lengths = told ? `S = ${source}, T = ${length}${copies[at] > 1 ? `, layer ${layer}` : ""}` : `T = ${whole(length)}${most}`;
-  return `${told}${told ? " " : ""}${model}, ${lengths}. ${title(names[at])}: ${shapes[at]}. ` +
+  if (told) { // what it costs is not the question now
+    const where = copies[at] > 1 ? `, layer ${layer}` : "";
+    return `${told} ${model}, S = ${source}, T = ${length}${where}. ${title(names[at])}: ${shapes[at]}.`;
+  }
+  return `${model}, T = ${whole(length)}${most}. ${title(names[at])}: ${shapes[at]}. ` +
     `Parameters of its own: ${own(0, parameters[at], WORDS)} in the model. ` +
     `Work: ${own(1, flops[at], FLOPS)} of one pass.`;
 }
@@ -354,7 +357,8 @@ function build(part, figure) {
   const total = part.numbers({ label: "the whole model", names: names.map((name) => `${name} in all`) });
   const fold = (text, ...nodes) => html("details", {}, html("summary", { text }), ...nodes);
   const player = part.player(figure, {
-    names: ["Send a sentence through", "One box"], every: 900,
+    names: ["Send a sentence through", "One box"],
+    every: () => (figure.state.preset === NUMBERS ? 2600 : 900), // there is a sentence to read
     step() {
       const next = beside(figure.state, 1);
       if (next) figure.set(next, Live.QUICK);
@@ -448,9 +452,9 @@ Live.define({
       see: "31.0% of all parameters and no matrix product: a lookup. The output layer shares the table.",
     },
     {
-      do: "LLaMA, 32,768 tokens",
+      do: "LLaMA, long text",
       set: { preset: "llama-3.1-8b", T: 32768, box: "decoder.attention" },
-      see: "Attention now does 61.7% of the work (masked scores counted, too); with 64 tokens it does 18.1%.",
+      see: "At 32,768 tokens attention does 61.7% of the work (masked scores counted, too); with 64 tokens it does 18.1%.",
     },
     {
       do: "GPT-2’s norms", set: { preset: "gpt2", box: "decoder.attention_norm" },
