@@ -300,14 +300,14 @@ def test_a_real_number_travels_through_all_layers(
     assert {"forty-two", "9 tokens", "▷zwei", "5 tokens"} <= set(
         texts(page, f"{JOURNEY} .live-picture text")
     )
-    expect(figure.get_by_label("layer")).to_have_value("3")
+    expect(figure.get_by_role("slider", name="layer")).to_have_value("3")
     expect(figure.get_by_label("tokens T")).to_be_hidden()
-    top = "figure => figure.querySelector('.live-picture').getBoundingClientRect().top"
+    top = "figure => figure.querySelector('.live-picture').getBoundingClientRect().top + scrollY"
     places, said = set(), set()
     for _ in range(50):
         figure.get_by_role("button", name="One box").click()
         said.add(caption.inner_text())
-        places.add(figure.evaluate(top))
+        places.add(round(figure.evaluate(top)))
     assert len(said) == 2 + 3 * 6 + 2 + 3 * 9 + 1  # each box, each in its layer, once
     assert len(places) == 1, places  # the picture stays where it is
     expect(caption).to_contain_text("Cross-attention (decoder, layer 3)")  # once around

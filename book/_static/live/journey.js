@@ -422,7 +422,7 @@ Live.define({
   title: "The whole model, box by box",
   question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [826, 1230],
+  heights: [826, 1252],
   scripts: ["journey_data.js", "journey_number.js"],
   state: {
     preset: {
@@ -445,7 +445,7 @@ Live.define({
   tries: [
     {
       do: "A real number", set: { preset: "numbers", box: "decoder.cross_attention", layer: 3 },
-      see: "The translator has written zwei. Three heads look at the hyphen of forty-two, and the next letters are und. Press One box.",
+      see: "The translator has written zwei. Three heads look at the hyphen, and und comes next. Press One box.",
     },
     {
       do: "GPT-2’s tokens", set: { preset: "gpt2", box: "decoder.tokens" },
@@ -458,8 +458,7 @@ Live.define({
     },
     {
       do: "GPT-2’s norms", set: { preset: "gpt2", box: "decoder.attention_norm" },
-      see: "Pre-norm: inside each branch, before the sublayer, and once at the end. In Transformer base " +
-        "(post-norm) it stands on the stream, after each sum.",
+      see: "Pre-norm: inside each branch, and once at the end. In Transformer base (post-norm) it stands after each sum.",
     },
   ],
   build,
