@@ -26,6 +26,7 @@ MODELS = {
     "heads": (".live-ask button", ".live-stage"),
     "front": (".front-start", ".front-picture"),
     "stream": (".stream-start", ".stream-bus"),
+    "translate": (".live-ask button", ".translate-numbers"),
 }
 PLAY, FRONT = "book/play.html", "book/index.html"  # all figures but one, and that one
 ROUNDS = 5
@@ -67,6 +68,7 @@ PREPARE = """(figure) => {
       [name(node), () => node.click(), () => node.click()]),
     ...[
       "button.live-token", ".live-box", "[role=radio]", ".stream-row", ".stream-cell",
+      ".translate-letter",
     ].filter((o) => all(o)[1]).map((one) => {
       const press = (at) => () => say(figure.querySelectorAll(one)[at], "click");
       return [one, press(1), press(0)];

@@ -14,7 +14,7 @@ from py_mini_racer import MiniRacer
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "book" / "_static" / "live"
 TARGET = SCRIPTS / "figures.json"
-NUMERIC = ("tensor.js", "text.js", "model.js")  # what computes
+NUMERIC = ("tensor.js", "text.js", "model.js", "reading.js")  # what computes
 PAGE = ("motion.js", "figure.js", "controls.js", "drawings.js")  # what shows
 _DEFINES = re.compile(r'Live\.define\(\{\s*name: "([a-z-]+)"')
 _EXTRA = re.compile(r"^ *scripts: (\[.*\]),$", re.MULTILINE)

@@ -13,10 +13,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_book.live.journey_parts import FEW, NAMES, Part, parts_of, sizes_of
-from transformer_lib import PRESETS
+from transformer_book.live.journey_number import SOURCE, WRITTEN, told
+from transformer_book.live.journey_parts import FEW, MODELS, NAMES, Part, parts_of, sizes_of
 
 TARGET = Path(__file__).resolve().parent.parent / "book" / "_static" / "live" / "journey_data.js"
+NUMBER = TARGET.with_name("journey_number.js")
 SIZES = "L D H G Dk F V M C N P I"  # the order in which a preset's sizes are written
 HEAD = """"use strict";
 /* The boxes of every preset, from the library's trace: written by `python -m tools.live_journey`.
@@ -24,6 +25,12 @@ HEAD = """"use strict";
    and the shape that comes out. An order: towers, stages, names. A model: its order, and the number
    of the box under each name. A preset: its name, its model, its `sizes`. */
 (globalThis.Live = globalThis.Live || {}).journey = {
+"""
+
+NUMBER_HEAD = """"use strict";
+/* A real number on its way through the number translator: for each box what it did, a sentence, or
+   one for each layer. Computed with the library: written by `python -m tools.live_journey`. */
+Live.journey.number = {
 """
 
 
@@ -48,7 +55,7 @@ def text() -> str:
     words, boxes, orders = Pool(), Pool(), Pool()
     models: list[list[int]] = []
     presets: dict[str, list[object]] = {}
-    for preset in PRESETS:
+    for preset in MODELS:
         parts = parts_of(preset, *FEW)
         model = [orders.number(order(parts)), *(boxes.number(written(p, words)) for p in parts)]
         if model not in models:
@@ -67,6 +74,13 @@ def text() -> str:
         lines += [f"{name}: [", *(f"{dump(row)}," for row in table), "],"]
     lines += ["presets: {", *(f"{dump(key)}:{dump(row)}," for key, row in presets.items()), "},"]
     return HEAD + "\n".join(lines) + "\n};\n"
+
+
+def number() -> str:
+    """The file with the number that travels: what each box did to it."""
+    lines = [f"{dump(box)}:{dump(sentences)}," for box, sentences in told().items()]
+    head = f"source:{dump(SOURCE)},written:{dump(WRITTEN)},told:{{"
+    return NUMBER_HEAD + "\n".join([head, *lines]) + "\n}};\n"
 
 
 def order(parts: tuple[Part, ...]) -> str:
@@ -90,4 +104,5 @@ def dump(value: object) -> str:
 
 if __name__ == "__main__":
     TARGET.write_text(text(), encoding="utf-8")
-    print(f"{TARGET.name}: {len(PRESETS)} presets, {TARGET.stat().st_size:,} bytes")
+    NUMBER.write_text(number(), encoding="utf-8")
+    print(f"{TARGET.name}: {len(MODELS)} models, {TARGET.stat().st_size:,} bytes")

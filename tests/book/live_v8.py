@@ -36,6 +36,14 @@ def damaged(file: str, old: str, new: str) -> dict[str, str]:
     return {file: text.replace(old, new)}
 
 
+def read_anew(v8: "Engine", files: tuple[str, ...], old: str, new: str) -> None:
+    """Let V8 read scripts once more, the one that holds ``old`` with ``new`` in its place."""
+    texts = {file: (SCRIPTS / file).read_text(encoding="utf-8") for file in files}
+    (hurt,) = [file for file, text in texts.items() if old in text]
+    for text in (texts | damaged(hurt, old, new)).values():
+        v8.run(text)
+
+
 class Engine:
     """One V8 with the scripts loaded.
 
@@ -214,15 +222,19 @@ def caught(figure: str, file: str, old: str, new: str, count: int = 25) -> None:
 
 
 def caught_in(
-    figure: str, file: str, damage: tuple[str, str], states: list[dict[str, Any]], v8: Engine
+    figure: str,
+    files: tuple[str, ...],
+    damage: tuple[str, str],
+    states: list[dict[str, Any]],
+    v8: Engine,
 ) -> None:
-    """The same, in a V8 that keeps its models: only the figure's script is read anew."""
-    v8.run(damaged(file, *damage)[file])
+    """The same, in a V8 that keeps its models: only these scripts are read anew."""
+    read_anew(v8, files, *damage)
     try:
         found = disagreement_in(figure, states, v8)
     except JSEvalException as error:
         found = str(error)
-    assert found, f"nobody noticed {damage[1]!r} for {damage[0]!r} in {file}"
+    assert found, f"nobody noticed {damage[1]!r} for {damage[0]!r}"
 
 
 # What the library says of a figure ----------------------------------------------------------------

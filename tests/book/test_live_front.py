@@ -7,7 +7,7 @@ from typing import Any
 
 import live_v8
 import pytest
-from live_v8 import SCRIPTS, Engine, _plain, agree, damaged, difference, engine
+from live_v8 import SCRIPTS, Engine, _plain, agree, difference, engine, read_anew
 from py_mini_racer import JSEvalException
 
 import transformer_lib
@@ -47,9 +47,9 @@ STATES: list[dict[str, Any]] = [
     {"text": "x" * 41, "stage": 10, "back": 17},
 ]
 DAMAGES = {
-    "one letter too many kept": ("cut(kept, same < 0 ? ids.length : same)", "cut(kept, same + 1)"),
+    "one letter too many kept": ("const n = this.known(ids);", "const n = this.known(ids) + 1;"),
     "keys not forgotten": ("self.keys.length = self.values.length = n", "self.values.length = n"),
-    "an old line": ("id !== kept.ids[t]", "t >= kept.ids.length"),
+    "an old line": ("id !== this.ids[t]", "t >= this.ids.length"),
     "the write of the stage before": (
         "own.writes[stage - 2]",
         "own.writes[Math.max(0, stage - 3)]",
@@ -176,7 +176,7 @@ def test_numbers_and_words_are_the_librarys(v8: Engine, expected: Any) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine, expected: Any) -> None:
-    v8.run(damaged(FILE, *DAMAGES[damage])[FILE])  # the model stays: only the figure is read anew
+    read_anew(v8, ("reading.js", FILE), *DAMAGES[damage])  # the model stays
     try:
         found = disagreement(v8, expected)
     except JSEvalException as error:
@@ -185,9 +185,9 @@ def test_damage_is_caught(damage: str, v8: Engine, expected: Any) -> None:
 
 
 def test_a_letter_is_read_once(v8: Engine) -> None:
-    run = "const found = model.run(fresh,"
-    text = damaged(FILE, run, f"Live.count(fresh); {run}")
-    v8.run("var reads = []; Live.count = (fresh) => reads.push(fresh.length);" + text[FILE])
+    run = "const found = this.model.run(fresh,"
+    v8.run("var reads = []; Live.count = (fresh) => reads.push(fresh.length);")
+    read_anew(v8, ("reading.js", FILE), run, f"Live.count(fresh); {run}")
     v8.values(NAME, {"text": LINE})
     v8.values(NAME, {"text": LINE, "stage": 4, "back": 2})  # a step, another letter: nothing
     v8.values(NAME, {"text": LINE, "written": 1})  # one letter more

@@ -81,7 +81,7 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
-    caught_in(NAME, FILE, DAMAGES[damage], STATES, v8)
+    caught_in(NAME, ("drawings.js", FILE), DAMAGES[damage], STATES, v8)
 
 
 def test_a_run_serves_all_heads(v8: Engine) -> None:

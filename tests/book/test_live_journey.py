@@ -3,22 +3,28 @@
 import re
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 from live_v8 import ROOT, SCRIPTS, Engine, agree, caught, damaged, difference, engine
 
 from tools import live_journey
-from transformer_book.live import journey
+from transformer_book.counting import forward_flops
+from transformer_book.live import journey, translate
+from transformer_book.live.journey_number import SOURCE, WRITTEN, told
 from transformer_book.live.journey_parts import (
     FEW,
+    MODELS,
     NAMES,
+    NUMBERS,
     evaluate,
     length_of,
     parts_at,
     parts_of,
     sizes_of,
 )
+from transformer_book.live.wording import number, percent
 from transformer_lib.models.language_models import Seq2SeqLM, VisionTransformer
 from transformer_lib.models.presets import PRESETS, build_preset
 from transformer_lib.tracing.watch import trace
@@ -44,6 +50,13 @@ DAMAGES = {
     "in and out swapped": (FILE, "`${part.from} → ${part.to}`", "`${part.to} → ${part.from}`"),
     "FLOPs as parameters": (FILE, '["parameters", "flops"].map', '["flops", "flops"].map'),
     "no twin in the other tower": (FILE, "part.name === box.split", "part.id === box.split"),
+    "the number as long as a text": (FILE, "S: travelling.source.length }", "S: length }"),
+    "the layer after": (
+        FILE,
+        "Math.min(state.layer, told.length) - 1",
+        "state.layer % told.length",
+    ),
+    "a number for every model": (FILE, "state.preset === NUMBERS ? travelling", "travelling"),
     "rounding": (FILE, DIGITS, DIGITS.replace("3", "4")),
     "a bias too many": (DATA, "|4·D·H·Dk|8·B·S·D", "|4·D·H·Dk + D|8·B·S·D"),
     "the gate not counted": (DATA, GATED, GATED.replace("3·D·F", "2·D·F")),
@@ -63,7 +76,7 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
     agree(NAME, 60, v8)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", MODELS)
 def test_every_preset_to_the_last_unit(v8: Engine, preset: str) -> None:
     random = Random(preset)
     length = random.choice(v8.definition(NAME)["state"]["T"]["steps"])
@@ -71,7 +84,7 @@ def test_every_preset_to_the_last_unit(v8: Engine, preset: str) -> None:
     state = {"preset": preset, "T": length, "box": box}
     found, expected = v8.values(NAME, state), journey.values(**state)
     assert not difference(found, expected)
-    assert expected["totals"][0] == PRESETS[preset].parameters
+    assert expected["totals"][0] == MODELS[preset].parameters
     for exact in ("parameters", "flops", "totals", "copies", "steps"):
         assert found[exact] == expected[exact]  # to the last unit, not to five places
 
@@ -138,10 +151,56 @@ def test_the_data_are_what_the_trace_says_today() -> None:
     written = (SCRIPTS / DATA).read_text(encoding="utf-8")
     assert written == live_journey.text(), "run: python -m tools.live_journey"
     assert len(written.encode()) <= 12_000
+    travelling = (SCRIPTS / "journey_number.js").read_text(encoding="utf-8")
+    assert travelling == live_journey.number(), "run: python -m tools.live_journey"
+
+
+# The number that travels --------------------------------------------------------------------------
+
+
+def numbers(**changes: object) -> dict[str, Any]:
+    return journey.values(**{"preset": NUMBERS, "T": 64, "box": "", "layer": 1, **changes})
+
+
+def test_the_number_is_told_of_by_every_box(v8: Engine) -> None:
+    boxes = numbers()["boxes"]
+    assert list(told()) == boxes
+    assert [len(told()[box]) for box in boxes] == numbers()["copies"]
+    for box in boxes:
+        for layer in (1, 2, 3):
+            state = {"preset": NUMBERS, "T": 64, "box": box, "layer": layer}
+            expected = journey.values(**state)
+            assert v8.values(NAME, state)["told"] == expected["told"]
+            assert v8.say(NAME, state) == journey.say(state, expected)
+    assert journey.values(preset="gpt2", T=64, box="")["told"] == ""
+
+
+def test_the_sentences_are_those_of_the_translator() -> None:
+    """Beside what the module itself checks: the weights as another figure reads them."""
+    for layer in (1, 2, 3):
+        row = [
+            translate.values(SOURCE, WRITTEN, str(layer), str(head), "")["weights"][-1]
+            for head in (1, 2, 3, 4)
+        ]
+        found = [
+            f"“{SOURCE[max(range(9), key=one.__getitem__)]}” {number(max(one))}" for one in row
+        ]
+        words = numbers(box="decoder.cross_attention", layer=layer)["told"]
+        assert words.endswith(f"its heads look most at {', '.join(found)}.")
+    last = translate.values(SOURCE, WRITTEN, "1", "1", "")["candidates"]
+    assert f"“{last[0][0]}” gets {percent(last[0][1])}" in numbers(box="decoder.output")["told"]
+
+
+def test_the_number_counts_its_own_letters() -> None:
+    found = numbers()
+    assert (found["source"], found["length"]) == (9, 5)
+    config = MODELS[NUMBERS].config
+    expected = forward_flops(config, "encoder-decoder", 1, 5, 9)["total"]
+    assert found["totals"] == [1_422_080, expected]
 
 
 def test_every_preset_has_a_name(v8: Engine) -> None:
-    assert NAMES.keys() == PRESETS.keys()
+    assert NAMES.keys() == {*PRESETS, NUMBERS} == MODELS.keys()
     assert v8.definition(NAME)["state"]["preset"]["of"] == NAMES
 
 
@@ -169,7 +228,10 @@ def test_a_name_of_two_letters_is_one_size() -> None:
 
 
 def test_what_readers_are_told_to_see(v8: Engine) -> None:
-    table, long, norm = v8.definition(NAME)["tries"]
+    real, table, long, norm = v8.definition(NAME)["tries"]
+    found = journey.values(T=64, **real["set"])
+    assert found["told"].count("“-”") == 3
+    assert "Three heads look at the hyphen" in real["see"]
     found = journey.values(T=64, **table["set"])
     assert f"{100 * found['shares'][0]:.1f}%" in table["see"]
     assert found["shares"][1] == 0

@@ -3,7 +3,17 @@
 from typing import Any
 
 import pytest
-from live_v8 import Engine, agree, caught_in, damaged, disagreement_in, engine, library, tried
+from live_v8 import (
+    Engine,
+    agree,
+    caught_in,
+    damaged,
+    disagreement_in,
+    engine,
+    library,
+    read_anew,
+    tried,
+)
 
 from transformer_book.live import FIGURES, complete, stream
 
@@ -44,12 +54,9 @@ DAMAGES = {
     "no mean": ("(data[id * D + i] - each)", "data[id * D + i]"),
     "a letter forgotten": ("?ABCDEF", "?ABCDE"),
     "the logit itself": ("logits[id] - mean(", "logits[id] - 0 * mean("),
-    "one letter too many kept": ("cut(kept, same < 0 ? ids.length : same)", "cut(kept, same + 1)"),
+    "one letter too many kept": ("const n = this.known(ids);", "const n = this.known(ids) + 1;"),
     "keys not forgotten": ("self.keys.length = self.values.length = n", "self.values.length = n"),
-    "an old line": (
-        "const same = ids.findIndex((id, t) => id !== kept.ids[t]);",
-        "const same = kept.ids.length;",
-    ),
+    "an old line": ("id !== this.ids[t]", "t >= this.ids.length"),
     "another position": ("= line[at];", "= line[Math.max(0, at - 1)];"),
     "the letter at this stop": ("typed[0] : best(logits)", "typed[0] : answers[stop][0]"),
     "the first of several bytes": ("typed.length === 1 ? typed[0]", "typed.length ? typed[0]"),
@@ -78,11 +85,11 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
-    caught_in(NAME, FILE, DAMAGES[damage], WHOLE, v8)
+    caught_in(NAME, ("reading.js", FILE), DAMAGES[damage], WHOLE, v8)
 
 
 def test_the_effects_add_up_to_the_logit(v8: Engine) -> None:
-    v8.run(damaged(FILE, "const MAX", "const  MAX")[FILE])
+    read_anew(v8, ("reading.js", FILE), "const MAX", "const  MAX")
     for state in WHOLE:
         for found in (v8.values(NAME, state), stream.values(**state)):
             if found["tokens"]:
@@ -96,13 +103,8 @@ def test_the_letters_are_those_of_the_plays(v8: Engine) -> None:
 
 
 def test_a_line_is_read_in_pieces_and_no_letter_twice(v8: Engine) -> None:
-    v8.run(
-        damaged(
-            FILE,
-            "const { stream } = model.run(fresh,",
-            "Live.read.push(fresh.length); const { stream } = model.run(fresh,",
-        )[FILE]
-    )
+    run = "const found = this.model.run(fresh,"
+    read_anew(v8, ("reading.js", FILE), run, f"Live.read.push(fresh.length); {run}")
     v8.run("Live.read = []; var _model = Live.model.read('shakespeare');")
     v8.run("var _pieces = [...Live.figures.stream.prepare(_state('stream', {}), _model)].length;")
     assert v8.eval("[_pieces, Live.read.length, Math.max(...Live.read)]") == [12, 12, 2]

@@ -12,6 +12,7 @@ PLANE = '.live[data-live="attention-plane"]'
 FIGURES = (
     "journey", "recurrence", "tokenizer", "attention-plane", "scale", "mask-lab", "heads",
     "positions", "fold", "four-numbers", "norms", "stream",
+    "translate",
 )  # fmt: skip
 SETTLED = "[data-settled]"  # a figure in which nothing moves
 
@@ -52,6 +53,13 @@ def run_model(page: Page, name: str = "Shakespeare model") -> None:
     for start in page.locator(".stream-start").all():
         start.click()
         expect(page.locator(".stream-bus")).to_be_visible(timeout=20_000)
+
+
+def run_models(page: Page) -> None:
+    """Both models, for all figures of the page."""
+    run_model(page)
+    page.get_by_role("button", name="Run the number translator here").click()
+    expect(page.locator(".translate-numbers")).to_be_visible(timeout=20_000)
 
 
 def centre(page: Page, handle: str, figure: str = PLANE) -> tuple[float, float]:

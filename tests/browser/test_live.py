@@ -20,7 +20,7 @@ from live_page import (
     Finger,
     centre,
     live_figure,
-    run_model,
+    run_models,
     unit,
     watched,
     words,
@@ -247,7 +247,7 @@ def test_all_figures_answer_in_all_circumstances(
     page.goto(f"{origin if where == 'server' else SITE.as_uri()}/{PLAY}")
     settle(page)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
-    for name in set(FIGURES) - {"heads", "stream"}:  # these load a model first
+    for name in set(FIGURES) - {"heads", "stream", "translate"}:  # these load a model first
         button = page.locator(f"{live_figure(name)} .live-tries button").first
         button.scroll_into_view_if_needed()
         before = words(page, live_figure(name))
@@ -390,7 +390,7 @@ def test_control_and_result_stand_on_one_screen(
     wait_for_fonts(page)
     page.goto(f"{origin}/{PLAY}")
     settle(page)
-    run_model(page)
+    run_models(page)
     for name in FIGURES:
         figure = page.locator(live_figure(name))
         span = figure.evaluate(SPAN)
@@ -413,7 +413,7 @@ def test_nothing_is_rebuilt_that_only_changes(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     page.goto(f"{origin}/{PLAY}")
     settle(page)
-    run_model(page)
+    run_models(page)
     # Another number of tokens, another model, another axis: there other things are shown.
     # A Try begins at the start: it may change the model twice.
     other = {"tokenizer": 170, "journey": 30, "heads": 10, "recurrence": 20}
@@ -519,7 +519,7 @@ def test_a_figure_keeps_to_its_room(screen: dict[str, int], page: Page, origin: 
         wide = figure.evaluate("figure => figure.scrollWidth - figure.clientWidth")
         assert wide <= 1, f"{name} sticks out by {wide} px"
         figure.evaluate("figure => { figure.style.minHeight = 0; }")
-        loads = name in ("heads", "stream")  # a try would load a model
+        loads = name in ("heads", "stream", "translate")  # a try would load a model
         heights = figure.evaluate(HEIGHTS, not loads)  # the start, then each thing to try
         kept = live.FIGURES[name]["heights"][screen is PHONE]
         assert abs(max(heights) - kept) <= ROOM, f"{name} needs {heights} px; heights say {kept}"

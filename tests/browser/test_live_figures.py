@@ -14,6 +14,7 @@ from live_page import (
     PLANE,
     PLAY,
     SETTLED,
+    SMALL,
     Finger,
     centre,
     live_figure,
@@ -338,11 +339,42 @@ def test_the_sentence_is_as_long_as_the_caption_says(page: Page, origin: str) ->
     opened(page, f"{origin}/book/00_reading_this_book.html")
     lines = texts(page, f"{JOURNEY} .live-picture text")
     assert {"“the cat sleeps …”", "“die Katze schläft …”"} <= set(lines)
-    assert lines.count("64 tokens") == 2
+    assert lines.count("the first 3 of 64 tokens") == 2
     page.get_by_label("tokens T").fill("0")  # the first stop of the slider: 1
     lines = texts(page, f"{JOURNEY} .live-picture text")
     assert {"“the”", "“die”"} <= set(lines)
     assert lines.count("1 token") == 2
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_a_real_number_travels_through_all_layers(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.set_viewport_size(screen)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure, caption = page.locator(JOURNEY), page.locator(f"{JOURNEY} .live-caption")
+    figure.get_by_role("button", name="A real number").click()
+    expect(caption).to_contain_text("Cross-attention (decoder, layer 3): “i” asks the source")
+    assert {"forty-two", "9 tokens", "▷zwei", "5 tokens"} <= set(
+        texts(page, f"{JOURNEY} .live-picture text")
+    )
+    expect(figure.get_by_role("slider", name="layer")).to_have_value("3")
+    expect(figure.get_by_label("tokens T")).to_be_hidden()
+    top = "figure => figure.querySelector('.live-picture').getBoundingClientRect().top + scrollY"
+    places, said = set(), set()
+    for _ in range(50):
+        figure.get_by_role("button", name="One box").click()
+        said.add(caption.inner_text())
+        places.add(round(figure.evaluate(top)))
+    assert len(said) == 2 + 3 * 6 + 2 + 3 * 9 + 1  # each box, each in its layer, once
+    assert len(places) == 1, places  # the picture stays where it is
+    expect(caption).to_contain_text("Cross-attention (decoder, layer 3)")  # once around
+    figure.get_by_role("button", name="Back").click()
+    expect(caption).to_contain_text("LayerNorm (decoder, layer 3)")
+    assert not [url for url in asked if "/live/weights/" in url]
 
 
 # The others ---------------------------------------------------------------------------------------
@@ -1083,3 +1115,83 @@ def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: 
     expect(figure.get_by_text("divided by the root mean square")).to_be_hidden()
     figure.get_by_text("How a direct effect is computed").click()
     expect(figure.get_by_text("divided by the root mean square")).to_be_visible()
+
+
+# Translate ----------------------------------------------------------------------------------------
+
+TRANSLATE = live_figure("translate")
+
+
+def translator(page: Page, origin: str, address: str = "") -> None:
+    opened(page, f"{origin}/{PLAY}{address}")
+    page.locator(TRANSLATE).get_by_role("button", name="Run the number translator here").click()
+    expect(page.locator(f"{TRANSLATE} .translate-numbers")).to_be_visible(timeout=20_000)
+
+
+@pytest.mark.parametrize("where", ["server", "folder"])
+def test_a_number_is_translated_letter_by_letter(where: str, page: Page, origin: str) -> None:
+    translator(page, origin if where == "server" else SITE.as_uri())
+    figure = page.locator(TRANSLATE)
+    assert "It has written “zwei”; the likeliest next letter is “u”" in words(page, TRANSLATE)
+    figure.get_by_role("button", name="Step").click()
+    assert "It has written “zweiu”" in words(page, TRANSLATE)
+    assert "6 places of its own" in words(page, TRANSLATE)
+    assert page.url.endswith("#live:translate:german=zweiu")
+    figure.get_by_role("button", name="Back").click()
+    assert "It has written “zwei”" in words(page, TRANSLATE)
+    figure.get_by_role("button", name="twelve").click()
+    expect(figure.locator(".live-words")).to_contain_text("It has written nothing")
+    figure.get_by_role("button", name="Write all").click()
+    expect(figure.locator(".live-words")).to_contain_text("“zwölf”; now the end", timeout=20_000)
+    expect(figure.get_by_role("button", name="Write all")).to_be_visible()  # no longer "Pause"
+    figure.get_by_role("button", name="Step").click()  # nothing comes after the end
+    assert "It has written “zwölf”" in words(page, TRANSLATE)
+    figure.get_by_role("button", name="Reset").click()
+    assert "It has written “zwei”" in words(page, TRANSLATE)
+    assert "#" not in page.url
+
+
+def test_a_letter_is_hidden_with_the_keyboard(page: Page, origin: str) -> None:
+    translator(page, origin, "#live:translate:german=;head=mean")
+    figure = page.locator(TRANSLATE)
+    expect(figure.locator(".live-words")).to_contain_text("the mean of its heads")
+    letter = figure.locator(".translate-letter[tabindex='0']")
+    letter.focus()
+    for _ in range(7):
+        page.keyboard.press("ArrowRight")
+    expect(letter).to_have_attribute("aria-label", re.compile("^“w”, place 7: weight"))
+    page.keyboard.press("Enter")
+    expect(letter).to_have_attribute("aria-pressed", "true")
+    expect(letter).to_be_focused()
+    assert "the likeliest next letter is “e”" in words(page, TRANSLATE)
+    assert "Hidden: “w”." in words(page, TRANSLATE)
+    assert "hidden=00000001" in page.url
+    figure.locator(".live-bars button").nth(1).press("Enter")  # the second candidate
+    assert "It has written “z”" in words(page, TRANSLATE)
+    figure.get_by_label("German so far").fill("vier")
+    assert "It has written “vier”" in words(page, TRANSLATE)
+    figure.get_by_label("number in English").fill("seven")  # another number begins anew
+    expect(figure.locator(".live-words")).to_contain_text("It has written nothing")
+    assert "Hidden" not in words(page, TRANSLATE)
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_a_step_of_the_translator_makes_no_nodes_and_keeps_the_height(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    page.emulate_media(reduced_motion="reduce")
+    translator(page, origin)
+    figure = page.locator(TRANSLATE)
+    tall = "figure => figure.querySelector('.live-stage').getBoundingClientRect().height"
+    before = figure.evaluate(tall)
+    made = figure.evaluate(NODES, ".translate-letter, .live-player button:nth-child(2)")
+    assert len(made) == 9 + 1
+    assert not any(made)
+    assert figure.evaluate(tall) == pytest.approx(before, abs=1)
+    figure.get_by_role("button", name="Write all").click()  # all at once: no motion is wanted
+    figure.get_by_label("number in English").fill("nine hundred and ninety-nine thousand")
+    figure.get_by_role("button", name="Write all").click()
+    expect(figure.locator(".live-words")).to_contain_text("neunhundertneunundneunzigtausend")
+    assert figure.evaluate(tall) == pytest.approx(before, abs=1)
+    assert not figure.evaluate(SMALL, 12)

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from transformer_book.figures.pictures import INK, MUTED, PANEL, PAPER, ROLES
-from transformer_book.live.trained import browser_model
+from transformer_book.live.trained import browser_model, strongest
 from transformer_book.live.wording import number
 from transformer_lib import Seq2SeqLM, Tokenizer, attention_maps, generate
 
 MAX = 40  # tokens; what comes after them is cut off
-LEAST = 0.005  # weights that are shown as 0.00 are no links
 WHAT = {
     "before": "weight on the letter before",
     "itself": "weight on itself",
@@ -110,12 +109,6 @@ def _plain(tensor: Tensor) -> Any:
     return None if tensor.isnan() else tensor.item()
 
 
-def _links(row: list[float]) -> list[list[float]]:
-    """The three strongest; those that look alike when rounded come in the order of the text."""
-    strong = [[at, weight] for at, weight in enumerate(row) if weight >= LEAST]
-    return sorted(strong, key=lambda link: (-math.floor(100 * link[1] + 0.5), link[0]))[:3]
-
-
 def values(**state: Any) -> dict[str, Any]:
     """Compute what the figure shows, with the library's models and the browser's weights.
 
@@ -160,7 +153,7 @@ def values(**state: Any) -> dict[str, Any]:
         "at": at,
         "measure": measure,
         "weights": weights[layer, head].tolist(),
-        "links": _links(weights[layer, head, at].tolist()),
+        "links": strongest(weights[layer, head, at].tolist()),
         "means": [_plain(_measure(what, part, own)[0, 0]) for what in WHAT],
         "even": [_plain(_measure(what, part, even)[0, 0]) for what in WHAT],
         "heads": _plain(_measure(measure, part, table)),

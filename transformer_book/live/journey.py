@@ -8,9 +8,18 @@ from typing import Any
 from transformer_book.counting import Kind, forward_flops
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import INK, MUTED, ROLES
-from transformer_book.live.journey_parts import NAMES, Part, length_of, parts_at, sizes_of
+from transformer_book.live.journey_number import told
+from transformer_book.live.journey_parts import (
+    MODELS,
+    NAMES,
+    NUMBERS,
+    Part,
+    length_of,
+    parts_at,
+    sizes_of,
+    source_length_of,
+)
 from transformer_book.live.wording import number
-from transformer_lib import PRESETS
 
 WORDS = ("", " thousand", " million", " billion", " trillion")
 # Widths: a box, the way past it, shapes, between the towers.
@@ -34,7 +43,7 @@ def values(**state: Any) -> dict[str, Any]:
     """Trace the preset and count what the figure shows.
 
     Args:
-        state: the settings of the figure: ``preset``, ``T`` and ``box``.
+        state: the settings of the figure: ``preset``, ``T``, ``box`` and ``layer``.
 
     Returns:
         The boxes with their shapes, parameters and FLOPs, those of the chosen one in formulas and
@@ -52,16 +61,19 @@ def values(**state: Any) -> dict[str, Any]:
     length, layers = length_of(preset, state["T"]), sizes_of(preset)["L"]
     parts = parts_at(preset, length)
     copies = [layers if part.stage == "block" else 1 for part in parts]
-    totals = [PRESETS[preset].parameters, _total_flops(preset, length)]
+    totals = [MODELS[preset].parameters, _total_flops(preset, length)]
     for which, total in enumerate(totals):
         counted = sum(n * part.counts[which] for n, part in zip(copies, parts, strict=True))
         if counted != total:
             raise ArithmeticError(f"the boxes of {preset} make {counted}, not {total}")
     at = _chosen(parts, state["box"])
     box = parts[at]
+    sentences = told()[box.box] if preset == NUMBERS else [""]
     return {
         "model": NAMES[preset],
         "length": length,
+        "source": source_length_of(preset, length),
+        "told": sentences[min(state.get("layer", 1), len(sentences)) - 1],
         "boxes": [part.box for part in parts],
         "names": [part.label for part in parts],
         "copies": copies,
@@ -83,10 +95,12 @@ def _total_flops(preset: str, length: int) -> int:
         "CausalLM": "decoder", "Seq2SeqLM": "encoder-decoder",
         "SequenceClassifier": "classifier", "VisionTransformer": "vision",
     }  # fmt: skip
-    build, sizes = PRESETS[preset].build, sizes_of(preset)
+    build, sizes = MODELS[preset].build, sizes_of(preset)
     kind = kinds[getattr(build, "func", build).__name__]
     classes = {"n_classes": sizes.get("C", 0), "patch_numbers": sizes.get("P", 1)}
-    return forward_flops(PRESETS[preset].config, kind, 1, length, **classes)["total"]
+    return forward_flops(
+        MODELS[preset].config, kind, 1, length, source_length_of(preset, length), **classes
+    )["total"]
 
 
 def _chosen(parts: tuple[Part, ...], box: str) -> int:
@@ -148,6 +162,12 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
             else ("none", "no matrix product")[which]
         )
         said.append(f"{own} of the {short(values['totals'][which], units)}")
+    if values["told"]:  # what it costs is not the question now
+        where = f", layer {state['layer']}" if values["copies"][at] > 1 else ""
+        return (
+            f"{values['told']} {values['model']}, S = {values['source']}, T = {length}{where}. "
+            f"{name}: {values['shapes'][at]}."
+        )
     return (
         f"{values['model']}, T = {length:,}{most}. {name}: {values['shapes'][at]}. "
         f"Parameters of its own: {said[0]} in the model. Work: {said[1]} of one pass."
@@ -178,7 +198,7 @@ def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, 
         680.0
     """
     parts = parts_at(state["preset"], values["length"])
-    sizes = {**sizes_of(state["preset"]), "B": 1, "T": values["length"], "S": values["length"]}
+    sizes = {**sizes_of(state["preset"]), "B": 1, "T": values["length"], "S": values["source"]}
     towers = [list(tower) for _, tower in groupby(parts, key=lambda part: part.tower)]
     canvas = Canvas()
     boxes = [_stack(tower) for tower in towers]

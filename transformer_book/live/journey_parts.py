@@ -5,6 +5,7 @@ their order is the order in which they ran; a formula is made from the letters o
 held against the trace's own number before anyone sees it.
 """
 
+import json
 import math
 import re
 from collections import Counter
@@ -16,7 +17,28 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from transformer_lib import PRESETS, Seq2SeqLM, Step, VisionTransformer, trace
+from transformer_book.live.journey_number import SOURCE, WRITTEN
+from transformer_book.live.one_byte import RESULTS
+from transformer_lib import (
+    PRESETS,
+    Preset,
+    Seq2SeqLM,
+    Step,
+    TransformerConfig,
+    VisionTransformer,
+    trace,
+)
+
+NUMBERS = "numbers"  # the book's own translator, through which a real number travels
+_SAVED = json.loads((RESULTS / NUMBERS / "model.json").read_text(encoding="utf-8"))
+_TRANSLATOR = Preset(
+    build=Seq2SeqLM,
+    config=TransformerConfig(**_SAVED["arguments"]["config"]),
+    parameters=1_422_080,
+    published="",
+    source="",
+)
+MODELS = {**PRESETS, NUMBERS: _TRANSLATOR}
 
 # The letters of the trace, and those of what a preset has besides: M longest text, N patches of
 # P numbers each, I the side of an image.
@@ -51,6 +73,7 @@ NAMES = {
     "qwen3-4b": "Qwen3 4B", "qwen3-8b": "Qwen3 8B", "gemma-2-2b": "Gemma 2 2B",
     "gemma-3-270m": "Gemma 3 270M", "gemma-3-1b": "Gemma 3 1B", "olmo-2-1b": "OLMo 2 1B",
     "olmo-2-7b": "OLMo 2 7B", "t5-small": "T5 small", "vit-b-16": "ViT-B/16",
+    NUMBERS: "Number translator",
 }  # fmt: skip
 QUIET = (  # steps that only rearrange, or that belong to the one before
     "split heads", "swap positions and heads", "merge heads", "repeat for each group of heads",
@@ -100,7 +123,7 @@ def length_of(preset: str, length: int) -> int:
     """Say how many tokens a preset reads when it is given so many.
 
     Args:
-        preset: a key of ``PRESETS``.
+        preset: a key of ``MODELS``.
         length: how many are asked for.
 
     Returns:
@@ -110,13 +133,32 @@ def length_of(preset: str, length: int) -> int:
         >>> length_of("gpt2", 4096), length_of("vit-b-16", 8)
         (1024, 197)
     """
-    longest = PRESETS[preset].config.max_len
-    is_image = isinstance(PRESETS[preset].build, partial) and "image_size" in _options(preset)
+    if preset == NUMBERS:
+        return len(WRITTEN) + 1
+    longest = MODELS[preset].config.max_len
+    is_image = isinstance(MODELS[preset].build, partial) and "image_size" in _options(preset)
     return longest if is_image else min(length, longest)
 
 
+def source_length_of(preset: str, length: int) -> int:
+    """Say how many tokens of a source go with so many tokens of a target.
+
+    Args:
+        preset: a key of ``MODELS``.
+        length: T.
+
+    Returns:
+        As many; of the number that travels its own letters.
+
+    Example:
+        >>> source_length_of("t5-small", 64), source_length_of("numbers", 5)
+        (64, 9)
+    """
+    return len(SOURCE) if preset == NUMBERS else length
+
+
 def _options(preset: str) -> Mapping[str, int]:
-    build = PRESETS[preset].build
+    build = MODELS[preset].build
     return build.keywords if isinstance(build, partial) else {}
 
 
@@ -125,7 +167,7 @@ def sizes_of(preset: str) -> dict[str, int]:
     """Give the size of each letter, except for the lengths of texts.
 
     Args:
-        preset: a key of ``PRESETS``.
+        preset: a key of ``MODELS``.
 
     Returns:
         A number for each letter that the preset has.
@@ -134,7 +176,7 @@ def sizes_of(preset: str) -> dict[str, int]:
         >>> sizes_of("gpt2")["D"], sizes_of("vit-b-16")["P"]
         (768, 768)
     """
-    config = PRESETS[preset].config
+    config = MODELS[preset].config
     sizes = {
         "L": config.n_layers, "D": config.d_model, "H": config.n_heads, "G": config.kv_heads,
         "Dk": config.d_head, "F": config.ffn_width, "V": config.vocab_size, "M": config.max_len,
@@ -179,7 +221,7 @@ def parts_at(preset: str, length: int) -> tuple[Part, ...]:
     which traces it with as many as are asked for.
 
     Args:
-        preset: a key of ``PRESETS``.
+        preset: a key of ``MODELS``.
         length: T, and in an encoder-decoder S too.
 
     Returns:
@@ -190,7 +232,7 @@ def parts_at(preset: str, length: int) -> tuple[Part, ...]:
         '1 × 1,024 × 50,257'
     """
     length = length_of(preset, length)
-    sizes = {**sizes_of(preset), "B": 1, "T": length, "S": length}
+    sizes = {**sizes_of(preset), "B": 1, "T": length, "S": source_length_of(preset, length)}
     return tuple(
         replace(
             part,
@@ -212,7 +254,7 @@ def parts_of(preset: str, length: int, source_length: int | None = None) -> tupl
     """Trace a preset, with one block of each stack, and read its boxes off.
 
     Args:
-        preset: a key of ``PRESETS``.
+        preset: a key of ``MODELS``.
         length: T, the number of tokens; no more than there is room for, see :func:`length_of`.
         source_length: S, in an encoder-decoder; the same as T if left out.
 
@@ -227,8 +269,9 @@ def parts_of(preset: str, length: int, source_length: int | None = None) -> tupl
         ['attention_norm', 'attention', 'attention_add']
     """
     model = _built(preset)
-    source_length = length_of(preset, length if source_length is None else source_length)
-    length = length_of(preset, length)
+    if preset != NUMBERS:  # that one may be traced with other lengths than its number has
+        source_length = length_of(preset, length if source_length is None else source_length)
+        length = length_of(preset, length)
     sizes = {**sizes_of(preset), "B": 1, "T": length, "S": source_length}
     steps = list(trace(model, *_inputs(preset, model, length, source_length)))
     places = _places(model, steps)
@@ -240,7 +283,7 @@ def parts_of(preset: str, length: int, source_length: int | None = None) -> tupl
 @cache
 def _built(preset: str) -> nn.Module:
     """A preset with one block in each stack, without numbers."""
-    found = PRESETS[preset]
+    found = MODELS[preset]
     with torch.device("meta"):
         return found.build(replace(found.config, n_layers=1))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformer_book import datasets
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.live.trained import Line, browser_model, read_line
-from transformer_book.live.wording import number
+from transformer_book.live.wording import named, number, percent, sign
 from transformer_lib import CausalLM, RMSNorm
 
 MAX = 24  # letters of the line
@@ -121,19 +121,6 @@ def values(text: str, letter: str, at: int, stop: int) -> dict[str, Any]:
 # Words --------------------------------------------------------------------------------------------
 
 
-def _sign(token: str) -> str:
-    return {" ": "␣", "\n": "⏎"}.get(token, token if len(token) == 1 else "▫")  # ▫ is a byte
-
-
-def _named(token: str) -> str:
-    byte = "a byte" if len(token) > 1 else f"“{token}”"
-    return {" ": "the space", "\n": "the line break"}.get(token, byte)
-
-
-def _percent(share: float) -> str:
-    return ">99%" if share > 0.995 else f"{number(100 * share, 0)}%"
-
-
 def _name(stop: int) -> str:
     if not stop:
         return "embedding"
@@ -168,16 +155,16 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     size = size if stop else f"the stream begins with length {length}"
     name = _name(stop)
     token, share = values["answers"][stop]
-    other = f", and {_named(letter)} would have {_percent(values['chances'][stop])}"
+    other = f", and {named(letter)} would have {percent(values['chances'][stop])}"
     return (
-        f"Position {at}, {_named(values['tokens'][at])}: the model’s answer is "
-        f"{_named(last)} ({_percent(chance)}).{strange if values['strange'] else ''} "
-        f"The logit of {_named(letter)} is {number(values['total'])} above the mean letter’s. "
+        f"Position {at}, {named(values['tokens'][at])}: the model’s answer is "
+        f"{named(last)} ({percent(chance)}).{strange if values['strange'] else ''} "
+        f"The logit of {named(letter)} is {number(values['total'])} above the mean letter’s. "
         f"Of the nine direct effects that add up to it, the largest are "
         f"{number(effects[most])} ({_name(most)}) and {number(effects[second])} "
         f"({_name(second)}). "
         f"{name[0].upper()}{name[1:]}: {size}. Stopped there, the model would answer "
-        f"{_named(token)} ({_percent(share)}){'' if token == letter else other}."
+        f"{named(token)} ({percent(share)}){'' if token == letter else other}."
     )
 
 
@@ -235,7 +222,7 @@ def _bus(values: dict[str, Any]) -> Iterator[str]:
     rows = [TOP + (n + 0.5) * TALL for n in range(STOPS)]
     for x, words in ((BUS - 14, "write"), (SIZES, "stream"), (WIDTH - 4, "stopped")):
         yield _text(x, TOP - 12, words, MUTED, text_anchor="end")
-    title = f"effect on {_sign(values['letter'])}"
+    title = f"effect on {sign(values['letter'])}"
     yield _text(MIDDLE + 34, TOP - 12, title, MUTED, text_anchor="middle")
     yield f'<path d="M{MIDDLE} {TOP}V{bottom}" stroke="{GRID}"/>'
     edge = "L".join(f"{BUS + w:.1f} {y:g}" for w, y in zip(widths, rows, strict=True))
@@ -262,8 +249,8 @@ def _bus(values: dict[str, Any]) -> Iterator[str]:
         yield _text(round(beside, 1), y + 4.5, number(effects[n]))
         token, chance = values["answers"][n]
         look: dict[str, Any] = {"font_family": "ui-monospace, monospace", "font_weight": 700}
-        yield _text(END + 4, y + 4.5, _sign(token), **look)
-        yield _text(WIDTH - 4, y + 4.5, _percent(chance), text_anchor="end")
+        yield _text(END + 4, y + 4.5, sign(token), **look)
+        yield _text(WIDTH - 4, y + 4.5, percent(chance), text_anchor="end")
     yield f'<path d="M{SIZES + 4} {bottom}H{END}" stroke="{INK}" stroke-width="1.5"/>'
     total = f"logit minus mean logit: {number(values['total'])}"
     yield _text(END, bottom + 18, total, text_anchor="end", font_weight=700)
@@ -282,7 +269,7 @@ def _lens(values: dict[str, Any], top: float) -> Iterator[str]:
     }
     yield _text(NAME, top - 8, "what it would answer after each block", MUTED)
     for t, token in enumerate(tokens):
-        yield _text(left + (t + 0.5) * wide, top + 14, _sign(token), font_weight=700, **mono)
+        yield _text(left + (t + 0.5) * wide, top + 14, sign(token), font_weight=700, **mono)
     for n, row in enumerate(values["lens"]):
         y = top + (n + 1) * tall
         yield _text(left - 6, y + 14, f"block {n}" if n else "embed", MUTED, text_anchor="end")
@@ -292,5 +279,5 @@ def _lens(values: dict[str, Any], top: float) -> Iterator[str]:
                 f'<rect x="{x:.1f}" y="{y:g}" width="{wide:.1f}" height="{tall:g}" fill="{color}" '
                 f'fill-opacity="{0.55 * chance:.2f}" stroke="{GRID}"/>'
             )
-            yield _text(round(x + wide / 2, 1), y + 14, _sign(token), **mono)
+            yield _text(round(x + wide / 2, 1), y + 14, sign(token), **mono)
     yield _frame(round(left + values["at"] * wide, 1), top, round(wide, 1), (BLOCKS + 2) * tall)

@@ -1,5 +1,6 @@
 """The trained models of the live figures, with the weights that a reader's browser has."""
 
+import math
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -109,3 +110,23 @@ def read_line(ids: tuple[int, ...]) -> Line:
     torch.testing.assert_close(logits[-1], answer)  # the parts add up to what the library does
     weights = torch.stack([each[0] for each in attention_maps(model, batch).values()])
     return Line(stream, torch.stack(outputs[1:]), weights, logits, heads)
+
+
+LEAST = 0.005  # weights that are shown as 0.00 are no links
+
+
+def strongest(row: list[float]) -> list[list[float]]:
+    """Find the three strongest weights; those that look alike come in the order of the text.
+
+    Args:
+        row: the weights of one query.
+
+    Returns:
+        Places, each with its weight.
+
+    Example:
+        >>> strongest([0.1, 0.6, 0.004, 0.296])
+        [[1, 0.6], [3, 0.296], [0, 0.1]]
+    """
+    strong = [[at, weight] for at, weight in enumerate(row) if weight >= LEAST]
+    return sorted(strong, key=lambda link: (-math.floor(100 * link[1] + 0.5), link[0]))[:3]

@@ -65,3 +65,55 @@ def short(x: float) -> str:
     if -4 < power < 4:
         return f"{x:.{max(0, 2 - power)}f}"
     return f"{digits}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(power).translate(RAISED)}"
+
+
+_SIGNS = {" ": "␣", "\n": "⏎", "<bos>": "▷", "<eos>": "■"}
+_NAMES = {" ": "the space", "\n": "the line break", "<bos>": "the start", "<eos>": "the end"}
+
+
+def sign(token: str) -> str:
+    """Write a token of a model of letters as one sign; a byte of a letter has a square.
+
+    Args:
+        token: as the tokenizer names it.
+
+    Returns:
+        The same sign as ``Live.part.sign`` gives.
+
+    Example:
+        >>> sign("a"), sign(" "), sign("<pad>")
+        ('a', '␣', '▫')
+    """
+    return _SIGNS.get(token, token if len(token) == 1 else "▫")
+
+
+def named(token: str) -> str:
+    """Say which token it is.
+
+    Args:
+        token: as the tokenizer names it.
+
+    Returns:
+        The same words as ``Live.part.named`` gives.
+
+    Example:
+        >>> named("a"), named(" ")
+        ('“a”', 'the space')
+    """
+    return _NAMES.get(token, f"“{token}”" if len(token) == 1 else "a byte")
+
+
+def percent(share: float) -> str:
+    """Write a probability.
+
+    Args:
+        share: from 0 to 1.
+
+    Returns:
+        The same text as ``Live.part.percent`` gives.
+
+    Example:
+        >>> percent(0.123), percent(0.999)
+        ('12%', '>99%')
+    """
+    return ">99%" if share > 0.995 else f"{number(100 * share, 0)}%"

@@ -133,12 +133,12 @@ function listen(drawing, figure) {
 
 /* Play and Step: `step(how)` goes one step on and says whether there is another; `again()` goes back
    to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
-   where it ends. With `stays`, one step after the last one does nothing. */
+   where it ends. With `stays`, one step after the last one does nothing. `every`: ms, or what gives them. */
 function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false }) {
   let timer = 0;
   const set = (isOn) => {
     clearInterval(timer);
-    timer = isOn ? setInterval(() => advance() || set(false), every) : 0;
+    timer = isOn ? setInterval(() => advance() || set(false), typeof every === "function" ? every() : every) : 0;
     start.textContent = isOn ? "Pause" : play;
   };
   const advance = () => {
@@ -217,27 +217,62 @@ function numbers({ label: words, names }) {
   };
 }
 
-/* A bar for each name; the outline is where it ended before. */
-function bars({ names, label: words, max = 1, digits = 2, role = "weight" }) {
-  const rows = names.map((name) => {
+/* A bar for each name; the outline is where it ended before. With `onpick` the names are buttons; `set` may
+   give other names, and texts in place of the numbers. */
+function bars({ names, label: words, max = 1, digits = 2, role = "weight", onpick }) {
+  const rows = names.map((name, at) => {
+    const title = onpick ? html("button", { type: "button", text: name, onclick: () => onpick(at) }) : html("span", { text: name });
     const [bar, was] = [html("span", { style: `background: ${colour(role)}` }), html("i", { class: "live-was" })];
     const text = html("span", { class: "live-bar-number" });
-    return { bar, was, text, nodes: [html("span", { text: name }), html("span", { class: "live-bar" }, bar, was), text] };
+    return { title, bar, was, text, nodes: [title, html("span", { class: "live-bar" }, bar, was), text] };
   });
-  const node = html("div", { class: "live-bars", role: "img" }, ...rows.flatMap(({ nodes }) => nodes));
+  const node = html("div", { class: "live-bars", role: onpick ? "group" : "img" }, ...rows.flatMap(({ nodes }) => nodes));
   return {
     node,
-    set(values, { step = 0 } = {}) {
+    set(values, { step = 0, names: now = names, texts = values.map((value) => number(value, digits)) } = {}) {
       const top = Math.max(max, ...values.map(Math.abs)); // a longer bar makes the others shorter
-      const texts = values.map((value) => number(value, digits));
-      texts.forEach((text, at) => write(rows[at].text, text));
-      label(node, `${words}: ${names.map((n, at) => `${n} ${texts[at]}`).join(", ")}`);
+      texts.forEach((text, at) => {
+        write(rows[at].text, text);
+        write(rows[at].title, now[at]);
+      });
+      label(node, `${words}: ${now.map((n, at) => `${n} ${texts[at]}`).join(", ")}`);
       Live.tween(node, values.map((value) => (100 * Math.abs(value)) / top), (now, before) => rows.forEach((row, at) => {
         row.bar.style.width = `${now[at]}%`;
         row.was.style.width = before ? `${before[at]}%` : 0;
       }), { step });
     },
   };
+}
+
+// Letters that a model reads and writes ----
+
+const SIGNS = { " ": "␣", "\n": "⏎", "<bos>": "▷", "<eos>": "■" };
+const NAMES = { " ": "the space", "\n": "the line break", "<bos>": "the start", "<eos>": "the end" };
+const sign = (token) => SIGNS[token] || ([...token].length > 1 ? "▫" : token); // ▫ is a byte
+const named = (token) => NAMES[token] || ([...token].length > 1 ? "a byte" : `“${token}”`);
+const percent = (share) => (share > 0.995 ? ">99%" : `${number(100 * share, 0)}%`);
+
+/* The three strongest weights of a row, [place, weight]. Those that look alike when rounded come in the order
+   of the text; what is shown as 0.00 is no link. */
+const strongest = (row) =>
+  Array.from(row, (w, j) => [j, w, Math.round(100 * w)]).filter(([, w]) => w >= 0.005)
+    .sort((a, b) => b[2] - a[2]).slice(0, 3).map(([j, w]) => [j, w]);
+
+/* A drawing as wide as the figure, so that its letters keep their size: `make(width)` is called again when
+   the width is another one, and then `again()`. */
+function fitted(figure, { least = 280, most = 760, make, again }) {
+  let width = 0;
+  const room = () => {
+    const inside = figure.place.clientWidth - 2 * parseFloat(getComputedStyle(figure.place).paddingLeft);
+    return Math.min(most, Math.max(least, Math.round(inside || 640)));
+  };
+  const layOut = (isOther = false) => { // other things are drawn: make it anew
+    if (!isOther && room() === width) return false;
+    make((width = room()));
+    return true;
+  };
+  addEventListener("resize", () => width && layOut() && again());
+  return layOut;
 }
 
 const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎");
@@ -474,5 +509,6 @@ function apart(heights, least, low, high) {
 
 Object.assign(Live.part, {
   apart, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
+  sign, named, percent, strongest, fitted,
 });
 })();

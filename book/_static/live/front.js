@@ -17,49 +17,21 @@ const FIRST_SEED = 1000; // of the letters that are drawn
 
 // Numbers ----
 
-let kept = null; // the last run: model, cache, and a list for each letter
+let kept = null; // the last line: a reading, with an entry for each letter
 
-const blank = (model) => ({ model, ids: [], cache: model.cache(), letters: [] });
-
-/* Forget all after the first n letters: keys and values of the others stay as they are. */
-function cut(run, n) {
-  run.ids.length = run.letters.length = run.cache.length = n;
-  for (const { self } of run.cache.memories) self.keys.length = self.values.length = n;
-}
-
-/* What the model makes of each letter. Letters that were read before are not read again. */
-function read(model, ids) {
-  if (kept?.model !== model) kept = blank(model);
-  const same = ids.findIndex((id, t) => id !== kept.ids[t]);
-  cut(kept, same < 0 ? ids.length : same);
-  const fresh = ids.slice(kept.ids.length);
-  if (!fresh.length) return kept.letters;
-  const found = model.run(fresh, kept.cache, { all: true, keep: true });
-  const row = (x, t) => x.slice((t * x.length) / fresh.length, ((t + 1) * x.length) / fresh.length);
-  fresh.forEach((id, t) => {
-    kept.ids.push(id);
-    kept.letters.push({
-      stream: found.stream.map(({ x }) => row(x, t)), // after the embedding and each sublayer, (D,) each
-      writes: found.stream.slice(1).map(({ update }) => row(update, t)), // what each sublayer adds, (D,) each
-      weights: found.attention.map((heads) => heads.map((rows) => rows[t])), // [layer][head], each (S,)
-      logits: row(found.logits, t), // (V,)
-    });
-  });
-  return kept.letters;
-}
+/* What the model makes of each letter. */
+const readingOf = (model) => (kept?.model === model ? kept : (kept = new Live.Reading(model, (found, fresh, row) =>
+  fresh.map((_, t) => ({
+    stream: found.stream.map(({ x }) => row(x, t)), // after the embedding and each sublayer, (D,) each
+    writes: found.stream.slice(1).map(({ update }) => row(update, t)), // what each sublayer adds, (D,) each
+    weights: found.attention.map((heads) => heads.map((rows) => rows[t])), // [layer][head], each (S,)
+    logits: row(found.logits, t), // (V,)
+  })))));
 
 const idsOf = (text, model) => model.tokenizer.encode(text).slice(0, TYPED);
 
-/* Reads a line that is new a few letters at a time. */
 function* prepare({ text }, model) {
-  const ids = idsOf(text, model), known = kept?.model === model ? kept.ids : [];
-  const same = ids.findIndex((id, t) => id !== known[t]);
-  if (same < 0 || ids.length - same <= PIECE) return; // nothing to wait for
-  for (let n = same + PIECE; ; n += PIECE) {
-    yield;
-    read(model, ids.slice(0, n));
-    if (n >= ids.length) return;
-  }
+  yield* readingOf(model).inPieces(idsOf(text, model), PIECE);
 }
 
 function choose(logits, pick, n) {
@@ -136,8 +108,9 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
   const ids = idsOf(text, model);
   const typed = ids.length;
   if (!typed) return { tokens: [] };
-  for (let n = 0; n < written; n++) ids.push(choose(read(model, ids)[ids.length - 1].logits, pick, n));
-  const letters = read(model, ids);
+  const reading = readingOf(model);
+  for (let n = 0; n < written; n++) ids.push(choose(reading.read(ids)[ids.length - 1].logits, pick, n));
+  const letters = reading.read(ids);
   const T = ids.length, first = Math.max(0, T - ROWS), at = stage === WRITE ? T - 1 : Math.max(first, T - 1 - back);
   const shown = letters.slice(first), own = letters[at];
   const line = (weights) => Array.from({ length: T }, (_, s) => weights[s] ?? 0); // (T,): none of what comes later

@@ -76,11 +76,6 @@ function mean(what, table, map) {
   return rows ? sum / rows : null;
 }
 
-const isShown = (w) => w >= 0.005; // the others are 0.00
-const strongest = (row) => // links that look alike when rounded come in the order of the text
-  Array.from(row, (w, j) => [j, w, Math.round(100 * w)]).filter(([, w]) => isShown(w))
-    .sort((a, b) => b[2] - a[2]).slice(0, 3).map(([j, w]) => [j, w]);
-
 const kept = {}; // the last run of each model: another head must not run it again
 
 function* prepare(state, model) {
@@ -102,7 +97,7 @@ function values(state, model) {
   const even = weights.map((row, i) => row.map((_, j) => (j < seen(table, i) ? 1 / seen(table, i) : 0)));
   const means = (map) => Object.keys(WHAT).map((what) => mean(what, table, map));
   return {
-    ...table, layer, head, at, measure, weights, links: strongest(weights[at]),
+    ...table, layer, head, at, measure, weights, links: Live.part.strongest(weights[at]),
     means: means(weights), even: means(even), // in the order of WHAT
     heads: maps.map((one) => one.map((map) => mean(measure, table, map))), // (layers, H)
   };
@@ -126,17 +121,16 @@ function say({ model }, { part, queries, keys, layer, head, at, measure, links, 
 // The page ----
 
 const [WIDE, EDGE] = [360, 18]; // px of the map, and of the letters beside it
-const letterOf = (token) => ({ " ": "␣", "<bos>": "▷" }[token] || (token.length > 1 ? "▫" : token)); // ▫ is a byte
 
 /* The map of one head. Nodes are made for a pair of texts; another head or row changes what is drawn on them.
    The letters beside 40 by 40 cells must stay readable on a phone: cells may be higher than wide. */
-function mapOf({ svg, drawing, colour }, { queries, keys, part }, onpick) {
+function mapOf({ svg, drawing, colour, sign }, { queries, keys, part }, onpick) {
   const wide = Math.min(22, (WIDE - EDGE) / keys.length);
   const tall = queries.length <= 30 ? 16 : 14.5;
   const box = (i, j, n, more) =>
     svg("rect", { x: EDGE + j * wide, y: EDGE + i * tall, width: n * wide, height: tall - 1, ...more });
   const letter = (x, y, token) => svg("text", {
-    x, y: token === " " ? y - 3 : y, "text-anchor": "middle", class: "live-letter", text: letterOf(token) });
+    x, y: token === " " ? y - 3 : y, "text-anchor": "middle", class: "live-letter", text: sign(token) });
   const rows = queries.map((token, i) => {
     const cells = keys.map((_, j) => (j < seen({ part, keys }, i) ? box(i, j, 1, { opacity: 0 }) : null));
     const row = svg(

@@ -2,7 +2,8 @@
 /* The whole model in one picture. Boxes and formulas come from `journey_data.js`, which the library's
    trace wrote; this file evaluates them, draws the boxes, and says what each one does. */
 (() => {
-const { sizes: LETTERS, words, boxes, orders, models, presets } = Live.journey;
+const { sizes: LETTERS, words, boxes, orders, models, presets, number: travelling } = Live.journey;
+const NUMBERS = "numbers"; // the model through which a real number travels
 const { html, svg, colour, soft } = Live.part;
 const WORDS = ["", " thousand", " million", " billion", " trillion"];
 const FLOPS = ["", "k", "M", "G", "T", "P"].map((unit) => ` ${unit}FLOPs`);
@@ -55,11 +56,13 @@ function partsOf(preset) {
   return parts;
 }
 
-/* A number for each letter: one sequence, source as long as target, as long as there is room for. */
+/* A number for each letter: one sequence, source as long as target, as long as there is room for. The number
+   that travels has its own letters, and what is written behind the start. */
 function sizesOf({ preset, T }) {
   const [, , ...numbers] = presets[preset];
   const sizes = Object.fromEntries(LETTERS.split(" ").map((letter, at) => [letter, numbers[at]]));
   const length = sizes.I ? sizes.M : Math.min(T, sizes.M);
+  if (preset === NUMBERS) return { ...sizes, B: 1, T: travelling.written.length + 1, S: travelling.source.length };
   return { ...sizes, B: 1, T: length, S: length };
 }
 
@@ -75,9 +78,11 @@ function values(state) {
   const counts = ["parameters", "flops"].map((what) => parts.map((part) => evaluate(part[what], sizes)));
   const totals = counts.map((each) => each.reduce((sum, one, at) => sum + copies[at] * one, 0));
   const at = chosen(parts, state.box);
-  const { from, to, parameters, flops, steps } = parts[at];
+  const { id, from, to, parameters, flops, steps } = parts[at];
+  const told = state.preset === NUMBERS ? travelling.told[id] : [""];
   return {
-    model: presets[state.preset][0], length: sizes.T, copies, totals, at,
+    model: presets[state.preset][0], length: sizes.T, source: sizes.S, copies, totals, at,
+    told: told[Math.min(state.layer, told.length) - 1], // what the box did to the number
     parameters: counts[0], flops: counts[1], formulas: [parameters, flops],
     boxes: parts.map((part) => part.id), names: parts.map((part) => part.label),
     shapes: parts.map((part) => `${part.from} → ${part.to}`),
@@ -102,12 +107,16 @@ const title = (label) => (label === "add" ? "residual sum" : label.replace("+ ",
 
 const percent = (share) => (share >= 0.0005 ? `${(100 * share).toFixed(1)}%` : "less than 0.1%");
 
-function say({ T }, { model, length, names, shapes, copies, parameters, flops, totals, shares, at }) {
+function say({ T, layer }, { model, length, source, told, names, shapes, copies, parameters, flops, totals, shares, at }) {
   const most = length < T ? " (all it has room for)" : length > T ? " (what an image makes)" : "";
   const layers = copies[at] > 1 ? ` in each of ${copies[at]} layers` : "";
   const own = (which, count, units) =>
     `${count ? `${short(count, units)}${layers}, ${percent(shares[which])}` : ["none", "no matrix product"][which]} ` +
     `of the ${short(totals[which], units)}`;
+  if (told) { // what it costs is not the question now
+    const where = copies[at] > 1 ? `, layer ${layer}` : "";
+    return `${told} ${model}, S = ${source}, T = ${length}${where}. ${title(names[at])}: ${shapes[at]}.`;
+  }
   return `${model}, T = ${whole(length)}${most}. ${title(names[at])}: ${shapes[at]}. ` +
     `Parameters of its own: ${own(0, parameters[at], WORDS)} in the model. ` +
     `Work: ${own(1, flops[at], FLOPS)} of one pass.`;
@@ -187,6 +196,7 @@ function button(box, label, onclick, onkeydown) {
 
 const SENTENCES = { B_S: ["the", "cat sleeps"], B_T: ["die", "Katze schläft"] };
 const sentence = ([first, ...rest], length) => `“${[first, ...(length > 1 ? [...rest, "…"] : [])].join(" ")}”`;
+const counted = (length) => (length === 1 ? "1 token" : `the first 3 of ${whole(length)} tokens`);
 
 function draw(figure, { preset }, found) {
   const parts = partsOf(preset);
@@ -212,8 +222,12 @@ function draw(figure, { preset }, found) {
       ...lines(tower, tops[at], at ? 1 : -1, Math.max(...found.copies)), line, count,
       text(x, tops[at] - 7, `${two && !at ? "memory: " : ""}${tower.at(-1).to}`, { class: "live-tick" }));
     return (length) => {
+      if (preset === NUMBERS) {
+        Live.part.write(line, at ? `▷${travelling.written}` : travelling.source);
+        return Live.part.write(count, `${found[at ? "length" : "source"]} tokens`);
+      }
       Live.part.write(line, isImage ? "an image" : sentence(SENTENCES[(two && from.replace(" ", "_")) || "B_S"], length));
-      Live.part.write(count, length === 1 ? "1 token" : `${whole(length)} tokens`);
+      return Live.part.write(count, isImage ? `${whole(length)} tokens` : counted(length));
     };
   });
   if (two) { // keys and values for cross-attention
@@ -319,6 +333,21 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
   ];
 }
 
+/* The next box, or the one before (`by` is -1). The number passes the blocks of a tower once for each layer. */
+function beside({ preset, box, layer }, by) {
+  const parts = partsOf(preset), at = chosen(parts, box);
+  const isInside = (one) => one?.stage === "block" && one.tower === parts[at].tower;
+  const layers = preset === NUMBERS ? sizesOf({ preset }).L : 1;
+  const now = Math.min(layer, layers), round = now + by;
+  const next = parts[at + by];
+  if (isInside(parts[at]) && !isInside(next) && round >= 1 && round <= layers) {
+    const inside = parts.filter(isInside);
+    return { box: inside.at(by > 0 ? 0 : -1).id, layer: round };
+  }
+  if (!next) return null;
+  return { box: next.id, layer: isInside(parts[at]) && isInside(next) ? now : by > 0 ? 1 : layers };
+}
+
 function build(part, figure) {
   const [info, inside, costs] = [0, 1, 2].map(() => html("div"));
   const picture = html("div", { class: "live-picture" });
@@ -328,16 +357,22 @@ function build(part, figure) {
   const total = part.numbers({ label: "the whole model", names: names.map((name) => `${name} in all`) });
   const fold = (text, ...nodes) => html("details", {}, html("summary", { text }), ...nodes);
   const player = part.player(figure, {
-    names: ["Send a sentence through", "One box"], every: 900,
+    names: ["Send a sentence through", "One box"],
+    every: () => (figure.state.preset === NUMBERS ? 2600 : 900), // there is a sentence to read
     step() {
-      const { preset, box } = figure.state;
-      const parts = partsOf(preset);
-      const next = parts[chosen(parts, box) + 1];
-      if (next) figure.set({ box: next.id }, Live.QUICK);
+      const next = beside(figure.state, 1);
+      if (next) figure.set(next, Live.QUICK);
       return Boolean(next);
     },
-    again: () => figure.set({ box: partsOf(figure.state.preset)[0].id }, Live.QUICK),
+    again: () => figure.set({ box: partsOf(figure.state.preset)[0].id, layer: 1 }, Live.QUICK),
   });
+  player.node.append(html("button", { type: "button", text: "Back", onclick: () => {
+    const last = beside(figure.state, -1);
+    if (!last) return;
+    player.stop();
+    figure.set(last, Live.QUICK);
+    figure.released();
+  } }));
   let [drawn, shown] = [null, {}];
   const about = html("div", { class: "live-about" }, info, fold("Inside, step by step", inside),
     fold("What it costs", costs, part.titled("share of the whole model, %", bars.node), total.node));
@@ -362,9 +397,13 @@ function build(part, figure) {
       drawn.card(found.at);
       drawn.read(found.length);
       const { label, tower, from, to } = drawn.parts[found.at];
-      const sizes = sizesOf(state);
+      const sizes = sizesOf(state), isNumber = state.preset === NUMBERS;
+      const [, length, layer] = figure.controls;
+      [length.node.style.display, layer.node.style.display] = isNumber ? ["none", ""] : ["", "none"];
+      const where = isNumber && found.copies[found.at] > 1 ? `${tower}, layer ${state.layer}` : tower;
       const [gets, gives] = [from, to].map((shape) => inWords(shape, sizes));
-      caption.replaceChildren(html("strong", { text: title(label) }), ` (${tower}): ${gets === gives ? `${gives}, changed` : `${gets} → ${gives}`}`);
+      const words = found.told || (gets === gives ? `${gives}, changed` : `${gets} → ${gives}`);
+      caption.replaceChildren(html("strong", { text: title(label) }), ` (${where}): ${words}`);
       if (!isSame || shown.T !== state.T || shown.at !== found.at) {
         const [steps, counts, ...words] = details(state, found);
         info.replaceChildren(...words);
@@ -383,8 +422,8 @@ Live.define({
   title: "The whole model, box by box",
   question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [826, 1230],
-  scripts: ["journey_data.js"],
+  heights: [826, 1252],
+  scripts: ["journey_data.js", "journey_number.js"],
   state: {
     preset: {
       kind: "choice", label: "model", start: "transformer-base",
@@ -394,6 +433,7 @@ Live.define({
       kind: "number", label: "tokens T", start: 64,
       steps: [1, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768],
     },
+    layer: { kind: "number", label: "layer", min: 1, max: 3, step: 1, start: 1 },
     box: {
       kind: "choice", label: "box", start: "encoder.tokens", hidden: true,
       of: Object.fromEntries(
@@ -404,18 +444,21 @@ Live.define({
   say,
   tries: [
     {
+      do: "A real number", set: { preset: "numbers", box: "decoder.cross_attention", layer: 3 },
+      see: "The translator has written zwei. Three heads look at the hyphen, and und comes next. Press One box.",
+    },
+    {
       do: "GPT-2’s tokens", set: { preset: "gpt2", box: "decoder.tokens" },
       see: "31.0% of all parameters and no matrix product: a lookup. The output layer shares the table.",
     },
     {
-      do: "LLaMA, 32,768 tokens",
+      do: "LLaMA, long text",
       set: { preset: "llama-3.1-8b", T: 32768, box: "decoder.attention" },
-      see: "Attention now does 61.7% of the work (masked scores counted, too); with 64 tokens it does 18.1%.",
+      see: "At 32,768 tokens attention does 61.7% of the work (masked scores counted, too); with 64 tokens it does 18.1%.",
     },
     {
       do: "GPT-2’s norms", set: { preset: "gpt2", box: "decoder.attention_norm" },
-      see: "Pre-norm: inside each branch, before the sublayer, and once at the end. In Transformer base " +
-        "(post-norm) it stands on the stream, after each sum.",
+      see: "Pre-norm: inside each branch, and once at the end. In Transformer base (post-norm) it stands after each sum.",
     },
   ],
   build,

@@ -13,52 +13,29 @@ const LETTERS = "\n !\"&',-.:;?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstu
 
 // Numbers ----
 
-let kept = null; // the last run: model, cache, and an entry for each letter
-
-/* Forget all after the first n letters: keys and values of the others stay as they are. */
-function cut(run, n) {
-  run.ids.length = run.letters.length = run.cache.length = n;
-  for (const { self } of run.cache.memories) self.keys.length = self.values.length = n;
-}
+let kept = null; // the last line: a reading, with an entry for each letter
 
 const best = (scores) => scores.indexOf(Math.max(...scores));
 
-/* What the model makes of each letter. Letters that were read before are not read again. */
-function read(model, ids) {
-  if (kept?.model !== model) kept = { model, ids: [], cache: model.cache(), letters: [] };
-  const same = ids.findIndex((id, t) => id !== kept.ids[t]);
-  cut(kept, same < 0 ? ids.length : same);
-  const fresh = ids.slice(kept.ids.length);
-  if (!fresh.length) return kept.letters;
-  const { stream } = model.run(fresh, kept.cache, { keep: true });
+/* What the model makes of each letter. */
+const readingOf = (model) => (kept?.model === model ? kept : (kept = new Live.Reading(model, ({ stream }, fresh, row) => {
   const lens = stream.map(({ x }) => model.logits(x)); // the stream at each stop, read as an answer: (T, V)
-  const row = (x, t) => x.slice((t * x.length) / fresh.length, ((t + 1) * x.length) / fresh.length);
-  fresh.forEach((id, t) => {
+  return fresh.map((_, t) => {
     const chances = lens.map((logits) => softmax(row(logits, t)));
-    kept.ids.push(id);
-    kept.letters.push({
+    return {
       stream: stream.map(({ x }) => row(x, t)), // (D,) at each stop
       parts: stream.map(({ x, update = x }) => row(update, t)), // the embedding and the writes, (D,) each
       chances, // (V,) at each stop
       answers: chances.map((each) => [best(each), Math.max(...each)]),
       logits: row(lens.at(-1), t), // (V,)
-    });
+    };
   });
-  return kept.letters;
-}
+})));
 
 const idsOf = (text, model) => model.tokenizer.encode(text).slice(0, MAX);
 
-/* Reads a line that is new a few letters at a time. */
 function* prepare({ text }, model) {
-  const ids = idsOf(text, model), known = kept?.model === model ? kept.ids : [];
-  const same = ids.findIndex((id, t) => id !== known[t]);
-  if (same < 0 || ids.length - same <= PIECE) return; // nothing to wait for
-  for (let n = same + PIECE; ; n += PIECE) {
-    yield;
-    read(model, ids.slice(0, n));
-    if (n >= ids.length) return;
-  }
+  yield* readingOf(model).inPieces(idsOf(text, model), PIECE);
 }
 
 const length = (x) => Math.sqrt(x.reduce((sum, one) => sum + one * one, 0));
@@ -80,7 +57,7 @@ function values({ text, at: asked, stop, letter }, model) {
   const { tokenizer } = model;
   const ids = idsOf(text, model);
   if (!ids.length) return { tokens: [] };
-  const line = read(model, ids);
+  const line = readingOf(model).read(ids);
   const at = Math.min(asked, ids.length - 1);
   const { stream, parts, chances, answers, logits } = line[at];
   const letters = tokenizer.encode(LETTERS), typed = tokenizer.encode(letter);
@@ -105,11 +82,7 @@ function values({ text, at: asked, stop, letter }, model) {
 
 // Words ----
 
-const sign = (token) => ({ " ": "␣", "\n": "⏎" })[token] || ([...token].length > 1 ? "▫" : token); // ▫ is a byte
-const named = (token) => ({ " ": "the space", "\n": "the line break" })[token]
-  || ([...token].length > 1 ? "a byte" : `“${token}”`);
-const number = (value, digits) => Live.part.number(value, digits);
-const percent = (share) => (share > 0.995 ? ">99%" : `${number(100 * share, 0)}%`);
+const [number, sign, named, percent] = ["number", "sign", "named", "percent"].map((one) => (...given) => Live.part[one](...given));
 const nameOf = (stop) => (stop ? `block ${Math.ceil(stop / 2)}, ${stop % 2 ? "attention" : "feed-forward"}` : "embedding");
 const upper = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
 
@@ -325,15 +298,15 @@ function build(part, figure) {
   const start = html("button", { type: "button", class: "stream-start" });
   let [load, touched] = [null, false];
 
-  function layOut() {
-    const room = figure.place.clientWidth - 2 * parseFloat(getComputedStyle(figure.place).paddingLeft);
-    const width = Math.min(760, Math.max(280, Math.round(room || 640)));
-    if (width === where?.width) return;
-    where = plan(width);
-    [bus, lens] = [busOf(part, where, { onstop }), lensOf(part, where, { onpick })];
-    busRoom.replaceChildren(bus.node);
-    lensRoom.replaceChildren(lens.node);
-  }
+  const layOut = part.fitted(figure, {
+    make: (width) => {
+      where = plan(width);
+      [bus, lens] = [busOf(part, where, { onstop }), lensOf(part, where, { onpick })];
+      busRoom.replaceChildren(bus.node);
+      lensRoom.replaceChildren(lens.node);
+    },
+    again: () => found.tokens.length && update(figure.state, found),
+  });
 
   const chip = ([token, effect]) => ({ text: `${sign(token)}\u00a0${number(effect, 1)}`, mark: token === found.letter, shade: 0 });
 
@@ -350,13 +323,6 @@ function build(part, figure) {
     lifted.set(found.lifted.map(chip));
     lowered.set(found.lowered.map(chip));
   }
-
-  addEventListener("resize", () => {
-    if (!found?.tokens.length) return;
-    const before = where.width;
-    layOut();
-    if (where.width !== before) update(figure.state, found);
-  });
 
   // Before the model is there: the first touch loads it ----
 
