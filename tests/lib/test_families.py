@@ -194,6 +194,18 @@ def test_greedy_text_with_padding_equals_transformers(name, both):
     assert torch.equal(generate(ours, prompt, use_cache=False, **options), expected)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_left_padded_rows_say_what_transformers_says(name, both):
+    """There, whoever pads on the left gives the positions, too."""
+    theirs, ours = both(name)
+    text, real = ids(3, 12), torch.ones(3, 12, dtype=torch.bool)
+    real[0, :4], real[2, :9] = False, False
+    positions = (real.cumsum(dim=1) - 1).clamp(min=0)
+    expected = theirs(text, attention_mask=real.long(), position_ids=positions).logits
+    check_close(ours(text, real=real)[real], expected[real])
+
+
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "qwen2, window"])
 def test_compiled_steps_know_both_kinds_of_layers(name, both, monkeypatch):

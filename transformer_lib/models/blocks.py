@@ -21,6 +21,7 @@ from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCac
 from transformer_lib.layers.masks import additive_mask, query_key_distances
 from transformer_lib.layers.norms import LayerNorm, RMSNorm
 from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles
+from transformer_lib.models.padding import check_mask
 
 _PADDING_FREE = fast_path("padding_free")
 
@@ -226,8 +227,8 @@ class Stack(nn.Module):
             ValueError: if a mask has other than four dimensions, or shapes do not fit.
         """
         n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
-        _check_mask("mask", mask, n_keys)
-        _check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
+        check_mask("mask", mask, n_keys)
+        check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
         positions = next_positions(x, cache) if positions is None else positions
         check_positions(positions, x)
         x = _as_stream(x)
@@ -399,27 +400,3 @@ def check_positions(positions: Tensor, x: Tensor) -> None:
     if tuple(positions.shape) not in ((1, length), (batch, length)):
         wanted = f"(1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
         raise ValueError(f"positions has shape {tuple(positions.shape)}; expected {wanted}")
-
-
-def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
-    """Refuse a mask that would fit by accident, before anything is stored in a cache.
-
-    ``(B, S)`` would pass for ``(T, S)`` if B happened to equal T. ``(B, 1, 1, 1)`` of the newest
-    token alone would unhide every padded key that the cache holds.
-    """
-    if mask is None:
-        return
-    if n_keys is None:
-        raise ValueError(f"{name} was given without a memory")
-    shape = tuple(mask.shape)
-    if mask.ndim != 4:
-        raise ValueError(
-            f"{name} has shape {shape}; expected four dimensions that broadcast to "
-            "(B, H, T, S), such as (B, 1, 1, S) from padding_mask"
-        )
-    if mask.shape[-1] != n_keys:
-        included = ", those in the cache included" if name == "mask" else ""
-        raise ValueError(
-            f"{name} has shape {shape}; its last dimension must be the number of keys, "
-            f"S={n_keys}{included}"
-        )
