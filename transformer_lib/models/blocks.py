@@ -242,13 +242,14 @@ class Stack(nn.Module):
         angles = {local: self._angles(positions, local) for local in visible}
 
         caches = self._caches(cache, memory)
-        for block, local, (own_cache, memory_cache) in zip(
-            self.blocks, is_local, caches, strict=True
+        for layer, (block, local, (own_cache, memory_cache)) in enumerate(
+            zip(self.blocks, is_local, caches, strict=True)
         ):
             own_mask, bias, causal = visible[local]
             x = self._maybe_checkpointed(block)(
                 x, own_mask if pattern is None else pattern, memory, memory_mask, bias=bias,
-                angles=angles[local], causal=causal, cache=own_cache, memory_cache=memory_cache,
+                angles=angles[local] if self.config.has_rope(layer) else None,
+                causal=causal, cache=own_cache, memory_cache=memory_cache,
             )  # fmt: skip
         if cache is not None:
             cache.advance(x.shape[1])
@@ -335,8 +336,10 @@ _TOKEN_BY_TOKEN = {
 
 
 def _of_layer(config: TransformerConfig, layer: int) -> TransformerConfig:
-    """The configuration of one layer: local layers may have their own RoPE."""
+    """The configuration of one layer: local layers may have their own RoPE, and some have none."""
     theta, scaling = config.rope_of(local=config.is_local(layer))
+    if not config.has_rope(layer):
+        scaling = None  # nor does it sharpen attention there
     return replace(config, rope_theta=theta, rope_scaling=scaling)
 
 
