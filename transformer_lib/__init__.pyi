@@ -149,6 +149,9 @@ from transformer_lib.models.language_models import Seq2SeqLM as Seq2SeqLM
 from transformer_lib.models.language_models import SequenceClassifier as SequenceClassifier
 from transformer_lib.models.language_models import VisionTransformer as VisionTransformer
 from transformer_lib.models.language_models import mean_over_tokens as mean_over_tokens
+from transformer_lib.models.padding import check_mask as check_mask
+from transformer_lib.models.padding import hide_padding as hide_padding
+from transformer_lib.models.padding import real_positions as real_positions
 from transformer_lib.models.presets import PRESETS as PRESETS
 from transformer_lib.models.presets import Preset as Preset
 from transformer_lib.models.presets import build_preset as build_preset

@@ -60,6 +60,15 @@ BASES = {  # the least that a file must say so that the model is tiny, and all l
     "Gemma2ForCausalLM": {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "Gemma3ForCausalLM": {**_GEMMA, "num_hidden_layers": 7},  # the sixth is the first global one
     "GemmaForCausalLM": {**_MODERN, "head_dim": 8},
+    "SmolLM3ForCausalLM": {
+        **_MODERN, "no_rope_layer_interval": 2, "sliding_window": 5,
+        "pad_token_id": 1, "bos_token_id": 1, "eos_token_id": 2,
+    },
+    "MixtralForCausalLM": {**_MODERN, "num_local_experts": 4, "sliding_window": 5},
+    "Qwen3MoeForCausalLM": {
+        **_MODERN, "head_dim": 8, "moe_intermediate_size": 12, "num_experts": 4,
+        "num_experts_per_tok": 2, "norm_topk_prob": True, "sliding_window": 5,
+    },
     "Phi3ForCausalLM": {**_MODERN, "sliding_window": 5, "pad_token_id": 1, "eos_token_id": 2},
     "Olmo2ForCausalLM": {**_MODERN, "pad_token_id": 1, "eos_token_id": 2},
     "T5ForConditionalGeneration": {
@@ -156,6 +165,13 @@ _WORDS = {  # what else a key may say, where a value of the same type would mean
     "rope_theta": (100.0, 1, 1_000_000),
     "rope_local_base_freq": (100.0, 50),
     "max_position_embeddings": (32, 65),
+    "no_rope_layers": ([0, 1, 1], [1, 1, 1, 0], [1, 0], [2, 1, 0], [True, False, True], "101"),
+    "no_rope_layer_interval": (1, 3, 5, 0, "2"),
+    "num_experts_per_tok": (1, 3, 4, 5, 0),
+    "num_experts": (3, 5, 1, 0),
+    "num_local_experts": (3, 5, 1, 0),
+    "mlp_only_layers": ([], [1]),
+    "decoder_sparse_step": (1, 2),
 }
 _WORDS["hidden_activation"] = _WORDS["activation_function"] = _WORDS["hidden_act"]
 _WORDS["pooler_act"] = _WORDS["hidden_act"]
@@ -224,7 +240,8 @@ SHARED = frozenset({
     "base_model_tp_plan", "chunk_size_feed_forward", "gradient_checkpointing", "id2label",
     "init_std", "initializer_factor", "initializer_range", "is_encoder_decoder", "is_heterogeneous",
     "name_or_path", "num_labels", "output_attentions", "output_cross_attentions",
-    "output_hidden_states", "pad_token_id", "return_dict", "use_cache", "vision_aspect_ratio",
+    "output_hidden_states", "output_router_logits", "pad_token_id", "router_aux_loss_coef",
+    "return_dict", "use_cache", "vision_aspect_ratio",
     "vision_feature_layer", "vision_feature_select_strategy",
 })  # fmt: skip
 

@@ -28,6 +28,10 @@ FOUND = [  # what the sweep has found wrong, once
         {"rope_parameters": {"sliding_attention": LOCAL}, "rope_local_base_freq": 50.0},
     ),
     ("T5ForConditionalGeneration", {"tie_word_embeddings": None}),
+    (
+        "SmolLM3ForCausalLM",
+        {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+    ),
 ]
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 

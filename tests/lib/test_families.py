@@ -63,8 +63,44 @@ FAMILIES = {  # all that differs from LLaMA is there, in sizes that all differ
     "olmo2": ("Olmo2", SIZES),
     "gemma1": ("Gemma", {**SIZES, "head_dim": 10}),
     "phi3": ("Phi3", SIZES),
+    "phi3, a part of each head": (  # 6 of 8 features turn, as 96 of 128 in Phi-4-mini
+        "Phi3",
+        {**SIZES, "hidden_size": 32, "partial_rotary_factor": 0.75},
+    ),
+    "smollm3": ("SmolLM3", {**SIZES, "tie_word_embeddings": True}),
+    "smollm3, window": (
+        "SmolLM3",
+        {**SIZES, **WINDOW, "use_sliding_window": True, "no_rope_layers": [1, 0, 0, 1]},
+    ),
+    "mixtral": ("Mixtral", {**SIZES, "head_dim": 10, "num_local_experts": 5}),
+    "mixtral, window": (
+        "Mixtral",
+        {**SIZES, **WINDOW, "num_local_experts": 4, "num_experts_per_tok": 3},
+    ),
+    "qwen3 moe": (
+        "Qwen3Moe",
+        {
+            **SIZES,
+            "head_dim": 10,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 12,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3 moe, one expert": (
+        "Qwen3Moe",
+        {
+            **SIZES,
+            "head_dim": 10,
+            "num_experts": 3,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 12,
+        },
+    ),
     "phi3, window": ("Phi3", {**SIZES, **WINDOW}),
 }
+PARTLY = ("phi3, a part of each head", "smollm3", "mixtral", "qwen3 moe", "qwen3 moe, one expert")
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
@@ -89,7 +125,11 @@ SCALINGS = {
 }
 SCALINGS["llama 3.1"] = SCALINGS["llama3"]
 FAMILIES["llama 3.1"][1]["rope_parameters"] = SCALINGS["llama3"] | {"rope_theta": 100.0}
-FIXED = ("llama 3.1", "gemma3, yarn", "phi3", "phi3, window")  # whose RoPE is not to be scaled
+# Whose RoPE is not to be scaled, or which would be scaled as others are.
+FIXED = (
+    "llama 3.1", "gemma3, yarn", "phi3", "phi3, window", "phi3, a part of each head",
+    "smollm3, window", "mixtral, window", "qwen3 moe, one expert",
+)  # fmt: skip
 PLAIN = ["llama", *(name for name in FAMILIES if name not in FIXED)]
 FAMILIES["gemma3, yarn"][1]["rope_parameters"] = {
     "full_attention": SCALINGS["yarn"] | {"factor": 16.0, "rope_theta": 1e6},
@@ -141,14 +181,23 @@ def ids(*shape, seed=1):
 
 
 @torch.no_grad()
-def test_all_families_say_what_transformers_says():
-    for kind, settings in FAMILIES.values():
+def check_logits(families):
+    for kind, settings in families:
         theirs = their_model(kind, settings)
         with tempfile.TemporaryDirectory() as folder:
             theirs.save_pretrained(folder)
             ours = load_pretrained(folder).model
         text = ids(2, 24)
         check_close(ours(text), theirs(text).logits)
+
+
+def test_all_families_say_what_transformers_says():
+    check_logits(settings for name, settings in FAMILIES.items() if name not in PARTLY)
+
+
+def test_families_that_turn_or_ask_a_part_say_what_transformers_says():
+    """Layers or features without RoPE, experts that are not asked."""
+    check_logits(FAMILIES[name] for name in PARTLY)
 
 
 @torch.no_grad()
@@ -192,6 +241,18 @@ def test_greedy_text_with_padding_equals_transformers(name, both):
     options = {"max_new_tokens": 14, "prompt_mask": real.bool()}
     assert torch.equal(generate(ours, prompt, **options), expected)
     assert torch.equal(generate(ours, prompt, use_cache=False, **options), expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_left_padded_rows_say_what_transformers_says(name, both):
+    """There, whoever pads on the left gives the positions, too."""
+    theirs, ours = both(name)
+    text, real = ids(3, 12), torch.ones(3, 12, dtype=torch.bool)
+    real[0, :4], real[2, :9] = False, False
+    positions = (real.cumsum(dim=1) - 1).clamp(min=0)
+    expected = theirs(text, attention_mask=real.long(), position_ids=positions).logits
+    check_close(ours(text, real=real)[real], expected[real])
 
 
 @pytest.mark.usefixtures("fresh_compiler")
@@ -439,6 +500,8 @@ BAD = [
     ({"head_width": 5, "position": "rope"}, r"rotates pairs of features: "),
     ({"window_pattern": ""}, r"^window_pattern='' must be made of 'L'"),
     ({"window_pattern": "LX"}, r"^window_pattern='LX' must be made of 'L'"),
+    ({"rope_pattern": ""}, r"^rope_pattern='' must be made of 'R' \(with RoPE\) and 'N' \(without"),
+    ({"rope_pattern": "RL"}, r"^rope_pattern='RL' must be made of 'R'"),
     ({"norm_offset": 1.0}, r"^norm_offset=1.0 needs norm='rms', not 'layer'$"),
     ({"norm_offset": float("nan"), "norm": "rms"}, r"^norm_offset=nan must be a number finite$"),
     ({"qk_norm": "heads"}, r"^qk_norm='heads' must be one of 'none', 'head', 'all'$"),

@@ -1,7 +1,9 @@
 """From a checkpoint to a fine-tuned one, on the command line; and from text to text."""
 
+import io
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -39,7 +41,10 @@ def checkpoint(tmp_path_factory):
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(settings_of("Llama 2")), encoding="utf-8")
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+    names = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>",
+        "chat_template": "{% for m in messages %}{{ m['content'] }}, {% endfor %}",
+    }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     (folder / "text.txt").write_text(TEXT)
     return folder
@@ -50,7 +55,7 @@ def train(capsys, *options):
     return capsys.readouterr().out
 
 
-def test_a_checkpoint_is_trained_further_and_stays_one(checkpoint, tmp_path, capsys):
+def test_a_checkpoint_is_trained_further_and_stays_one(checkpoint, tmp_path, capsys, monkeypatch):
     out, data = tmp_path / "new", checkpoint / "text.txt"
     options = ["--model", checkpoint, "--data", data, "--out", out, *FEW]
     printed = train(capsys, *options)
@@ -67,6 +72,15 @@ def test_a_checkpoint_is_trained_further_and_stays_one(checkpoint, tmp_path, cap
     assert train(capsys, *options).startswith("Already finished")
     cli.main(["generate", "--model", str(out), "--prompt", "To be", "--tokens", "3"])
     assert capsys.readouterr().out.startswith("To be")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("to be\n"))
+    cli.main(["chat", "--model", str(out), "--tokens", "5", "--temperature", "0"])
+    said = [{"role": "user", "content": "to be"}]
+    asked = their_tokenizer.apply_chat_template(
+        said, add_generation_prompt=True, return_tensors="pt", return_dict=False
+    )
+    answer = theirs.generate(asked, max_new_tokens=5, do_sample=False)[0, asked.shape[1] :]
+    expected = their_tokenizer.decode(answer, skip_special_tokens=True)
+    assert capsys.readouterr().out.strip() == expected.strip()
 
 
 def test_what_train_has_made_is_trained_further(checkpoint, tmp_path, capsys):

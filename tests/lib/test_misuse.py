@@ -485,7 +485,8 @@ MODELS = [
     (
         lm(IDS, IDS > 0),
         "mask has shape (2, 3); expected four dimensions that broadcast to (B, H, T, S), "
-        "such as (B, 1, 1, S) from padding_mask",
+        "such as (B, 1, 1, S) from padding_mask; what says where real tokens stand, (B, S), is an "
+        "argument of its own, real",
     ),
     (
         lm(IDS, allowed(2, 1, 1, 4)),

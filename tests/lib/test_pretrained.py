@@ -162,6 +162,24 @@ MODELS = {
     "olmo2": ("Olmo2ForCausalLM", MODERN, CausalLM),
     "gemma1": ("GemmaForCausalLM", {**MODERN, "head_dim": 8}, CausalLM),
     "phi3": ("Phi3ForCausalLM", {**MODERN, "sliding_window": 5}, CausalLM),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        {**MODERN, "no_rope_layer_interval": 2, "bos_token_id": 1, "eos_token_id": 2},
+        CausalLM,
+    ),
+    "mixtral": ("MixtralForCausalLM", {**MODERN, "num_local_experts": 3}, CausalLM),
+    "qwen3 moe": (
+        "Qwen3MoeForCausalLM",
+        {
+            **MODERN,
+            "head_dim": 10,
+            "num_experts": 3,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 12,
+            "norm_topk_prob": True,
+        },
+        CausalLM,
+    ),
     "t5": ("T5ForConditionalGeneration", T5, Seq2SeqLM),
     "t5, gated, untied": (
         "T5ForConditionalGeneration",
@@ -603,7 +621,9 @@ def test_what_a_file_leaves_out_means_what_transformers_means(architecture):
     defaults = getattr(transformers, architecture).config_class()
     full = json.loads(defaults.to_json_string(use_diff=False))
     given = {key: value for key, value in full.items() if key != "architectures"}
-    assert read(architecture) == read(architecture, **given)
+    # Left out, it means False, which our mixture of experts cannot follow.
+    said = {"norm_topk_prob": True} if "norm_topk_prob" in full else {}
+    assert read(architecture, **said) == read(architecture, **given | said)
 
 
 EVERY_SETTING = {  # settings that are not the default, and all of our fields that are not
@@ -864,7 +884,23 @@ BAD_SETTINGS = [  # name, change, the message
         )
         for rope in (YARN, {"rope_type": "longrope", "factor": 4.0})
     ),
-    ("phi3", {"partial_rotary_factor": 0.75}, "config.json has partial_rotary_factor=0.75; our m"),
+    *(
+        ("phi3", {"rope_parameters": None, "partial_rotary_factor": part}, message)
+        for part, message in (
+            (0.5, "position='rope' rotates pairs of features: 0.5 of d_head=6 must be even"),
+            (1.5, "rope_fraction=1.5 must be a number above 0, up to 1"),
+        )
+    ),
+    ("mixtral", {"num_experts_per_tok": 1}, "config.json has num_experts_per_tok=1; our models n"),
+    ("mixtral", {"num_experts_per_tok": 4}, "active_experts=4 must be at most n_experts=3"),
+    ("mixtral", {"router_jitter_noise": 0.1}, "config.json has router_jitter_noise=0.1; our mod"),
+    ("mixtral", {"num_experts": 4}, "config.json has num_experts=4; our models need 3 here"),
+    ("qwen3 moe", {"norm_topk_prob": False}, "config.json has norm_topk_prob=False; our models n"),
+    ("qwen3 moe", {"mlp_only_layers": [0]}, "config.json has mlp_only_layers=[0]; our models nee"),
+    ("qwen3 moe", {"decoder_sparse_step": 2}, "config.json has decoder_sparse_step=2; our models"),
+    ("smollm3", {"no_rope_layers": [1, 0]}, "config.json has no_rope_layers=[1, 0]; expected a l"),
+    ("smollm3", {"no_rope_layers": [1, 2, 0]}, "config.json has no_rope_layers=[1, 2, 0]; expec"),
+    ("smollm3", {"mlp_bias": True}, "config.json has mlp_bias=True; our models need False here"),
     ("phi3", {"attention_bias": True}, "config.json has attention_bias=True; our models need Fal"),
     ("gemma1", {"use_bidirectional_attention": True}, "config.json has use_bidirectional_attenti"),
     ("mistral", {"sliding_window": 0}, "window=0 must be a whole number of at least 1"),
@@ -1231,6 +1267,10 @@ BERT_CONFIG = replace(PRESETS["bert-base"].config, **SMALL)
 GPT2_CONFIG = replace(PRESETS["gpt2"].config, **SMALL)
 T5_CONFIG = replace(PRESETS["t5-small"].config, **SMALL, logit_scale=1.0)
 CANNOT_BE_WRITTEN = [
+    (
+        lambda: CausalLM(replace(LLAMA, n_experts=3, active_experts=1)),
+        "config.json has num_experts_per_tok=1; our models need 2 or more here",
+    ),
     (lambda: Decoder(GPT2_CONFIG), "no family of checkpoints has a Decoder"),
     (
         lambda: SequenceClassifier(BERT_CONFIG, 2, pooling="mean"),

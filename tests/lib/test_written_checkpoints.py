@@ -24,7 +24,11 @@ BESIDE = {  # keys that change no number, in any family
     "task_specific_params": {"a": 1}, "a_note_of_mine": "kept",
 }  # fmt: skip
 VOLATILE = {"transformers_version", "dtype", "_name_or_path", "rope_scaling", "rope_theta"}
-SAID_OTHERWISE = {"classifier_dropout", "n_inner", "head_dim", "max_window_layers", "hidden_act"}
+SAID_OTHERWISE = {
+    "classifier_dropout", "n_inner", "head_dim", "max_window_layers", "hidden_act",
+    "partial_rotary_factor",  # in a place of its own
+    "no_rope_layer_interval",  # layers are named one by one
+}  # fmt: skip
 TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}"
 CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
@@ -53,6 +57,8 @@ def test_all_that_a_configuration_says_is_kept(architecture, tmp_path):
     settings = {**BASES[architecture], **BESIDE}
     if architecture == "MistralForCausalLM":
         settings["sliding_window"] = None
+    if architecture == "SmolLM3ForCausalLM":  # a window that is not in use is not written
+        settings["use_sliding_window"] = True
     if architecture == "T5ForConditionalGeneration":
         settings["decoder_start_token_id"] = 6
     theirs = their_model(architecture, **settings)
@@ -112,6 +118,32 @@ def test_transformers_writes_the_same_and_stops_at_the_same_place(generation, tm
         ids = torch.tensor([tokenizer.encode(prompt)])
         ours = generate(model, ids, max_new_tokens=40, eos_id=tokenizer.eos_ids)
         assert ours[0, ids.shape[1] :].tolist() == new
+
+
+DECODERS = [name for name in BASES if name.endswith(("ForCausalLM", "LMHeadModel"))]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("architecture", DECODERS)
+def test_each_family_goes_on_and_stops_as_before(architecture, tmp_path):
+    """With transformers before and after, and from text to text with ours."""
+    theirs = their_model(architecture, **BASES[architecture] | {"vocab_size": 1463})
+    tokenizer = PretrainedTokenizer.from_folder(tokenizer_folder(tmp_path / "a"))
+    prompt, options = "to be or", {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0}
+    ids = torch.tensor([tokenizer.encode(prompt)])
+    text = theirs.generate(ids, **options, eos_token_id=None)
+    end = text[0, ids.shape[1] + 3].item()  # the fourth new token, or one before if it is the same
+    theirs.generation_config.eos_token_id = theirs.config.eos_token_id = end
+    theirs.save_pretrained(tmp_path / "a")
+    model, tokenizer = load_pretrained(tmp_path / "a")
+    save_pretrained(model, tmp_path / "b", tokenizer=tokenizer)
+    expected = theirs.generate(ids, **options)
+    assert expected[0, -1] == end
+    again = type(theirs).from_pretrained(tmp_path / "b").eval()
+    assert torch.equal(again.generate(ids, **options), expected)
+    model, tokenizer = load_pretrained(tmp_path / "b")
+    ours = generate(model, ids, max_new_tokens=10, eos_id=tokenizer.eos_ids)
+    assert torch.equal(ours, expected)
 
 
 def test_a_model_of_ours_ends_where_its_tokenizer_says(tmp_path):

@@ -11,10 +11,12 @@ from transformer_lib import (
     BoundedAttention,
     Family,
     Layout,
+    MixtureOfExperts,
     OutputLayer,
     RMSNorm,
     RopeScaling,
     Stack,
+    TransformerConfig,
     rms_norm,
     rotate,
     scale_frequencies,
@@ -25,6 +27,7 @@ _visibility = Stack._visibility
 _angles = Stack._angles
 _place = Family.place
 _add = Block._add
+_has_rope = TransformerConfig.has_rope
 
 
 @instead_of("hugging_face.weight_layouts.change_pairing")
@@ -49,6 +52,70 @@ def _keys_and_values_exchanged(
     exchanged = {"key": "value", "value": "key"}
     *path, part, end = name.split(".")
     return _place(self, ".".join((*path, exchanged.get(part, part), end)), gated=gated)
+
+
+@instead_of("hugging_face.family.Family.place")
+def _gate_and_up_exchanged(
+    self: Family, name: str, *, gated: bool = False
+) -> tuple[str, Layout] | None:
+    """Mixtral's w1, w2, w3 are taken for up, down and gate; w1 is the gate.
+
+    Symptom: nothing fails, since all shapes fit; every expert lets through what it should weigh.
+    Caught by: test_families.py::test_families_that_turn_or_ask_a_part_say_what_transformers_says
+    """
+    exchanged = {"gate": "up", "up": "gate"} if ".experts." in name else {}
+    *path, part, end = name.split(".")
+    return _place(self, ".".join((*path, exchanged.get(part, part), end)), gated=gated)
+
+
+@instead_of("hugging_face.family.Family.place")
+def _experts_in_another_order(
+    self: Family, name: str, *, gated: bool = False
+) -> tuple[str, Layout] | None:
+    """Experts are read in another order than the router numbers them.
+
+    Symptom: nothing fails; tokens go to experts that were trained for others.
+    Caught by: test_families.py::test_families_that_turn_or_ask_a_part_say_what_transformers_says
+    """
+    for one, other in (("0", "1"), ("1", "0")):
+        if f".experts.{one}." in name:
+            name = name.replace(f".experts.{one}.", f".experts.{other}.")
+            break
+    return _place(self, name, gated=gated)
+
+
+@instead_of("layers.feedforward.MixtureOfExperts.forward")
+def _experts_weighed_alike(self: MixtureOfExperts, x: Tensor) -> Tensor:
+    """The router picks the experts, but its probabilities do not weigh what they say.
+
+    Symptom: text that is nearly right; the second expert speaks as loudly as the first.
+    Caught by: test_families.py::test_families_that_turn_or_ask_a_part_say_what_transformers_says
+    """
+    chosen = self.router(x).topk(self.active_experts, dim=-1).indices  # (B, T, k)
+    said = torch.stack([expert(x) for expert in self.experts], dim=-2)  # (B, T, E, D)
+    return said.take_along_dim(chosen[..., None], dim=-2).mean(dim=-2)
+
+
+@instead_of("core.config.TransformerConfig.has_rope")
+def _layers_without_rope_turned_round(self: TransformerConfig, layer: int) -> bool:
+    """SmolLM3's no_rope_layers is taken at its word; its ones mean layers that have RoPE.
+
+    Symptom: files load without a word; three layers of four have lost the order of the tokens.
+    Caught by: test_families.py::test_families_that_turn_or_ask_a_part_say_what_transformers_says
+    """
+    mixed = {"R", "N"} <= set(self.rope_pattern)
+    return _has_rope(self, layer) != mixed
+
+
+@instead_of("layers.attention.rotate")
+def _last_features_turned(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
+    """Where a part of each head turns, it is the end instead of the start.
+
+    Symptom: as if no token stood anywhere in particular, but only with these files.
+    Caught by: test_families.py::test_families_that_turn_or_ask_a_part_say_what_transformers_says
+    """
+    rest = x.shape[-1] - 2 * angles.shape[-1]
+    return torch.cat((x[..., :rest], rotate(x[..., rest:], angles, pairing)), dim=-1)
 
 
 @instead_of("layers.qk_norm_softcap.BoundedAttention._split_normed")

@@ -11,6 +11,7 @@ from transformer_lib import (
     AlibiBias,
     Decoder,
     MultiHeadAttention,
+    hide_padding,
     rope_angles,
     rotate,
     t5_bucket,
@@ -74,6 +75,26 @@ def _left_padding_counted(self: Decoder, ids: Tensor, *inputs: Maybe, **options:
     Caught by: test_properties.py::test_a_sequence_says_the_same_alone_and_in_a_batch
     """
     return _decode(self, ids, *inputs, **options | {"positions": None})
+
+
+@instead_of("models.encoder_decoder.real_positions")
+def _real_tokens_not_counted(real: Tensor) -> Tensor:
+    """Padding is hidden, but positions count it: whoever pads on the left must number them, too.
+
+    Symptom: a model with learned positions is worse the more is padded; with RoPE nobody notices.
+    Caught by: test_padding.py::test_a_row_says_the_same_alone_and_padded_on_either_side
+    """
+    return torch.arange(real.shape[1], device=real.device).expand(real.shape)
+
+
+@instead_of("models.encoder_decoder.hide_padding", "models.language_models.hide_padding")
+def _real_taken_for_padding(name: str, real: Maybe, mask: Maybe, keys: list[int]) -> Maybe:
+    """True is taken to mean padding, as in PyTorch's key_padding_mask: real tokens are hidden.
+
+    Symptom: nothing fails; what is said depends on the padding and on nothing else.
+    Caught by: test_padding.py::test_a_row_says_the_same_alone_and_padded_on_either_side
+    """
+    return hide_padding(name, None if real is None else ~real, mask, keys)
 
 
 @instead_of("layers.attention.rotate")

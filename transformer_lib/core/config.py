@@ -119,6 +119,8 @@ class TransformerConfig:
             paper) or the two halves of a head (``"split"``, Hugging Face).
         rope_scaling: how RoPE is stretched for longer texts; ``None``: not at all.
         rope_fraction: the share of each head that RoPE turns, from the start; the rest stays.
+        rope_pattern: which layers have RoPE: ``R`` (with) or ``N`` (without, NoPE) for each, over
+            and over; ``"RRRN"`` leaves every fourth layer without (SmolLM3).
         local_rope_theta: the base in layers with a window, without scaling; ``None``: the same.
         norm: which normalisation.
         norm_position: before each sublayer (``"pre"``), after the residual sum (``"post"``), after
@@ -175,6 +177,7 @@ class TransformerConfig:
     rope_pairing: RopePairing = "interleaved"
     rope_scaling: RopeScaling | None = None
     rope_fraction: float = 1.0
+    rope_pattern: str = "R"
     local_rope_theta: float | None = None
     norm: Norm = "layer"
     norm_position: NormPosition = "post"
@@ -220,11 +223,8 @@ class TransformerConfig:
             raise ValueError(
                 f"active_experts={self.active_experts} must be at most n_experts={self.n_experts}"
             )
-        if not self.window_pattern or set(self.window_pattern) - {"L", "G"}:
-            raise ValueError(
-                f"window_pattern={self.window_pattern!r} must be made of 'L' (with the window) and "
-                "'G' (without)"
-            )
+        _check_pattern("window_pattern", self.window_pattern, "L", "G", "the window")
+        _check_pattern("rope_pattern", self.rope_pattern, "R", "N", "RoPE")
 
     def _check_numbers(self) -> None:
         for name in ("dropout", "attention_dropout"):
@@ -285,6 +285,11 @@ class TransformerConfig:
         pattern = self.window_pattern
         return self.window is not None and pattern[layer % len(pattern)] == "L"
 
+    def has_rope(self, layer: int) -> bool:
+        """Say whether RoPE turns queries and keys of a layer; the first is number 0."""
+        pattern = self.rope_pattern
+        return self.position == "rope" and pattern[layer % len(pattern)] == "R"
+
     @property
     def kv_heads(self) -> int:
         """The number of heads that have keys and values of their own."""
@@ -294,3 +299,11 @@ class TransformerConfig:
     def ffn_width(self) -> int:
         """F, the inner width of the feed-forward network."""
         return 4 * self.d_model if self.d_ff is None else self.d_ff
+
+
+def _check_pattern(name: str, pattern: str, with_it: str, without: str, what: str) -> None:
+    if not pattern or set(pattern) - {with_it, without}:
+        raise ValueError(
+            f"{name}={pattern!r} must be made of {with_it!r} (with {what}) and {without!r} "
+            "(without)"
+        )

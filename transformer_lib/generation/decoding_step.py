@@ -20,6 +20,7 @@ from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions
 from transformer_lib.models.encoder_decoder import Decoder, EncoderDecoder
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.padding import real_positions
 
 LanguageModel = CausalLM | Seq2SeqLM
 
@@ -291,7 +292,7 @@ def _real_places(
     """Where real tokens stand, and all positions: padding on the left is not counted."""
     rows = prompt_rows(prompt_mask, sizes)
     real = F.pad(rows, (0, n_places - sizes["T"]), value=True)  # (B, n_places)
-    return real, (real.cumsum(dim=1) - 1).clamp(min=0)
+    return real, real_positions(real)
 
 
 def _outer_parts(model: LanguageModel) -> list[nn.Module]:

@@ -43,6 +43,7 @@ _WRITTEN_AS = {  # the kind of checkpoint that a model of ours becomes
     "SequenceClassifier without classes": "BertModel",
     "CausalLM with position='learned'": "GPT2LMHeadModel",
     "CausalLM with position='rope'": "LlamaForCausalLM",  # or another that can say what it is
+    "CausalLM with position='rope' and experts": "MixtralForCausalLM",  # the same
     "Seq2SeqLM": "T5ForConditionalGeneration",
     "VisionTransformer": "ViTForImageClassification",
 }
@@ -190,6 +191,8 @@ def architecture_of(model: nn.Module) -> str:
     kind = type(model).__name__
     if isinstance(model, CausalLM):
         kind += f" with position={model.config.position!r}"
+        if model.config.n_experts is not None and model.config.position == "rope":
+            kind += " and experts"
     elif isinstance(model, SequenceClassifier):
         kind += " with pooling='mean'" if model.pooler is None else ""
         kind += " without classes" if model.classifier is None else ""
@@ -308,4 +311,5 @@ def _spelled_out(config: TransformerConfig) -> TransformerConfig:
         qkv_bias=bias,
         attention_scale=config.attention_scale or config.d_head**-0.5,
         window_pattern="".join("GL"[config.is_local(n)] for n in range(config.n_layers)),
+        rope_pattern="".join("NR"[config.has_rope(n)] for n in range(config.n_layers)),
     )

@@ -56,9 +56,9 @@ class Family:
         must_be: other keys, of which our models can follow only one value, and which.
         reads: all other keys that the functions below read. What is in neither of the three,
             ``transformers`` does not read for this family either.
-        tensors: our names of the parts of a model, and theirs. ``N`` is the number of a block. The
-            end ``.weight`` or ``.bias`` is left out where both have it, and ``encoder.`` or
-            ``decoder.`` where both sides, or the only one, are alike.
+        tensors: our names of the parts of a model, and theirs. ``N`` is the number of a block, and
+            a second one that of an expert. The end ``.weight`` or ``.bias`` is left out where both
+            have it, and ``encoder.`` or ``decoder.`` where both sides, or the only one, are alike.
         gated_tensors: what differs in models whose feed-forward networks have a gate.
         layouts: the last part of their names of tensors that are not laid out like ours.
         prefix: what stands before their names, but those of the head; some files leave it out.
@@ -122,8 +122,8 @@ class Family:
             The plain name of the tensor, and the layout; ``None`` if the family has none.
         """
         tensors = {**self.tensors, **(self.gated_tensors if gated else {})}
-        number = re.search(r"\bblocks\.(\d+)\.", name)
-        whole = re.sub(r"\bblocks\.\d+\.", "blocks.N.", name.removeprefix("body."))
+        numbered = re.compile(r"\b(blocks|experts)\.(\d+)\.")
+        whole = numbered.sub(r"\1.N.", name.removeprefix("body."))
         for ours in (whole, re.sub(r"^(encoder|decoder)\.", "", whole)):
             part, _, end = ours.rpartition(".")
             theirs = tensors.get(ours)
@@ -131,7 +131,9 @@ class Family:
                 theirs = f"{tensors[part]}.{end}"
             if theirs is not None:
                 layout = self.layouts.get(theirs.removesuffix(f".{end}").split(".")[-1], SAME)
-                return theirs.replace(".N.", f".{number[1]}.") if number else theirs, layout
+                for _, number in numbered.findall(name):
+                    theirs = theirs.replace(".N.", f".{number}.", 1)
+                return theirs, layout
         return None
 
 

@@ -80,8 +80,8 @@ def load_pretrained(
 ) -> Pretrained:
     """Read a Hugging Face checkpoint of one of the families that our models can follow.
 
-    These are BERT, GPT-2, LLaMA (also SmolLM 1 and 2), Mistral, Qwen 2 and 3, Gemma 1, 2 and 3
-    (text), OLMo 2, Phi-3 (without scaling of RoPE), T5 and ViT.
+    These are BERT, GPT-2, LLaMA (also SmolLM 1 and 2), SmolLM3, Mistral, Mixtral, Qwen 2 and 3,
+    Qwen 3 MoE, Gemma 1, 2 and 3 (text), OLMo 2, Phi-3 and 4 (without scaling of RoPE), T5 and ViT.
 
     Only safetensors files are read: a pickle can run any code when it is opened. Settings that our
     models cannot follow, and tensors that are missing, unknown or of another shape are errors. A

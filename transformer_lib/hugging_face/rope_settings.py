@@ -45,7 +45,7 @@ def one_rope_spelling(settings: Settings) -> Settings:
     """
     rope = _one_place(settings)
     theta = rope.get("rope_theta", settings.get("rope_theta"))
-    check_setting("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0), 1.0)
+    check_setting("partial_rotary_factor", rope.get("partial_rotary_factor"), None, 1.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if rope.get("type", kind) != kind:
         raise ValueError(

@@ -37,9 +37,13 @@ class Layout(NamedTuple):
 
 def _split_pairs(parts: Sequence[Tensor], model: Model) -> Tensor:
     """Order the rows of a query or key projection for the RoPE pairing of Hugging Face."""
-    if model.config.rope_pairing == "split":
+    config = model.config
+    if config.rope_pairing == "split":
         return parts[0]
-    return change_pairing(parts[0], parts[0].shape[0] // model.config.d_head, to="split")
+    heads = parts[0].unflatten(0, (-1, config.d_head))  # (H, Dk, ...)
+    turned, rest = heads[:, : config.rope_width], heads[:, config.rope_width :]
+    split = change_pairing(turned.flatten(end_dim=1), len(heads), to="split").view_as(turned)
+    return torch.cat((split, rest), dim=1).flatten(end_dim=1)
 
 
 def _as_convolution(parts: Sequence[Tensor], model: Model) -> Tensor:

@@ -21,6 +21,7 @@ from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCac
 from transformer_lib.layers.masks import additive_mask, query_key_distances
 from transformer_lib.layers.norms import LayerNorm, RMSNorm
 from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles
+from transformer_lib.models.padding import check_mask
 
 _PADDING_FREE = fast_path("padding_free")
 
@@ -226,8 +227,8 @@ class Stack(nn.Module):
             ValueError: if a mask has other than four dimensions, or shapes do not fit.
         """
         n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
-        _check_mask("mask", mask, n_keys)
-        _check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
+        check_mask("mask", mask, n_keys)
+        check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
         positions = next_positions(x, cache) if positions is None else positions
         check_positions(positions, x)
         x = _as_stream(x)
@@ -241,13 +242,14 @@ class Stack(nn.Module):
         angles = {local: self._angles(positions, local) for local in visible}
 
         caches = self._caches(cache, memory)
-        for block, local, (own_cache, memory_cache) in zip(
-            self.blocks, is_local, caches, strict=True
+        for layer, (block, local, (own_cache, memory_cache)) in enumerate(
+            zip(self.blocks, is_local, caches, strict=True)
         ):
             own_mask, bias, causal = visible[local]
             x = self._maybe_checkpointed(block)(
                 x, own_mask if pattern is None else pattern, memory, memory_mask, bias=bias,
-                angles=angles[local], causal=causal, cache=own_cache, memory_cache=memory_cache,
+                angles=angles[local] if self.config.has_rope(layer) else None,
+                causal=causal, cache=own_cache, memory_cache=memory_cache,
             )  # fmt: skip
         if cache is not None:
             cache.advance(x.shape[1])
@@ -334,8 +336,10 @@ _TOKEN_BY_TOKEN = {
 
 
 def _of_layer(config: TransformerConfig, layer: int) -> TransformerConfig:
-    """The configuration of one layer: local layers may have their own RoPE."""
+    """The configuration of one layer: local layers may have their own RoPE, and some have none."""
     theta, scaling = config.rope_of(local=config.is_local(layer))
+    if not config.has_rope(layer):
+        scaling = None  # nor does it sharpen attention there
     return replace(config, rope_theta=theta, rope_scaling=scaling)
 
 
@@ -399,27 +403,3 @@ def check_positions(positions: Tensor, x: Tensor) -> None:
     if tuple(positions.shape) not in ((1, length), (batch, length)):
         wanted = f"(1, T) = (1, {length}) or (B, T) = ({batch}, {length})"
         raise ValueError(f"positions has shape {tuple(positions.shape)}; expected {wanted}")
-
-
-def _check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
-    """Refuse a mask that would fit by accident, before anything is stored in a cache.
-
-    ``(B, S)`` would pass for ``(T, S)`` if B happened to equal T. ``(B, 1, 1, 1)`` of the newest
-    token alone would unhide every padded key that the cache holds.
-    """
-    if mask is None:
-        return
-    if n_keys is None:
-        raise ValueError(f"{name} was given without a memory")
-    shape = tuple(mask.shape)
-    if mask.ndim != 4:
-        raise ValueError(
-            f"{name} has shape {shape}; expected four dimensions that broadcast to "
-            "(B, H, T, S), such as (B, 1, 1, S) from padding_mask"
-        )
-    if mask.shape[-1] != n_keys:
-        included = ", those in the cache included" if name == "mask" else ""
-        raise ValueError(
-            f"{name} has shape {shape}; its last dimension must be the number of keys, "
-            f"S={n_keys}{included}"
-        )

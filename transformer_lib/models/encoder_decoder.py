@@ -10,6 +10,7 @@ from transformer_lib.layers.embeddings import Embedding, check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import Stack, check_positions, next_positions
 from transformer_lib.models.initialisation import initialise
+from transformer_lib.models.padding import hide_padding, real_positions
 
 
 class Encoder(nn.Module):
@@ -42,6 +43,7 @@ class Encoder(nn.Module):
         *,
         segments: Int[Tensor, "B T"] | None = None,
         positions: Int[Tensor, "#B T"] | None = None,
+        real: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Encode a batch of sequences.
 
@@ -50,6 +52,8 @@ class Encoder(nn.Module):
             mask: what hides padding, broadcastable to ``(B, H, T, T)``.
             segments: the segment of each token, ``(B, T)``.
             positions: the place of each token, ``(1, T)`` or ``(B, T)``; 0, 1, 2, ... if left out.
+            real: where real tokens stand, ``(B, T)``: hides all others, which are padding, and
+                numbers the positions without them, on whatever side they stand.
 
         Returns:
             One vector for each token, ``(B, T, D)``. Those at hidden positions (padding) are
@@ -59,7 +63,7 @@ class Encoder(nn.Module):
             TypeError: if ids are not whole numbers.
             ValueError: if an id is outside the vocabulary or the sequence is too long.
         """
-        positions = _number_positions(ids, positions, self.config.max_len)
+        mask, positions = _places(ids, mask, positions, real, self.config.max_len)
         x = self.embedding(ids, positions, segments)
         encoded: Tensor = self.stack(x, mask, positions=positions)
         return encoded
@@ -107,6 +111,7 @@ class Decoder(nn.Module):
         *,
         positions: Int[Tensor, "#B T"] | None = None,
         cache: KeyValueCache | None = None,
+        real: Bool[Tensor, "B _"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Decode a batch of sequences, or with a cache the next tokens of them.
 
@@ -117,9 +122,11 @@ class Decoder(nn.Module):
                 ``(B, H, T, S)``.
             memory_mask: what hides padding in the memory, broadcastable to ``(B, H, T, S)``.
             positions: the place of each token, ``(1, T)`` or ``(B, T)``; counted on from the cache
-                if left out. With padding at the start, give them in every call: the number of real
-                tokens before each one.
+                if left out. With padding at the start they must be the number of real tokens before
+                each one, in every call: ``real`` sees to that.
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
+            real: where real tokens stand among the keys, those in the cache included, ``(B, S)``:
+                hides all others, and numbers the positions without them.
 
         Returns:
             One vector for each token, ``(B, T, D)``. Those at hidden positions (padding) are
@@ -130,7 +137,7 @@ class Decoder(nn.Module):
             ValueError: if an id is outside the vocabulary, the sequence is too long, or a memory
                 is missing or not wanted.
         """
-        positions = _number_positions(ids, positions, self.config.max_len, cache)
+        mask, positions = _places(ids, mask, positions, real, self.config.max_len, cache)
         x = self.embedding(ids, positions)
         decoded: Tensor = self.stack(x, mask, memory, memory_mask, positions=positions, cache=cache)
         return decoded
@@ -169,6 +176,9 @@ class EncoderDecoder(nn.Module):
         target: Int[Tensor, "B T"],
         source_mask: Bool[Tensor, "..."] | None = None,
         target_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        source_real: Bool[Tensor, "B S"] | None = None,
+        target_real: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Encode the source and decode the target while looking at it.
 
@@ -177,6 +187,9 @@ class EncoderDecoder(nn.Module):
             target: token ids, ``(B, T)``, the correct answer shifted right (teacher forcing).
             source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
             target_mask: what hides padding in the target, broadcastable to ``(B, H, T, T)``.
+            source_real: where real tokens stand in the source, ``(B, S)``: hides all others, and
+                numbers the positions without them.
+            target_real: the same for the target, ``(B, T)``.
 
         Returns:
             One vector for each target token, ``(B, T, D)``.
@@ -188,8 +201,10 @@ class EncoderDecoder(nn.Module):
         if source_mask is not None and (source_mask.ndim != 4 or source_mask.shape[-2] != 1):
             wanted = "a padding mask, (B, 1, 1, S), the same for every query"
             raise ValueError(f"source_mask has shape {tuple(source_mask.shape)}; expected {wanted}")
-        memory = self.encoder(source, source_mask)
-        x: Tensor = self.decoder(target, memory, target_mask, source_mask)
+        source_mask = hide_padding("source_real", source_real, source_mask, list(source.shape))
+        positions = None if source_real is None else real_positions(source_real)
+        memory = self.encoder(source, source_mask, positions=positions)
+        x: Tensor = self.decoder(target, memory, target_mask, source_mask, real=target_real)
         return x
 
 
@@ -203,17 +218,26 @@ def _n_before(cache: KeyValueCache, max_len: int) -> int:
     return 0
 
 
-def _number_positions(
-    ids: Tensor, positions: Tensor | None, max_len: int, cache: KeyValueCache | None = None
-) -> Int[Tensor, "#B T"]:
-    """Check that the tokens have room, and number their positions if none are given."""
+def _places(
+    ids: Tensor,
+    mask: Tensor | None,
+    positions: Tensor | None,
+    real: Tensor | None,
+    max_len: int,
+    cache: KeyValueCache | None = None,
+) -> tuple[Bool[Tensor, "..."] | None, Int[Tensor, "#B T"]]:
+    """Check that the tokens have room, hide padding, and number positions if none are given."""
     expect_shape("ids", ids, "B T", {})  # the embedding checks their values
     before = 0 if cache is None else _n_before(cache, max_len)
     if before + ids.shape[1] > max_len:
         after = f" after {before} in the cache" if before else ""
         raise ValueError(f"ids has {ids.shape[1]} tokens{after}; the model accepts {max_len=}")
+    if real is not None:
+        n_keys = ids.shape[1] if cache is None else cache.n_keys(ids.shape[1])
+        mask = hide_padding("real", real, mask, [ids.shape[0], n_keys])
     if positions is None:
-        return next_positions(ids, cache)
+        places = next_positions(ids, cache)  # (1, T)
+        return mask, places if real is None else real_positions(real)[:, places[0]]
     check_ids("positions", positions, max_len)
     check_positions(positions, ids)
-    return positions
+    return mask, positions

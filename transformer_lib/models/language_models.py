@@ -17,6 +17,7 @@ from transformer_lib.layers.positions import AddedPositions
 from transformer_lib.models.blocks import Stack, next_positions
 from transformer_lib.models.encoder_decoder import Decoder, Encoder, EncoderDecoder
 from transformer_lib.models.initialisation import initialise
+from transformer_lib.models.padding import hide_padding
 
 Pooling = Literal["cls", "mean"]
 
@@ -32,8 +33,17 @@ class CausalLM(nn.Module):
         >>> config = TransformerConfig(
         ...     vocab_size=100, d_model=8, n_heads=2, n_layers=2
         ... )
-        >>> CausalLM(config)(torch.tensor([[5, 7, 9]])).shape
+        >>> model = CausalLM(config).eval()
+        >>> model(torch.tensor([[5, 7, 9]])).shape
         torch.Size([1, 3, 100])
+
+    A row says the same in a batch, whatever stands beside it and on whatever side:
+
+        >>> batch = torch.tensor([[0, 0, 7], [5, 7, 9]])
+        >>> together = model(batch, real=batch != 0)
+        >>> alone = model(torch.tensor([[7]]))
+        >>> torch.allclose(together[0, 2], alone[0, 0], atol=1e-5)
+        True
     """
 
     def __init__(self, config: TransformerConfig, *, parts: Parts = STANDARD_PARTS) -> None:
@@ -50,6 +60,7 @@ class CausalLM(nn.Module):
         *,
         positions: Int[Tensor, "#B T"] | None = None,
         cache: KeyValueCache | None = None,
+        real: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Score every token of the vocabulary as the next one, at each position.
 
@@ -58,14 +69,16 @@ class CausalLM(nn.Module):
             mask: what hides padding among the keys, those in the cache included; broadcastable to
                 ``(B, H, T, S)``.
             positions: the place of each token; counted on from the cache if left out. With padding
-                at the start, give them in every call.
+                at the start they must not count it: ``real`` sees to that.
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
+            real: where real tokens stand among the keys, those in the cache included, ``(B, S)``:
+                hides all others, and numbers the positions without them.
 
         Returns:
             Logits, ``(B, T, V)``. What stands at padding depends on the size of the batch: no loss
             may read it.
         """
-        x = self.decoder(ids, mask=mask, positions=positions, cache=cache)
+        x = self.decoder(ids, mask=mask, positions=positions, cache=cache, real=real)
         logits: Tensor = self.output(x)
         return logits
 
@@ -99,6 +112,9 @@ class Seq2SeqLM(nn.Module):
         target: Int[Tensor, "B T"],
         source_mask: Bool[Tensor, "..."] | None = None,
         target_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        source_real: Bool[Tensor, "B S"] | None = None,
+        target_real: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Score every token of the vocabulary as the next one, at each target position.
 
@@ -107,11 +123,17 @@ class Seq2SeqLM(nn.Module):
             target: token ids, ``(B, T)``, the correct answer shifted right (teacher forcing).
             source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
             target_mask: what hides padding in the target, broadcastable to ``(B, H, T, T)``.
+            source_real: where real tokens stand in the source, ``(B, S)``: hides all others, and
+                numbers the positions without them.
+            target_real: the same for the target, ``(B, T)``.
 
         Returns:
             Logits, ``(B, T, V)``.
         """
-        x = self.body(source, target, source_mask, target_mask)
+        x = self.body(
+            source, target, source_mask, target_mask,
+            source_real=source_real, target_real=target_real,
+        )  # fmt: skip
         logits: Tensor = self.output(x)
         return logits
 
@@ -149,6 +171,7 @@ class MaskedLM(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         *,
         segments: Int[Tensor, "B T"] | None = None,
+        real: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Score every token of the vocabulary at each position.
 
@@ -156,12 +179,14 @@ class MaskedLM(nn.Module):
             ids: token ids, ``(B, T)``, some of them replaced by a mask token.
             mask: what hides padding, broadcastable to ``(B, H, T, T)``.
             segments: the segment of each token, ``(B, T)``.
+            real: where real tokens stand, ``(B, T)``: hides all others, which are padding, and
+                numbers the positions without them, on whatever side they stand.
 
         Returns:
             Logits, ``(B, T, V)``. What stands at padding depends on the size of the batch: no loss
             may read it.
         """
-        x = self.encoder(ids, mask, segments=segments)
+        x = self.encoder(ids, mask, segments=segments, real=real)
         x = self.norm(self.activation(self.transform(x)))
         logits: Tensor = self.output(x)
         return logits
@@ -217,6 +242,7 @@ class SequenceClassifier(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         *,
         segments: Int[Tensor, "B T"] | None = None,
+        real: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B n_classes"]:
         """Score the classes, or return the sequence's vector if there are none.
 
@@ -224,17 +250,21 @@ class SequenceClassifier(nn.Module):
             ids: token ids, ``(B, T)``.
             mask: what hides padding, ``(B, 1, 1, T)``.
             segments: the segment of each token, ``(B, T)``.
+            real: where real tokens stand, ``(B, T)``: hides all others, which are padding, and
+                numbers the positions without them, on whatever side they stand.
 
         Returns:
             Logits ``(B, n_classes)``, or vectors ``(B, D)`` if ``n_classes`` is 0.
 
         Raises:
-            ValueError: if the mask is not one for padding and the mean is asked for.
+            ValueError: if the mask is not one for padding and the mean is asked for, or if padding
+                comes first and the first token's vector is.
         """
-        x = self.encoder(ids, mask, segments=segments)
+        x = self.encoder(ids, mask, segments=segments, real=real)
         if self.pooler is None:
-            pooled = mean_over_tokens(x, mask)
+            pooled = mean_over_tokens(x, hide_padding("real", real, mask, list(ids.shape)))
         else:
+            _check_first(real)
             pooled = torch.tanh(self.pooler(x[:, 0]))  # (B, D)
         if self.classifier is None:
             return pooled
@@ -372,6 +402,14 @@ def mean_over_tokens(
         raise ValueError(f"mask has shape {tuple(mask.shape)}; expected {wanted}")
     real = mask[:, 0, 0, :, None]  # (B, T, 1)
     return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
+def _check_first(real: Tensor | None) -> None:
+    """Refuse padding where the first token's vector stands for the sequence; a GPU is not asked."""
+    if real is None or real.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if not real[:, 0].all():
+        raise ValueError("real has padding first, where pooling='cls' reads; pad on the right")
 
 
 def _keep_tied(model: CausalLM | Seq2SeqLM | MaskedLM) -> None:

@@ -52,7 +52,7 @@ ANY_VALUE = {
         "d_model", "n_heads", "n_kv_heads", "head_width", "d_ff", "n_layers", "activation", "bias",
         "qkv_bias", "attention_scale",
     ),
-    "read in each step": ("max_len", "rope_theta", "rope_scaling"),
+    "read in each step": ("max_len", "rope_theta", "rope_scaling", "rope_pattern"),
     "compared with the modules": ("rope_pairing",),
     "after the decoder": ("tie_embeddings", "logit_scale", "logit_cap"),
     "in training only": ("dropout", "attention_dropout", "init"),
@@ -160,10 +160,11 @@ class LeanDecoder(FastStep):
             positions = torch.full((1, 1), cache.length, device=new.device)
         layers = cache.for_blocks(len(self._steps), None)
         x: Tensor = decoder.embedding(new, positions)
-        turn = _turn(decoder.stack.config, positions)
+        config = decoder.stack.config
+        turn = _turn(config, positions)
         with kernels_for(True, new.device):
-            for step, (layer, _) in zip(self._steps, layers, strict=True):
-                x = step(x, layer, mask, turn)
+            for n, (step, (layer, _)) in enumerate(zip(self._steps, layers, strict=True)):
+                x = step(x, layer, mask, turn if config.has_rope(n) else None)
         norm = decoder.stack.final_norm
         return x if norm is None else norm(x)
 
@@ -204,7 +205,7 @@ def _attention_of(block: Block) -> MultiHeadAttention:
 
 
 def _turn(config: TransformerConfig, positions: Int[Tensor, "#B 1"]) -> Turn | None:
-    """How RoPE turns queries and keys at their positions, the same in all layers."""
+    """How RoPE turns queries and keys at their positions, the same in all layers that have it."""
     if config.position != "rope":
         return None
     theta, scaling = config.rope_of(local=False)  # no layer has a window

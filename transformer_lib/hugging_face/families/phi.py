@@ -9,12 +9,19 @@ from transformer_lib.hugging_face.families.llama import (
     more_settings,
 )
 from transformer_lib.hugging_face.family import Settings, check_setting
-from transformer_lib.hugging_face.rope_settings import one_rope_spelling
+from transformer_lib.hugging_face.rope_settings import one_rope_spelling, rope_object
 from transformer_lib.hugging_face.weight_layouts import JOINED_GATE, JOINED_QKV, Model
 
 
 def _one_spelling(settings: Settings) -> Settings:
-    """Refuse all scaling: what is called YaRN elsewhere would mean another one here."""
+    """Say which part of a head turns in one place, and refuse all scaling.
+
+    What is called YaRN elsewhere would mean another one here.
+    """
+    key = "partial_rotary_factor"
+    for place in ("rope_parameters", "rope_scaling"):  # the second takes the place of the first
+        if rope := rope_object(settings, place):
+            settings = settings | {key: rope.get(key, settings.get(key)), place: rope | {key: None}}
     settings = one_rope_spelling(settings)
     check_setting("rope_scaling", settings["rope_scaling"], None)
     return settings
@@ -42,8 +49,13 @@ PHI3 = like_llama(
         norm_eps=1e-5,
         dropout=0.0,
     ),
-    settings={"resid_pdrop": "dropout", "embd_pdrop": "dropout"},
-    reads=("sliding_window", "original_max_position_embeddings"),
+    settings={
+        "resid_pdrop": "dropout",
+        "embd_pdrop": "dropout",
+        "partial_rotary_factor": "rope_fraction",
+    },
+    # Files name code of their own (auto_map) from when transformers did not have this family.
+    reads=("sliding_window", "original_max_position_embeddings", "auto_map"),
     tensors={
         "stack.blocks.N.attention.query": "layers.N.self_attn.qkv_proj",
         "stack.blocks.N.attention.key": "layers.N.self_attn.qkv_proj",
