@@ -52,6 +52,11 @@ from transformer_lib.generation.sampling import choose_token as choose_token
 from transformer_lib.generation.sampling import draw_token as draw_token
 from transformer_lib.generation.sampling import filter_logits as filter_logits
 from transformer_lib.generation.sampling_options import Sampling as Sampling
+from transformer_lib.generation.speculative import NgramDraft as NgramDraft
+from transformer_lib.generation.speculative import keep_guesses as keep_guesses
+from transformer_lib.generation.speculative import left_over as left_over
+from transformer_lib.generation.speculative import speculative_generate as speculative_generate
+from transformer_lib.generation.speculative import speculative_stream as speculative_stream
 from transformer_lib.generation.stopping import Ending as Ending
 from transformer_lib.generation.stopping import end_tokens as end_tokens
 from transformer_lib.generation.text_generation import AnyTokenizer as AnyTokenizer
@@ -132,6 +137,9 @@ from transformer_lib.layers.positions import t5_bucket as t5_bucket
 from transformer_lib.layers.positions import turn_pairs as turn_pairs
 from transformer_lib.layers.qk_norm_softcap import BoundedAttention as BoundedAttention
 from transformer_lib.layers.rope_scaling import scale_frequencies as scale_frequencies
+from transformer_lib.layers.split_attention import PartOfKeys as PartOfKeys
+from transformer_lib.layers.split_attention import join_parts as join_parts
+from transformer_lib.layers.split_attention import split_attention as split_attention
 from transformer_lib.layers.static_kv_cache import StaticCache as StaticCache
 from transformer_lib.layers.static_kv_cache import StaticLayerCache as StaticLayerCache
 from transformer_lib.models.blocks import Block as Block

@@ -490,9 +490,10 @@ def test_two_streams_at_once_do_not_disturb_each_other(recordings):
 @pytest.mark.parametrize(
     ("heads", "shared", "width"), [(4, 4, 64), (6, 2, 80), (8, 1, 16), (3, 3, 12)]
 )
-def test_the_kernel_for_a_step_does_what_the_others_do(heads, shared, width, dtype):
+@pytest.mark.parametrize("n_parts", [1, 3, 16, 64])
+def test_the_kernel_for_a_step_does_what_the_others_do(n_parts, heads, shared, width, dtype):
     torch.manual_seed(0)
-    for n, places in ((1, 5), (64, 65), (130, 200)):
+    for n, places in ((1, 5), (64, 65), (130, 200), (2_000, 2_048)):
         q = torch.randn(2, 1, heads, width, device="cuda").to(dtype).transpose(1, 2)
         k, v = torch.randn(2, 2, 1, shared, width, device="cuda").to(dtype).transpose(2, 3)
         stored = torch.randn(2, 2, shared, n, width, device="cuda").to(dtype)
@@ -505,11 +506,28 @@ def test_the_kernel_for_a_step_does_what_the_others_do(heads, shared, width, dty
         bias = additive_mask(past, torch.randn(2, heads, 1, places, device="cuda"), dtype)
         keys, values = caches[0].append(k, v)
         wanted = fused_attention(q, keys, values, bias=bias, enable_gqa=True)
-        found = append_and_attend(q, k, v, caches[1], bias)
+        found = append_and_attend(q, k, v, caches[1], bias, n_parts=n_parts)
         tolerance = 1e-4 if dtype == torch.float32 else 2e-2
         assert_close(found, wanted, rtol=tolerance, atol=tolerance)
         assert torch.equal(keys, caches[1].read()[0])
         assert torch.equal(values, caches[1].read()[1])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("window", [None, 100])
+def test_long_contexts_give_the_tokens_of_the_model(window, padded, recordings):
+    model = lively_model(position="rope", n_kv_heads=2, window=window, max_len=1_300).cuda()
+    prompt = torch.randint(0, 11, (2, 1_200), device="cuda")
+    real = torch.arange(1_200, device="cuda") >= torch.tensor([[500], [0]], device="cuda")
+    inputs = {"prompt_mask": real} if padded else {}
+    cached = generate(
+        model, prompt, max_new_tokens=24, cache=KeyValueCache(2, 1_300), **inputs
+    )  # not recorded
+    assert not recordings
+    assert torch.equal(generate(model, prompt, max_new_tokens=24, **inputs), cached)
+    assert recordings
+    fast = CompiledDecoder(model, max_len=1_300)
+    assert torch.equal(generate(fast, prompt, max_new_tokens=24, **inputs), cached)
 
 
 def test_a_decoder_compiles_one_step_for_all_lengths():

@@ -14,6 +14,7 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.shapes import describe
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.generation.speculative import NgramDraft, speculative_generate
 from transformer_lib.generation.text_generation import write_on
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
 from transformer_lib.layers.build_parts import Parts
@@ -38,6 +39,7 @@ from transformer_lib.layers.positions import (
     sinusoidal,
     t5_bucket,
 )
+from transformer_lib.layers.split_attention import split_attention
 from transformer_lib.layers.static_kv_cache import StaticCache
 from transformer_lib.models.blocks import Block, Stack
 from transformer_lib.models.encoder_decoder import Encoder, EncoderDecoder
@@ -150,6 +152,15 @@ def static_cache_for_a_longer_model():
 def write(**options):
     def run():
         generate(CausalLM(small_config()).eval(), IDS, **{"max_new_tokens": 2} | options)
+
+    return run
+
+
+def speculate(**options):
+    def run():
+        model, prompt = CausalLM(small_config()).eval(), torch.ones(1, 3, dtype=torch.long)
+        usual = {"model": model, "prompt": prompt, "draft": NgramDraft(), "max_new_tokens": 2}
+        speculative_generate(**usual | options)
 
     return run
 
@@ -376,6 +387,40 @@ ATTENTION = [
         lambda: MultiHeadAttention(8, 2)(X, mask=allowed(2, 3)),
         "mask has shape (2, 3); expected one that broadcasts to the scores, "
         "(..., T, S) = (2, 2, 3, 3)",
+    ),
+    (
+        speculate(draft=nn.Linear(2, 2)),
+        "draft has type Linear; expected a CausalLM or an NgramDraft",
+    ),
+    (
+        speculate(draft=CausalLM(small_config(vocab_size=9))),
+        "draft has vocab_size=9; expected that of the model, 11",
+    ),
+    (
+        speculate(prompt=torch.ones(2, 3, dtype=torch.long)),
+        "prompt has shape (2, 3); expected one row, (1, T): rows would keep different numbers of "
+        "guesses",
+    ),
+    (
+        speculate(sampling=Sampling(repetition_penalty=1.2)),
+        "repetition_penalty=1.2 must be 1: guesses are judged before it is known which tokens come "
+        "before them",
+    ),
+    (speculate(n_guesses=0), "n_guesses=0 must be a whole number of at least 1"),
+    (lambda: NgramDraft(longest=0), "longest=0 must be a whole number of at least 1"),
+    (
+        speculate(model=nn.Linear(2, 2)),
+        "model has type Linear; expected a CausalLM",
+    ),
+    (
+        speculate(max_new_tokens=15),
+        "max_new_tokens=15 after a prompt of 3 tokens: there is room for max_len=16, "
+        "not counting the last token",
+    ),
+    (lambda: split_attention(X, X, X, n_parts=0), "n_parts=0 must be a whole number of at least 1"),
+    (
+        lambda: split_attention(X, X, X, n_parts=9),
+        "n_parts=9 must be at most the number of keys, S=3",
     ),
     (lambda: LayerCache(0), "max_len=0 must be a whole number of at least 1"),
     (lambda: LayerCache(3).read(), "the cache is empty: append keys and values first"),

@@ -3,10 +3,17 @@
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
-from transformer_lib import MultiHeadAttention, attention, query_key_distances, repeat_heads
+from transformer_lib import (
+    MultiHeadAttention,
+    PartOfKeys,
+    attention,
+    query_key_distances,
+    repeat_heads,
+)
 
 # The right versions, kept from before any mistake is made.
 _attend = MultiHeadAttention.forward
@@ -140,3 +147,14 @@ def _cross_attention_to_itself(
     Caught by: test_properties.py::test_the_memory_reaches_every_target_position
     """
     return _attend(self, x, None, mask, **options) if memory is None else _attend(self, x)
+
+
+@instead_of("layers.split_attention.join_parts")
+def _parts_joined_without_their_best(parts: list[PartOfKeys]) -> Tensor:
+    """Parts of the keys are joined although each part's sums are relative to its own best score.
+
+    Symptom: short contexts are right; with several parts, far keys weigh as much as the best one.
+    Caught by: test_split_attention.py::test_parts_of_the_keys_give_what_all_keys_give
+    """
+    _, total, mixed = (torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True))
+    return mixed / total[..., None]

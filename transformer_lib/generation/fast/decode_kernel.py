@@ -4,6 +4,11 @@ A decoding step stores the new token's key and value and lets its query look at 
 With PyTorch's own kernels these are three launches and a mask over every place of a static cache,
 in use or not. The kernel here does it in one, and reads only the places that are in use: their
 number is on the device, so that a recorded step can count it up.
+
+A program reads keys one after the other. Where there is room for many, and few rows and heads to
+occupy the GPU, they are cut into parts: each is read by a program of its own, and a second kernel
+joins what they found. :func:`~transformer_lib.layers.split_attention.split_attention` is the
+readable version.
 """
 
 import inspect
@@ -33,6 +38,8 @@ WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves ne
 TILE = 8_192  # bytes of keys that a program looks at together, on the smallest GPU
 MOST_STAGES = 3  # of the kernel's pipeline: blocks of keys and values that are loaded at once
 TILES_IN_MEMORY = 2 * MOST_STAGES + 1  # keys and values of each stage, and room for the rest
+PART = 256  # places of a cache for which one more part may pay: to join takes as long as to read it
+MOST_PARTS = 64  # all of them have room in the registers of the program that joins them
 
 
 if triton is not None:
@@ -53,7 +60,8 @@ if triton is not None:
         keys_ptr, values_ptr, cache_row, cache_head, cache_place,  # the cache: strides of both
         filled_ptr,  # how many places of the cache are in use
         bias_ptr, bias_row, bias_head,  # what is added to the scores
-        out_ptr,  # (B, 1, H, Dk), contiguous
+        out_ptr,  # (B, 1, H, Dk), contiguous; with several parts (parts, B, 1, H, Dk), not divided
+        best_ptr, total_ptr,  # with several parts: the best score and the sum, (parts, B, H)
         scale,  # of the scores
         n_kv_heads,  # heads with keys and values of their own
         queries_per_kv,  # query heads that share one of them
@@ -61,10 +69,14 @@ if triton is not None:
         padded_queries: tl.constexpr,  # queries_per_kv, padded
         padded_width: tl.constexpr,  # d_head, padded
         block: tl.constexpr,  # keys that are looked at together
+        n_parts: tl.constexpr,  # into how many parts the keys are cut
     ):  # fmt: skip
-        """One program for each row and key-value head, with the queries that share it."""
+        """One program for each part of a row and key-value head, with the queries that share it."""
         row, kv_head = tl.program_id(0) // n_kv_heads, tl.program_id(0) % n_kv_heads
+        part = tl.program_id(1)
         n = tl.load(filled_ptr)  # keys in the cache, and the place of the new one
+        in_part = tl.cdiv(n, n_parts)
+        begin, end = part * in_part, tl.minimum((part + 1) * in_part, n)
         feature, query = tl.arange(0, padded_width), tl.arange(0, padded_queries)
         is_feature, is_query = feature < d_head, query < queries_per_kv  # not padding
         head = kv_head * queries_per_kv + query
@@ -73,34 +85,65 @@ if triton is not None:
         key = tl.load(k_ptr + row * k_row + kv_head * k_head + feature, is_feature, 0.0)
         value = tl.load(v_ptr + row * v_row + kv_head * v_head + feature, is_feature, 0.0)
         start = row.to(tl.int64) * cache_row + kv_head * cache_head
-        tl.store(keys_ptr + start + n * cache_place + feature, key, is_feature)
-        tl.store(values_ptr + start + n * cache_place + feature, value, is_feature)
+        is_first = part == 0  # the part that the new key belongs to
+        tl.store(keys_ptr + start + n * cache_place + feature, key, is_feature & is_first)
+        tl.store(values_ptr + start + n * cache_place + feature, value, is_feature & is_first)
         # Softmax in one pass, in float32: the best score so far, and sums relative to it. The new
-        # key comes first; it is always allowed.
+        # key comes first; it is always allowed. All parts begin with its score, so that none is
+        # relative to minus infinity, but only the first part counts it.
         bias_at = bias_ptr + row * bias_row + head * bias_head
         best = tl.sum(q.to(tl.float32) * key[None, :].to(tl.float32), 1) * scale
         best = (best + tl.load(bias_at + n, is_query, 0.0)).to(tl.float32)
-        total = tl.full((padded_queries,), 1.0, tl.float32)
+        counted = tl.where(is_first, 1.0, 0.0)
+        total = tl.zeros((padded_queries,), tl.float32) + counted
         mixed = tl.zeros((padded_queries, padded_width), tl.float32)
-        mixed = mixed + value[None, :].to(tl.float32)
-        for first in range(0, n, block):
+        mixed = mixed + counted * value[None, :].to(tl.float32)
+        for first in range(begin, end, block):
             place = first + tl.arange(0, block)
             at = start + place[:, None] * cache_place + feature[None, :]
-            used = (place < n)[:, None] & is_feature[None, :]
+            used = (place < end)[:, None] & is_feature[None, :]
             keys, values = tl.load(keys_ptr + at, used, 0.0), tl.load(values_ptr + at, used, 0.0)
             scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
-            allowed = is_query[:, None] & (place < n)[None, :]
+            allowed = is_query[:, None] & (place < end)[None, :]
             scores += tl.load(bias_at[:, None] + place[None, :], allowed, 0.0)
-            scores = tl.where((place < n)[None, :], scores.to(tl.float32), float("-inf"))
+            scores = tl.where((place < end)[None, :], scores.to(tl.float32), float("-inf"))
             new_best = tl.maximum(best, tl.max(scores, 1))
             weights, shrink = tl.exp(scores - new_best[:, None]), tl.exp(best - new_best)
             found = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
             mixed = mixed * shrink[:, None] + found
             total = total * shrink + tl.sum(weights, 1)
             best = new_best
-        first_head = row * n_kv_heads * queries_per_kv
-        out_at = out_ptr + (first_head + head[:, None]) * d_head + feature[None, :]
-        tl.store(out_at, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), inside)
+        n_rows = tl.num_programs(0) * queries_per_kv  # B * H
+        out_row = part * n_rows + row * n_kv_heads * queries_per_kv + head
+        if n_parts == 1:
+            mixed = mixed / total[:, None]
+        else:
+            tl.store(best_ptr + out_row, best, is_query)
+            tl.store(total_ptr + out_row, total, is_query)
+        out_at = out_ptr + out_row[:, None] * d_head + feature[None, :]
+        tl.store(out_at, mixed.to(out_ptr.dtype.element_ty), inside)
+
+    @_compiled
+    def _join_parts(  # type: ignore[no-untyped-def]
+        best_ptr, total_ptr, mixed_ptr,  # of the parts: (parts, B, H), and (parts, B, 1, H, Dk)
+        out_ptr,  # (B, 1, H, Dk), contiguous
+        d_head,  # features of a head
+        n_parts: tl.constexpr,
+        padded_parts: tl.constexpr,  # n_parts, padded
+        padded_width: tl.constexpr,  # d_head, padded
+    ):  # fmt: skip
+        """One program for each row and query head: parts are made relative to the best of all."""
+        row, n_rows = tl.program_id(0), tl.num_programs(0)
+        part, feature = tl.arange(0, padded_parts), tl.arange(0, padded_width)
+        is_part, is_feature = part < n_parts, feature < d_head
+        at = part * n_rows + row
+        best = tl.load(best_ptr + at, is_part, float("-inf"))
+        shrink = tl.exp(best - tl.max(best, 0))
+        total = tl.sum(shrink * tl.load(total_ptr + at, is_part, 0.0), 0)
+        inside = is_part[:, None] & is_feature[None, :]
+        mixed = tl.load(mixed_ptr + at[:, None] * d_head + feature[None, :], inside, 0.0)
+        found = tl.sum(shrink[:, None] * mixed, 0) / total
+        tl.store(out_ptr + row * d_head + feature, found.to(out_ptr.dtype.element_ty), is_feature)
 
 
 def append_and_attend(
@@ -112,6 +155,7 @@ def append_and_attend(
     scale: float | None = None,
     *,
     tile: int = TILE,
+    n_parts: int = 1,
 ) -> Float[Tensor, "B H 1 Dk"]:
     """Store the key and value of one new token, and attend from its query to all so far.
 
@@ -128,6 +172,8 @@ def append_and_attend(
             cache; what hides the future may be in it, but need not.
         scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
         tile: how many bytes of keys a program looks at together, at most.
+        n_parts: into how many parts the keys are cut, each read by a program of its own; see
+            :func:`count_parts`.
 
     Returns:
         What each head found.
@@ -145,12 +191,16 @@ def append_and_attend(
     queries_per_kv = n_heads // n_kv_heads
     bias = (bias if bias.stride(-1) == 1 else bias.contiguous()).expand(batch, n_heads, 1, -1)
     out = q.new_empty(batch, 1, n_heads, d_head)  # as merge() wants it
+    found, best, total = out, out, out  # with a single part the last two are not written
+    if n_parts > 1:
+        found = out.new_empty((n_parts, *out.shape), dtype=torch.float32)
+        best, total = found.new_empty(2, n_parts, batch, n_heads)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     padded_width = _padded(d_head)
     # Measured on an H200: few programs want long blocks of keys and many threads; many do not.
     block, warps, stages = (128, 8, 2) if batch * n_kv_heads <= 256 else (32, 2, MOST_STAGES)
     block = max(16, min(block, _power_of_2_up_to(tile // (padded_width * q.element_size()))))
-    _append_and_attend[(batch * n_kv_heads,)](
+    _append_and_attend[(batch * n_kv_heads, n_parts)](
         q_ptr=q, q_row=q.stride(0), q_head=q.stride(1),
         k_ptr=k, k_row=k.stride(0), k_head=k.stride(1),
         v_ptr=v, v_row=v.stride(0), v_head=v.stride(1),
@@ -158,13 +208,42 @@ def append_and_attend(
         cache_row=keys.stride(0), cache_head=keys.stride(1), cache_place=keys.stride(2),
         filled_ptr=cache.filled,
         bias_ptr=bias, bias_row=bias.stride(0), bias_head=bias.stride(1),
-        out_ptr=out,
+        out_ptr=found, best_ptr=best, total_ptr=total,
         scale=d_head**-0.5 if scale is None else float(scale),  # an int would be compiled in
         n_kv_heads=n_kv_heads, queries_per_kv=queries_per_kv, d_head=d_head,
         padded_queries=_padded(queries_per_kv), padded_width=padded_width, block=block,
+        n_parts=n_parts,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
+    if n_parts > 1:
+        _join_parts[(batch * n_heads,)](
+            best_ptr=best, total_ptr=total, mixed_ptr=found, out_ptr=out, d_head=d_head,
+            n_parts=n_parts, padded_parts=int(triton.next_power_of_2(n_parts)),
+            padded_width=padded_width,
+        )  # fmt: skip
     return out.transpose(1, 2)
+
+
+def count_parts(max_len: int, n_programs: int, n_processors: int) -> int:
+    """Say into how many parts keys are cut, so that all of a GPU's processors read.
+
+    It depends on the room of the cache, not on how much is in use: a recording has one answer.
+
+    Args:
+        max_len: how many keys the cache has room for.
+        n_programs: rows times key-value heads, which have a program each without parts.
+        n_processors: of the GPU.
+
+    Returns:
+        1 if there are programs enough, or little room; up to ``MOST_PARTS`` else.
+
+    Example:
+        >>> count_parts(16_640, n_programs=8, n_processors=132)
+        16
+        >>> count_parts(320, n_programs=8, n_processors=132)
+        1
+    """
+    return max(1, min(n_processors // n_programs, max_len // PART, MOST_PARTS))
 
 
 def _padded(n: int) -> int:
@@ -183,10 +262,10 @@ class _StepAttention(MultiHeadAttention):
     It has the layers and settings of the attention in whose place it stands.
     """
 
-    def __init__(self, attention: MultiHeadAttention, tile: int) -> None:
+    def __init__(self, attention: MultiHeadAttention, tile: int, n_processors: int) -> None:
         nn.Module.__init__(self)  # that of MultiHeadAttention would draw new weights
         vars(self).update(vars(attention))
-        self.tile = tile  # bytes of keys at once
+        self.tile, self.n_processors = tile, n_processors  # bytes of keys at once; of the GPU
         self.joined: tuple[Tensor, Tensor | None] | None = None  # weight and bias of one product
 
     def project(
@@ -219,7 +298,8 @@ class _StepAttention(MultiHeadAttention):
         if not isinstance(cache, StaticLayerCache) or q.shape[2] != 1 or bias is None:
             return super().attend_and_keep(q, k, v, mask, bias, causal=causal, cache=cache)
         # With a static cache the bias hides what mask and causality hide: see Stack._visibility.
-        return append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile)
+        n_parts = count_parts(cache.max_len, len(q) * self.n_kv_heads, self.n_processors)
+        return append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile, n_parts=n_parts)
 
     def join(self) -> list[tuple[Tensor, Tensor]]:
         """Prepare for one product; return where weights are to be copied to, and from where."""
@@ -248,7 +328,8 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
 
     Args:
         model: changed in place: other modules come to stand in the place of its attentions.
-        device: the GPU, which has more or less memory for each program; a small one if left out.
+        device: the GPU, which has more or less memory for each program, and more or fewer
+            processors; a small one if left out.
 
     Example:
         >>> use_step_kernel(
@@ -259,15 +340,15 @@ def use_step_kernel(model: nn.Module, device: torch.device | None = None) -> Non
         >>> type(model[0]).__name__
         '_StepAttention'
     """
-    tile = TILE
+    tile, n_processors = TILE, 1
     if device is not None and device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         memory = getattr(found, "shared_memory_per_block_optin", TILES_IN_MEMORY * tile)
-        tile = memory // TILES_IN_MEMORY
+        tile, n_processors = memory // TILES_IN_MEMORY, found.multi_processor_count
     for part in list(model.modules()):
         for name, child in part.named_children():
             if _can_replace(child):
-                setattr(part, name, _StepAttention(child, tile))
+                setattr(part, name, _StepAttention(child, tile, n_processors))
 
 
 def _can_replace(part: nn.Module) -> TypeGuard[MultiHeadAttention]:
