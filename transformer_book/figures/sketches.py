@@ -410,7 +410,7 @@ def one_word_two_vectors(
     check_filled("after", after, "at least one text")
     if any(len(numbers) != len(names) for numbers in (before, *after.values())):
         raise ValueError(f"each vector must have a number for each of names={list(names)}")
-    canvas, cell, first = Canvas(), 48.0, 96.0
+    canvas, cell, first = Canvas(), 48.0, 108.0
     second = first + cell * len(names) + 142
     for start in (first, second):
         for n, name in enumerate(names):
@@ -424,7 +424,7 @@ def one_word_two_vectors(
         box = canvas.box(first + cell * len(names) + 26, y + 3, ["encoder"], width=90)
         canvas.arrow((box.x - 24, y + 20), (box.x - 2, y + 20))
         canvas.arrow((box.x + 92, y + 20), (second - 2, y + 20))
-    canvas.width, canvas.height = second + cell * len(names) + 8, 24.0 + 62 * len(after)
+    canvas.width, canvas.height = second + cell * len(names) + 8, 12.0 + 62 * len(after)
     out = "; ".join(f"in {text} as {_listed(numbers)}" for text, numbers in after.items())
     return canvas.picture(
         "One word, two vectors",
