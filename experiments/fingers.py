@@ -179,9 +179,9 @@ def count(
             hits = [tuple(wrote) in way for way in ways(answer, case[0], case[1])]
             hits.append(tuple(wrote) == usual.get(case[number]))
             results.setdefault("yes" if possible else "no", []).append(hits)
-        for possible, lists in sorted(results.items()):
+        for answered, lists in sorted(results.items()):
             shares = [round(mean(column), 4) for column in zip(*lists, strict=True)]
-            row: Row = {"letter": name, "begins": possible, "n": len(lists)}
+            row: Row = {"letter": name, "begins": answered, "n": len(lists)}
             rows.append(row | dict(zip(WAYS, shares, strict=True)))
     return rows
 

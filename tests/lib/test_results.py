@@ -36,7 +36,7 @@ WITHOUT_MODEL = {
     *("ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"),
     *("patches", "scaling", "hardware", "precision", "addition", "paragraphs"),
     *("word_head", "input_scale", "mask_costs", "probes", "stretching", "experts"),
-    *("norm_costs", "norm_trials", "skips"),
+    *("norm_costs", "norm_trials", "skips", "fingers"),
 }
 MODELS = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
 
