@@ -176,12 +176,12 @@ def count(
         results: dict[str, list[list[bool]]] = {}
         for wrote, ((_, answer), case) in zip(written.tolist(), drawn, strict=True):
             possible = begins is None or begins([*answer[: case[0]], case[number]])
-            found = [tuple(wrote) in way for way in ways(answer, case[0], case[1])]
-            found.append(tuple(wrote) == usual.get(case[number]))
-            results.setdefault("yes" if possible else "no", []).append(found)
-        for possible, lists in sorted(results.items()):
+            hits = [tuple(wrote) in way for way in ways(answer, case[0], case[1])]
+            hits.append(tuple(wrote) == usual.get(case[number]))
+            results.setdefault("yes" if possible else "no", []).append(hits)
+        for answered, lists in sorted(results.items()):
             shares = [round(mean(column), 4) for column in zip(*lists, strict=True)]
-            row = {"letter": name, "begins": possible, "n": len(lists)}
+            row: Row = {"letter": name, "begins": answered, "n": len(lists)}
             rows.append(row | dict(zip(WAYS, shares, strict=True)))
     return rows
 

@@ -37,6 +37,7 @@ WITHOUT_MODEL = {
     *("patches", "scaling", "hardware", "precision", "addition", "paragraphs"),
     *("word_head", "input_scale", "mask_costs", "probes", "stretching", "experts"),
     *("norm_costs", "norm_trials", "skips", "senses", "sublayers"),
+    *("norm_costs", "norm_trials", "skips", "fingers"),
 }
 MODELS = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
 
