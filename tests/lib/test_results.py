@@ -36,8 +36,7 @@ WITHOUT_MODEL = {
     *("ablations", "families", "cache_costs", "attention_costs", "cheaper", "modern"),
     *("patches", "scaling", "hardware", "precision", "addition", "paragraphs"),
     *("word_head", "input_scale", "mask_costs", "probes", "stretching", "experts"),
-    *("norm_costs", "norm_trials", "skips", "senses", "sublayers"),
-    *("norm_costs", "norm_trials", "skips", "fingers"),
+    *("norm_costs", "norm_trials", "skips", "senses", "sublayers", "fingers"),
 }
 MODELS = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
 
