@@ -248,6 +248,36 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
 
 
+def test_query_key_and_value_are_made_before_the_eyes(page: Page, origin: str) -> None:
+    """The sum that the words give stands in the picture, beside those of key and value."""
+    open_front(page, origin, "#live:front:stage=2;zoom=1")
+    run(page)
+    lens = page.locator(f"{FIGURE} .front-zoom")
+    sums = lens.locator("text", has_text=re.compile(r"^−?\d+\.\d\d·.* = −?\d+\.\d\d$"))
+    expect(sums).to_have_count(3)
+    assert words(page).endswith(f"first number of the query: {sums.first.text_content()}")
+    expect(lens.locator(".front-role")).to_have_text(["query", "key", "value"])
+    button(page, "One step forward")
+    expect(lens.locator(".front-role").first).to_be_hidden()
+
+
+def test_a_feed_forward_opens_and_names_its_busiest_units(page: Page, origin: str) -> None:
+    open_front(page, origin, "#live:front:text=Speak%2C%20spe;stage=7")
+    run(page)
+    button(page, "Look inside feed-forward")
+    assert words(page).startswith("Layer 3, feed-forward, units: 688 units look")
+    opened = page.locator(f"{FIGURE} .front-deep")
+    expect(opened.locator("text", has_text="lifts")).to_have_count(4)
+    button(page, "One step forward")
+    assert words(page).startswith("Layer 3, feed-forward, write: ")
+    assert "lifts “a” most" in words(page)  # the letter that is found here
+    expect(opened.locator("text", has_text="lifts").first).to_have_text("lifts a")
+    expect(page.get_by_role("group", name="Head")).to_be_hidden()
+    button(page, "One step forward")
+    assert words(page).startswith("Layer 4, attention: ")
+    expect(opened).to_have_count(0)
+
+
 def test_an_attention_opens_and_closes_in_motion(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="no-preference")
     open_front(page, origin, "#live:front:stage=4")

@@ -154,7 +154,9 @@ function network(part, onfocus) {
       const orange = (yes) => part.colour(yes ? "key" : "weight");
       part.write(shown.firstChild, `what reaches “${tokens[own]}” in ${many(layers, "layer")}: ${counts[own]} of 8`);
       node.setAttribute("aria-label", `${tokens[own]} hears of ${tokens.filter((_, at) => reached[0][at]).join(", ")}; click a word`);
-      lines.forEach((table, layer) => table.forEach((row, i) => row.forEach((line, j) => line.node.setAttribute("stroke", orange(wrong[i][j])))));
+      lines.forEach((table) => table.forEach((row, i) => row.forEach((line, j) => {
+        if (line.wrong !== wrong[i][j]) line.node.setAttribute("stroke", orange((line.wrong = wrong[i][j])));
+      })));
       dots.forEach((row, layer) => row.forEach((dot, at) => dot.setAttribute("stroke", layer && layer < layers ? part.colour("muted") : orange(!layer && stray[own][at]))));
       dots[0].forEach((dot, at) => dot.setAttribute("fill", orange(stray[own][at])));
       for (const row of dots.slice(1)) row.forEach((dot) => dot.setAttribute("fill", part.colour("weight")));

@@ -11,10 +11,13 @@ const POINTS = Array.from({ length: 65 }, (_, i) => Math.floor((i * i) / 4)); //
 const kept = {};
 const once = (name, make) => (kept[name] ??= make()); // a slider asks for the same numbers again and again
 
+/* The features of 64 keys, then of 31 queries. */
+const numbersOf = (draw) => once(`numbers ${draw}`, () => Live.tensor.normals(draw, (KEYS + ROWS) * WIDEST));
+
 /* All dot products of a draw, a (31, 64) table for each width. A head of width d has the first d features
    of the same vectors: moving the slider adds features, or takes them away. */
 function products(draw) {
-  const numbers = Live.tensor.normals(draw, (KEYS + ROWS) * WIDEST); // 64 keys, then 31 queries
+  const numbers = numbersOf(draw);
   const tables = WIDTHS.map(() => new Float64Array(ROWS * KEYS));
   for (let pair = 0; pair < ROWS * KEYS; pair++) {
     const q = (KEYS + Math.floor(pair / KEYS)) * WIDEST;
@@ -29,7 +32,7 @@ function products(draw) {
 
 /* How the scores of the first query grow, product by product: a walk for each key, (64, 65). */
 function walksOf(draw) {
-  const numbers = Live.tensor.normals(draw, (KEYS + 1) * WIDEST), q = KEYS * WIDEST;
+  const numbers = numbersOf(draw), q = KEYS * WIDEST;
   return Array.from({ length: KEYS }, (_, key) => {
     let [feature, sum] = [0, 0];
     return POINTS.map((end) => {
@@ -118,17 +121,19 @@ function fan(part) {
   sides.forEach((side) => (side.style.fill = part.colour("weight")));
   const won = add("text", { class: "live-halo", style: `fill: ${part.colour("key")}; font-weight: 600` });
   const path = (walk) => `M${walk.map((score, at) => `${across(POINTS[at]).toFixed(1)} ${up(score).toFixed(1)}`).join("L")}`;
-  let shown = null;
+  let [shown, paths] = [[], []];
   return {
     node: part.titled("each product is a step up or down: a walk for each key; its end is the score (band: ±√d)", node),
     set({ width: d }, { walks, ends }) {
       const winner = ends.indexOf(Math.max(...ends));
       const [x, y] = [across(d), up(ends[winner])];
-      if (shown !== walks[0] || walks.length !== walked.walks) {
-        [shown, walked.walks] = [walks[0], walks.length];
-        for (const one of [faint, walked]) one.setAttribute("d", walks.map(path).join(""));
+      if (shown[0] !== walks[0] || shown.length !== walks.length) {
+        if (shown[0] !== walks[0]) paths = [];
+        shown = walks;
+        const all = walks.map((walk, key) => (paths[key] ??= path(walk))).join("");
+        for (const one of [faint, walked]) one.setAttribute("d", all);
       }
-      best.setAttribute("d", path(walks[winner]));
+      best.setAttribute("d", paths[winner]);
       part.write(won, `best ${part.number(ends[winner], 1)}`);
       const isLeft = x < (left + right) / 2;
       won.setAttribute("text-anchor", isLeft ? "start" : "end");
