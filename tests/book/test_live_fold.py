@@ -1,5 +1,6 @@
 """The live figure of chapter 8: its numbers are the library's, and its claims are true."""
 
+import math
 import re
 from typing import Any
 
@@ -157,3 +158,16 @@ def test_the_picture_for_paper() -> None:
     ]
     for body in on_paper(NAME, given):
         assert body.count("<circle") >= 4
+
+
+def test_the_still_shows_two_lines_where_two_units_share_one() -> None:
+    def lines(given: dict[str, Any]) -> list[tuple[float, ...]]:
+        (body,) = on_paper(NAME, [given])
+        found = re.findall(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)" fill="none"', body)
+        ends = [tuple(map(float, each)) for each in found]
+        return [each for each in ends if math.dist(each[:2], each[2:]) > 300 and each[2] < 320]
+
+    one, other = lines({})
+    assert 4 < abs(one[0] - one[1] - other[0] + other[1]) / math.sqrt(2) < 8
+    (alone,) = lines({"width": 1})
+    assert alone[0] - alone[1] == -16  # through the middle of the plane, as it is

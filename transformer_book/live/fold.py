@@ -104,8 +104,11 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
     shown = f"what units {state['across']} and {state['up']} say"
     canvas.text(370, 18, shown, color=MUTED, anchor="start")
     canvas.elements += [*_field(values["field"]), _frame(14), _frame(370), _axes(370)]
-    for k in range(state["width"]):
-        _draw_unit(canvas, k + 1, state[f"at_{k + 1}"], state[f"to_{k + 1}"])
+    units = [(state[f"at_{k + 1}"], state[f"to_{k + 1}"]) for k in range(state["width"])]
+    for unit in units:  # before all handles, which stand on them
+        _draw_unit_line(canvas, *unit, aside=any(_share_a_line(unit, o) for o in units))
+    for k, unit in enumerate(units):
+        _draw_unit(canvas, k + 1, *unit)
     axes = [state[name] - 1 if state[name] <= state["width"] else None for name in ("across", "up")]
     _draw_line(canvas, axes, values)
     hidden = [[0 if k is None else h[k] for k in axes] for h in values["hidden"]]
@@ -121,8 +124,11 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         below[x, y] += 1
         canvas.elements.append(_mark(x, y, is_yes))
         canvas.text(x + 12, y + 18 + 16 * rows, name, anchor="start")
+    canvas.elements += [_mark(20, 354, True), _mark(126, 354, False)]
+    canvas.text(33, 359, "wanted: yes", anchor="start")
+    canvas.text(139, 359, "wanted: no", anchor="start")
     result = f"output layer trained for these units: {values['right']} of 4 right"
-    canvas.text(14, 360, result, anchor="start")
+    canvas.text(370, 359, result, anchor="start")
     return "\n".join(canvas.elements), 680.0, 370.0
 
 
@@ -208,6 +214,8 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     )
 
 
+_Unit = tuple[list[float], list[float]]  # a point of its line, and where its arrow points
+
 # The static picture: two squares of 300 side by side.
 _SIDE, _TOP = 300.0, 30.0
 _LOWEST, _HIGHEST = -2.4, 4.4  # of what two units say
@@ -272,12 +280,26 @@ def _clipped(
     return [(point[0] + t * along[0], point[1] + t * along[1]) for t in (start, end)]
 
 
-def _draw_unit(canvas: Canvas, k: int, at: list[float], to: list[float]) -> None:
-    """Draw a unit's line, and an arrow to the side on which it is on."""
-    ends = _clipped((at[0], at[1]), (-to[1], to[0]), -REACH, REACH)
+def _share_a_line(one: _Unit, other: _Unit) -> bool:
+    """Whether two units turn on at one line, at its two sides."""
+    (at, to), (there, towards) = one, other
+    sizes = math.hypot(*to) * math.hypot(*towards)
+    is_opposite = sizes > 0 and to[0] * towards[0] + to[1] * towards[1] < -0.999 * sizes
+    away = to[0] * (there[0] - at[0]) + to[1] * (there[1] - at[1])
+    return is_opposite and abs(away) < 0.06 * math.hypot(*to)
+
+
+def _draw_unit_line(canvas: Canvas, at: list[float], to: list[float], *, aside: bool) -> None:
+    """Draw where a unit turns on, a little to its side if another line is there."""
+    far = 0.04 / max(math.hypot(*to), 1e-9) if aside else 0.0
+    ends = _clipped((at[0] + far * to[0], at[1] + far * to[1]), (-to[1], to[0]), -REACH, REACH)
     if ends:
         (x, y), (u, v) = (_in_plane(*end) for end in ends)
         canvas.elements.append(_path(f"M{x} {y}L{u} {v}", INK))
+
+
+def _draw_unit(canvas: Canvas, k: int, at: list[float], to: list[float]) -> None:
+    """Draw an arrow to the side on which a unit is on."""
     x, y = _in_plane(*at)
     u, v = _in_plane(*(min(max(a + b, -REACH), REACH) for a, b in zip(at, to, strict=True)))
     canvas.elements += [

@@ -358,7 +358,7 @@ function build(part, figure) {
       left.set(state, found);
       right.set(state, found);
       bars.set(found.shares, { step: 2 });
-      part.write(output.firstChild, `output layer trained for them: ${found.right} of 4 right${found.undecided ? `, ${found.undecided} undecided` : ""}`);
+      part.write(output.firstChild, `output layer${isNarrow ? "" : " trained for them"}: ${found.right} of 4 right${found.undecided ? `, ${found.undecided} undecided` : ""}`);
     },
   };
 }
@@ -370,7 +370,7 @@ Live.define({
   title: "Units that fold the plane",
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
   page: "08_feedforward",
-  heights: [856, 1064],
+  heights: [856, 1075],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
     relu: { kind: "toggle", label: "ReLU", start: true },
