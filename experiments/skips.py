@@ -268,7 +268,7 @@ def try_starts(rates: Sequence[float], recipe: Recipe, options: Options) -> None
     for seed, rate, large, kind in cases:
         run: Row = {"kind": kind, "large": large, "rate": rate, "seed": seed}
         is_new = not path.exists()
-        made = [] if is_new else list(csv.DictReader(path.open(encoding="utf-8")))
+        made = [] if is_new else list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
         if any(all(row[name] == str(value) for name, value in run.items()) for row in made):
             continue
         torch.manual_seed(seed)

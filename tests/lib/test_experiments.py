@@ -670,6 +670,19 @@ def test_skips_looks_at_transformers_before_and_after_training(results):
         assert row["x0"] != row["x1"] != row["x2"]
 
 
+def test_the_trial_of_starts_crosses_writes_and_embeddings_and_can_be_taken_up(tmp_path):
+    arguments = ["--tiny", "--starts", "--device", "cpu", "--out", str(tmp_path)]
+    skips.main(arguments)
+    before = (tmp_path / "starts.csv").read_text()
+    rows = read_csv(tmp_path / "starts.csv")
+    assert [(row["kind"], row["large"]) for row in rows] == [
+        ("residual", "0"), ("small", "0"), ("residual", "1"), ("small", "1"),
+    ]  # fmt: skip
+    assert float(rows[2]["enters"]) > 2 * float(rows[0]["enters"])
+    skips.main(arguments)
+    assert (tmp_path / "starts.csv").read_text() == before
+
+
 def test_the_jacobian_of_a_stack_is_that_of_autograd():
     torch.manual_seed(0)
     model = skips.build("residual", 2, 11, 8)
