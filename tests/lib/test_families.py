@@ -256,7 +256,7 @@ def test_left_padded_rows_say_what_transformers_says(name, both):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "qwen2, window"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo2", "smollm3, window"])
 def test_compiled_steps_know_both_kinds_of_layers(name, both, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     _, ours = both(name)

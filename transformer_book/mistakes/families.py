@@ -108,7 +108,7 @@ def _layers_without_rope_turned_round(self: TransformerConfig, layer: int) -> bo
 
 
 @instead_of("layers.attention.rotate")
-def _last_features_turned(x: Tensor, angles: Tensor, pairing: str) -> Tensor:
+def _last_features_turned(x: Tensor, angles: Tensor, pairing: Any) -> Tensor:
     """Where a part of each head turns, it is the end instead of the start.
 
     Symptom: as if no token stood anywhere in particular, but only with these files.
