@@ -136,6 +136,9 @@ from transformer_lib.layers.positions import sinusoidal as sinusoidal
 from transformer_lib.layers.positions import t5_bucket as t5_bucket
 from transformer_lib.layers.positions import turn_pairs as turn_pairs
 from transformer_lib.layers.qk_norm_softcap import BoundedAttention as BoundedAttention
+from transformer_lib.layers.rolling_kv_cache import RollingCache as RollingCache
+from transformer_lib.layers.rolling_kv_cache import RollingLayerCache as RollingLayerCache
+from transformer_lib.layers.rolling_kv_cache import keys_before as keys_before
 from transformer_lib.layers.rope_scaling import scale_frequencies as scale_frequencies
 from transformer_lib.layers.split_attention import PartOfKeys as PartOfKeys
 from transformer_lib.layers.split_attention import join_parts as join_parts

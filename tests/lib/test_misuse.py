@@ -39,6 +39,7 @@ from transformer_lib.layers.positions import (
     sinusoidal,
     t5_bucket,
 )
+from transformer_lib.layers.rolling_kv_cache import RollingCache
 from transformer_lib.layers.split_attention import split_attention
 from transformer_lib.layers.static_kv_cache import StaticCache
 from transformer_lib.models.blocks import Block, Stack
@@ -163,6 +164,14 @@ def speculate(**options):
         speculative_generate(**usual | options)
 
     return run
+
+
+def roll_back():
+    model = CausalLM(small_config(window=2)).eval()
+    cache = RollingCache(model.config)
+    with torch.no_grad():
+        model(IDS, cache=cache)
+    cache.rewind(2)
 
 
 def full_cache():
@@ -416,6 +425,20 @@ ATTENTION = [
         speculate(max_new_tokens=15),
         "max_new_tokens=15 after a prompt of 3 tokens: there is room for max_len=16, "
         "not counting the last token",
+    ),
+    (write(prefill_chunk=0), "prefill_chunk=0 must be a whole number of at least 1"),
+    (
+        write(prefill_chunk=2, use_cache=False),
+        "prefill_chunk=2 needs a cache: leave out use_cache=False",
+    ),
+    (
+        lambda: RollingCache(small_config()),
+        "config has window=None: all keys are seen, use a KeyValueCache",
+    ),
+    (
+        roll_back,
+        "length=2 must be that of the cache, 3: a rolling cache has let go of keys that would be "
+        "seen again",
     ),
     (lambda: split_attention(X, X, X, n_parts=0), "n_parts=0 must be a whole number of at least 1"),
     (

@@ -23,3 +23,13 @@ def _all_guesses_kept(chances: Tensor, generator: object = None) -> int:
     Caught by: test_speculative.py::test_chance_keeps_guesses_as_often_as_it_should
     """
     return int((chances > 0).long().cumprod(dim=0).sum())
+
+
+@instead_of("layers.rolling_kv_cache.keys_before")
+def _rolling_cache_keeps_one_key_too_few(window: int) -> int:
+    """A rolling cache counts the new key twice, and lets go of a key that is still seen.
+
+    Symptom: prompts are read rightly; each token after them sees one key less, and no error tells.
+    Caught by: test_rolling_cache.py::test_tokens_see_what_they_see_without_a_cache
+    """
+    return max(0, window - 2)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TypeVar
 
 from torch import nn
@@ -16,6 +17,7 @@ from transformer_lib.core.thread_modes import (
 )
 
 _Model = TypeVar("_Model", bound=nn.Module)
+_IS_TRAINING = attrgetter("training")  # for every token and module, hence no generator
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def evaluating(model: _Model, twin: Twin[_Model] | None = None) -> Iterator[_Mod
     """
     parts = _parts_of(model)
     with LOOKING:
-        is_ready = not (any(part.training for part in parts) or switched_by_another(parts))
+        is_ready = not (any(map(_IS_TRAINING, parts)) or switched_by_another(parts))
     stand_in = None if is_ready or twin is None else twin.refreshed()
     if is_ready or stand_in is not None:
         yield model if stand_in is None else stand_in

@@ -47,6 +47,8 @@ class DecodingStep:
         use_cache: whether to keep keys and values, or to compute them anew in each step.
         cache: a cache to use instead of one of its own; what it holds already is taken for the
             first tokens of the prompt. If it holds all of them, the last one is read again.
+        prefill_chunk: how many tokens of the prompt are read at once, so that a long one needs less
+            memory; all of them if left out.
 
     Raises:
         RuntimeError: in a call, if a model in training is used by another thread, too.
@@ -76,8 +78,14 @@ class DecodingStep:
         source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
         use_cache: bool = True,
         cache: KeyValueCache | None = None,
+        prefill_chunk: int | None = None,
     ) -> None:
         _check_kind(model, source)
+        if prefill_chunk is not None:
+            check_whole("prefill_chunk", prefill_chunk)
+            if not use_cache:
+                raise ValueError(f"{prefill_chunk=} needs a cache: leave out use_cache=False")
+        self.prefill_chunk = prefill_chunk
         check_ids("prompt", prompt, model.config.vocab_size)
         sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
         max_len = _checked_max_len(model, sizes["T"], max_new_tokens, cache)
@@ -118,8 +126,17 @@ class DecodingStep:
                 if start == ids.shape[1]:  # the caller's cache holds all of the prompt
                     start -= 1
                     self.cache.rewind(start)
+                start = self._read_chunks(ids, start)
                 n_keys = self.cache.n_keys(ids.shape[1] - start)
             return self.read(ids[:, start:], n_keys, lean=True)
+
+    def _read_chunks(self, ids: Int[Tensor, "B T"], start: int) -> int:
+        """Read all but the last chunk of new tokens; return where that begins."""
+        chunk = self.prefill_chunk
+        while self.cache is not None and chunk is not None and ids.shape[1] - start > chunk:
+            self.read(ids[:, start : start + chunk], self.cache.n_keys(chunk))
+            start += chunk
+        return start
 
     def _call_seq2seq(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Call a ``Seq2SeqLM`` as a whole: its ``forward`` takes no cache, and no positions."""

@@ -80,6 +80,7 @@ class FastDecoder(nn.Module):
         prompt_mask: Bool[Tensor, "..."] | None = None,
         source: Int[Tensor, "B S"] | None = None,
         source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
+        prefill_chunk: int | None = None,
     ) -> FastBatch:
         """Prepare a batch; the arguments are those of ``DecodingStep``."""
         raise NotImplementedError

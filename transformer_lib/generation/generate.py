@@ -45,6 +45,7 @@ def generate(
     source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
+    prefill_chunk: int | None = None,
     on_token: Callable[[Tensor], object] | None = None,
 ) -> Int[Tensor, "B L"]:
     """Let a language model go on from a prompt, or write what it reads in a source.
@@ -72,6 +73,8 @@ def generate(
         use_cache: whether to keep keys and values, or to compute them anew in each step.
         cache: a cache to use instead of one of its own; what it holds already is taken for the
             first tokens of the prompt. If it holds all of them, the last one is read again.
+        prefill_chunk: how many tokens of the prompt are read at once, so that a long one needs less
+            memory; all of them if left out.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
 
     Returns:
@@ -98,7 +101,7 @@ def generate(
     decoding = _prepare(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
-        eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache,
+        eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
     )  # fmt: skip
     batch = decoding.greedy_batch
     if batch is not None and on_token is None:
@@ -130,6 +133,7 @@ def stream(
     source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
+    prefill_chunk: int | None = None,
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
@@ -155,6 +159,7 @@ def stream(
         source_mask: what hides padding in the source.
         use_cache: whether to keep keys and values.
         cache: a cache to use instead of one of its own.
+        prefill_chunk: how many tokens of the prompt are read at once.
 
     Returns:
         An iterator over the newest token of each row, ``(B,)``.
@@ -181,7 +186,7 @@ def stream(
     return _prepare(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
-        eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache,
+        eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
     ).tokens()  # fmt: skip
 
 
@@ -270,12 +275,14 @@ def _prepare(
     source_mask: Bool[Tensor, "B 1 1 S"] | None,
     use_cache: bool,
     cache: KeyValueCache | None,
+    prefill_chunk: int | None,
 ) -> _Decoding:
     """Check all arguments, and make what the tokens come from."""
     ending = Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
     step = _make_step(
-        model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache
-    )
+        model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache,
+        prefill_chunk,
+    )  # fmt: skip
     seen = None
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
@@ -291,6 +298,7 @@ def _make_step(
     source_mask: Bool[Tensor, "B 1 1 S"] | None,
     use_cache: bool,
     cache: KeyValueCache | None,
+    prefill_chunk: int | None,
 ) -> DecodingStep | FastBatch:
     """What turns all tokens so far, ``(B, T)``, into scores of the next, ``(B, V)``."""
     with torch.no_grad():  # an encoder reads the source now
@@ -300,11 +308,12 @@ def _make_step(
                 raise TypeError(f"{why}: leave out cache= and use_cache=")
             return model.begin(
                 prompt, max_new_tokens, prompt_mask=prompt_mask,
-                source=source, source_mask=source_mask,
+                source=source, source_mask=source_mask, prefill_chunk=prefill_chunk,
             )  # fmt: skip
         step = DecodingStep(
             model, prompt, max_new_tokens, prompt_mask=prompt_mask,
             source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
+            prefill_chunk=prefill_chunk,
         )  # fmt: skip
         if _CUDA_GRAPH is None or cache is not None or step.cache is None:
             return step

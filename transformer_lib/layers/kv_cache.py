@@ -284,17 +284,32 @@ class KeyValueCache:
         """Say how many keys attention sees once ``n_new`` tokens are added."""
         return self.length + n_new
 
-    def distances(self, n_new: int, device: torch.device) -> Int[Tensor, "T S"]:
+    def n_seen(self, n_new: int, *, local: bool) -> int:
+        """Say how many keys layers are given once ``n_new`` tokens are added.
+
+        Args:
+            n_new: how many tokens are to be added.
+            local: whether the layers have a window; a ``RollingCache`` gives these fewer.
+
+        Returns:
+            The number of the newest keys.
+        """
+        return self.n_keys(n_new)
+
+    def distances(
+        self, n_new: int, device: torch.device, *, local: bool = False
+    ) -> Int[Tensor, "T S"]:
         """Count how far each key will stand before each of the ``n_new`` next tokens, ``(T, S)``.
 
         Args:
             n_new: T, how many tokens are to be added.
             device: where to build the table.
+            local: whether it is for layers with a window.
 
         Returns:
             A table like that of :func:`~transformer_lib.layers.masks.query_key_distances`.
         """
-        return query_key_distances(n_new, self.n_keys(n_new), device=device)
+        return query_key_distances(n_new, self.n_seen(n_new, local=local), device=device)
 
     def advance(self, n_new: int) -> None:
         """Count the new tokens, once all layers have stored them (a hook for ``StaticCache``).

@@ -105,7 +105,7 @@ def join_parts(parts: list[PartOfKeys]) -> Float[Tensor, "*out T Dv"]:
 
     Example:
         >>> far = PartOfKeys(
-        ...     torch.tensor([-99.0]), torch.ones(1), torch.ones(1, 1)
+        ...     torch.tensor([-200.0]), torch.ones(1), torch.ones(1, 1)
         ... )
         >>> near = PartOfKeys(
         ...     torch.tensor([0.0]), torch.ones(1), torch.zeros(1, 1)

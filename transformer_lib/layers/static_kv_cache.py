@@ -122,12 +122,15 @@ class StaticCache(KeyValueCache):
         check_room(self.max_len, self.known_length or 0, n_new)
         return self.max_len
 
-    def distances(self, n_new: int, device: torch.device) -> Int[Tensor, "T S"]:
+    def distances(
+        self, n_new: int, device: torch.device, *, local: bool = False
+    ) -> Int[Tensor, "T S"]:
         """Count how far each place stands before the next tokens; negative for later places.
 
         Args:
             n_new: T, how many tokens are to be added.
             device: where to build the table.
+            local: whether it is for layers with a window, which are given all places, too.
 
         Returns:
             A table ``(T, S)``, one column for each place.

@@ -306,21 +306,24 @@ class Stack(nn.Module):
         self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, local: bool
     ) -> _Visibility:
         """Say what layers of one kind may see, local ones or global ones."""
-        mask, bias = self._mask_and_bias(x, mask, cache, self.config.window if local else None)
+        mask, bias = self._mask_and_bias(x, mask, cache, local)
         if cache is not None and cache.shows_unused_places:
             return _Visibility(None, _as_bias(x, mask, bias, cache), causal=False)
         return _Visibility(mask, bias, self.causal)
 
     def _mask_and_bias(
-        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, window: int | None
+        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, local: bool
     ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
         """Hide what is outside the window, and make the bias for positions, if there is one."""
+        window = self.config.window if local else None
         if window is None and self.bias is None:
             return mask, None
         if cache is None:
             distances = query_key_distances(x.shape[1], device=x.device)  # (T, S)
         else:
-            distances = cache.distances(x.shape[1], x.device)
+            distances = cache.distances(x.shape[1], x.device, local=local)
+            if mask is not None:  # of all keys; a rolling cache gives only the newest
+                mask = mask[..., -distances.shape[1] :]
         bias = None if self.bias is None else self.bias(distances)
         if window is not None:
             mask = _joined(mask, distances.abs() < window)

@@ -70,6 +70,7 @@ class CompiledDecoder(FastDecoder):
         prompt_mask: Bool[Tensor, "..."] | None = None,
         source: Int[Tensor, "B S"] | None = None,
         source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
+        prefill_chunk: int | None = None,
     ) -> RecordedBatch:
         """Make ready for a batch.
 
@@ -79,6 +80,7 @@ class CompiledDecoder(FastDecoder):
             prompt_mask: where the prompt has real tokens; see ``DecodingStep``.
             source: what a ``Seq2SeqLM`` reads, ``(B, S)``.
             source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
+            prefill_chunk: how many tokens of the prompt are read at once.
 
         Returns:
             A function from all tokens so far, ``(B, T)``, to the scores of the next, ``(B, V)``.
@@ -96,6 +98,7 @@ class CompiledDecoder(FastDecoder):
             source=source,
             source_mask=source_mask,
             cache=steps.cache.for_prompt(),
+            prefill_chunk=prefill_chunk,
         )
         self._recorded, self._key = steps, key
         return RecordedBatch(steps, step)

@@ -27,6 +27,7 @@ from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.fused_attention import kernels_for
 from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache
+from transformer_lib.layers.norms import LayerNorm
 from transformer_lib.layers.positions import rope_angles, turn_pairs
 from transformer_lib.models.blocks import Block, Stack
 from transformer_lib.models.encoder_decoder import Decoder
@@ -36,21 +37,22 @@ Turn = Callable[[Tensor], Tensor]  # what RoPE does to queries and keys
 # The stream and what attention needs in, the stream out.
 BlockStep = Callable[[Tensor, LayerCache, Tensor | None, Turn | None], Tensor]
 
-# Classes whose forward pass is not called. Embeddings, norms and parts of other classes are.
+# Classes whose forward pass is not called. Embeddings and parts of other classes are.
 _BYPASSED = {
-    Decoder, Stack, Block, MultiHeadAttention, FeedForward, nn.Linear, nn.ModuleList, nn.Dropout
+    Decoder, Stack, Block, MultiHeadAttention, FeedForward, LayerNorm, nn.Linear, nn.ModuleList,
+    nn.Dropout,
 }  # fmt: skip
 
 # An allow-list of the fields of a configuration: a field that is in neither table is not supported.
 # Fields that may have any value, by what sees to them.
 ANY_VALUE = {
     "parts that are called as they are": (
-        "vocab_size", "scale_embeddings", "norm_embeddings", "n_segments", "norm", "norm_eps",
-        "norm_offset", "n_experts", "active_experts",
+        "vocab_size", "scale_embeddings", "norm_embeddings", "n_segments", "n_experts",
+        "active_experts",
     ),
     "read from the modules": (
         "d_model", "n_heads", "n_kv_heads", "head_width", "d_ff", "n_layers", "activation", "bias",
-        "qkv_bias", "attention_scale",
+        "qkv_bias", "attention_scale", "norm", "norm_eps", "norm_offset",
     ),
     "read in each step": ("max_len", "rope_theta", "rope_scaling", "rope_pattern"),
     "compared with the modules": ("rope_pairing",),
@@ -179,7 +181,8 @@ def _bypassed_parts(decoder: nn.Module) -> list[nn.Module]:
             parts += [part.blocks, *part.blocks]
         elif isinstance(part, Block):
             parts += [part.attention, part.dropout]
-            parts += [part.feed_forward] if type(part.feed_forward) is FeedForward else []
+            optional = (part.feed_forward, part.attention_norm, part.feed_forward_norm)
+            parts += [x for x in optional if type(x) in (FeedForward, LayerNorm)]
         elif isinstance(part, MultiHeadAttention | FeedForward):
             parts += [layer for layer in part.children() if type(layer) is nn.Linear]
     return parts
@@ -217,8 +220,7 @@ def _turn(config: TransformerConfig, positions: Int[Tensor, "#B 1"]) -> Turn | N
 def _block_step(block: Block) -> BlockStep:
     """``Block.forward`` for one vector of each row."""
     pre, attend, network = block.norm_position == "pre", _attention_step(block), _network(block)
-    first: Layer = block.attention_norm
-    second: Layer = block.feed_forward_norm
+    first, second = _norm(block.attention_norm), _norm(block.feed_forward_norm)
 
     def step(x: Tensor, cache: LayerCache, mask: Tensor | None, turn: Turn | None) -> Tensor:
         if pre:
@@ -263,6 +265,22 @@ def _network(block: Block) -> Layer:
         if gate is None:
             return down(network.activation(up(x)))
         return down(network.activation(gate(x)) * up(x))
+
+    return step
+
+
+def _norm(layer: nn.Module) -> Layer:
+    """``LayerNorm.forward`` without its checks; a norm of another class is called."""
+    if type(layer) is not LayerNorm:
+        return layer
+    weights: dict[str, Any] = layer._parameters
+
+    def step(x: Tensor) -> Tensor:
+        weight = weights["weight"]
+        if x.dtype != weight.dtype:
+            normed: Tensor = layer(x)
+            return normed
+        return F.layer_norm(x, weight.shape, weight, weights.get("bias"), layer.eps)
 
     return step
 
