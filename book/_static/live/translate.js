@@ -239,6 +239,7 @@ function build(part, figure) {
   };
   const isOver = () => !found?.candidates.length || found.candidates[0][0] === END || found.written.length >= MAX;
   const step = () => {
+    if (figure.work) return true; // another number is still being read
     if (isOver()) return false;
     figure.set({ german: found.written.join("") + found.candidates[0][0] }, Live.QUICK);
     return !isOver();
