@@ -1,8 +1,9 @@
 """What the ``config.json`` of published checkpoints says, and the same with sizes that are tiny.
 
 The flags, the ratios and the scalings are those of the files on the hub, as other public
-repositories repeat them; keys that all files of a kind share are named once. :func:`shrunk` leaves them and makes the sizes small: as many heads share
-keys, a head is wider than its share of the stream by the same factor, layers change kind alike.
+repositories repeat them; keys that all files of a kind share are named once. :func:`shrunk` leaves
+them and makes the sizes small: as many heads share keys, a head is wider than its share of the
+stream by the same factor, layers change kind alike.
 """
 
 _LLAMA = {
