@@ -269,9 +269,9 @@ def parts_of(preset: str, length: int, source_length: int | None = None) -> tupl
         ['attention_norm', 'attention', 'attention_add']
     """
     model = _built(preset)
+    source_length = length if source_length is None else source_length
     if preset != NUMBERS:  # that one may be traced with other lengths than its number has
-        source_length = length_of(preset, length if source_length is None else source_length)
-        length = length_of(preset, length)
+        source_length, length = length_of(preset, source_length), length_of(preset, length)
     sizes = {**sizes_of(preset), "B": 1, "T": length, "S": source_length}
     steps = list(trace(model, *_inputs(preset, model, length, source_length)))
     places = _places(model, steps)
