@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.decoders import EOS, FIRST_SYMBOL, N_LETTERS, SHOWN, TASKS, prepare
+from experiments.decoders import EOS, N_LETTERS, SHOWN, TASKS, prepare
 from experiments.shared.common import (
     ROOT,
     Options,
@@ -28,7 +28,7 @@ from experiments.shared.common import (
     write_results,
 )
 from transformer_book import datasets
-from transformer_book.tasks import Pair
+from transformer_book.tasks import FIRST_SYMBOL, Pair
 from transformer_lib import Batch, Recipe, Tokenizer, load_model, train, translation_batch
 
 CHAPTER = "12b_teacher_forcing"
