@@ -215,6 +215,9 @@ from transformer_lib.tracing.watch import attention_maps as attention_maps
 from transformer_lib.tracing.watch import hidden_states as hidden_states
 from transformer_lib.tracing.watch import influence as influence
 from transformer_lib.tracing.watch import trace as trace
+from transformer_lib.training.answers import answer_batch as answer_batch
+from transformer_lib.training.answers import label_answer as label_answer
+from transformer_lib.training.answers import label_chat as label_chat
 from transformer_lib.training.data import IGNORE as IGNORE
 from transformer_lib.training.data import Batch as Batch
 from transformer_lib.training.data import Batches as Batches
