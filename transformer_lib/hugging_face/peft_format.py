@@ -259,7 +259,7 @@ def _check_settings(settings: Settings) -> None:
 def _pairs(stored: Tensors, folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """Sort the tensors of a file: for each layer its two matrices, ``down`` and ``up``."""
     sides: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in stored.items():
+    for name, tensor in sorted(stored.items()):
         found = _TENSOR.fullmatch(name)
         if found is None or tensor.ndim != 2:
             raise ValueError(f"{folder}: {name} is no matrix of a linear layer's adapter")

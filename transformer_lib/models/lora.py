@@ -364,11 +364,14 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
 
 
 def _is_linear(part: nn.Module) -> bool:
-    return all(isinstance(size, int) for size in _sizes(part))
+    sizes = (getattr(part, name, None) for name in ("in_features", "out_features"))
+    return all(isinstance(size, int) for size in sizes)
 
 
-def _sizes(part: nn.Module) -> tuple[int, int]:
-    return getattr(part, "in_features", None), getattr(part, "out_features", None)  # type: ignore[return-value]
+def _sizes(layer: nn.Module) -> tuple[int, int]:
+    n_in, n_out = layer.in_features, layer.out_features
+    assert isinstance(n_in, int) and isinstance(n_out, int)  # noqa: PT018  (see above)
+    return n_in, n_out
 
 
 def _place(base: nn.Module) -> tuple[torch.dtype, torch.device | None]:

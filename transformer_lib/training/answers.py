@@ -88,7 +88,8 @@ def label_chat(
 
     Which these are is found by writing the conversation up to each answer, as the model reads it
     before it answers, and again with the answer. What a template writes after the id that ends an
-    answer is not learned, because the model never writes it.
+    answer is not learned, because the model never writes it. A token that holds the end of what the
+    model reads and the beginning of its answer is learned, as in the masks of ``transformers``.
 
     Args:
         tokenizer: one with a chat template.
@@ -133,16 +134,28 @@ def label_chat(
             continue
         asked = write(messages[:i], add_generation_prompt=True)
         answered = write(messages[: i + 1], add_generation_prompt=False)
-        if whole[: len(asked)] != asked or whole[: len(answered)] != answered:
+        start, end = (_shared_part(tokenizer, part, whole) for part in (asked, answered))
+        if start is None or end is None:
             raise ValueError(
                 f"messages[{i}] is an answer that the chat template writes otherwise when it is "
                 "asked for, or when more follows; expected a conversation that goes on from its "
                 "beginning: end it with this answer, or make the labels by hand"
             )
-        answers.append((len(asked), _end_of_answer(tokenizer, answered, len(asked))))
+        answers.append((start, _end_of_answer(tokenizer, whole[:end], start)))
     if not answers:
         raise ValueError("messages has no answer to learn; expected one with role='assistant'")
     return _labelled(whole, answers)
+
+
+def _shared_part(tokenizer: PretrainedTokenizer, ids: list[int], whole: list[int]) -> int | None:
+    """With how many ids two texts begin alike; ``None`` unless the first is all in the other one.
+
+    Its last ids may be others there, where letters that come next have joined them.
+    """
+    pairs = enumerate(zip(ids, whole, strict=False))
+    n = next((n for n, (one, other) in pairs if one != other), min(len(ids), len(whole)))
+    rest, more = (tokenizer.decode(part[n:], skip_special=False) for part in (ids, whole))
+    return n if more.startswith(rest) else None
 
 
 def _end_of_answer(tokenizer: PretrainedTokenizer, ids: list[int], start: int) -> int:
