@@ -13,7 +13,8 @@ from tiny_models import make, tiny
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizers import CharTokenizer
-from transformer_lib.training.answers import answer_batch, label_answer, label_chat
+from transformer_lib.training import answers
+from transformer_lib.training.answers import label_answer, label_chat
 from transformer_lib.training.data import IGNORE
 from transformer_lib.training.losses import Objective
 
@@ -25,7 +26,7 @@ EXAMPLES = [
 
 
 def test_a_batch_asks_for_answers_alone():
-    batch = answer_batch(EXAMPLES, pad_id=0)
+    batch = answers.answer_batch(EXAMPLES, pad_id=0)
     assert batch["ids"].tolist() == [[5, 6, 7, 8], [5, 9, 2, 0], [4, 3, 1, 7]]
     no = IGNORE
     assert batch["targets"].tolist() == [[no, no, 8, 2], [9, 2, no, no], [no, 1, no, no]]
@@ -40,7 +41,7 @@ def test_the_loss_is_that_of_the_answers():
             if label != IGNORE:
                 logits = model(torch.tensor([ids[:place]]))[0, -1]
                 expected.append(-F.log_softmax(logits, dim=-1)[ids[place]])
-    total, count = Objective(model).eval()(answer_batch(EXAMPLES))
+    total, count = Objective(model).eval()(answers.answer_batch(EXAMPLES))
     assert int(count) == len(expected) == 5
     torch.testing.assert_close(total, torch.stack(expected).sum(), rtol=0, atol=1e-10)
 
@@ -112,6 +113,21 @@ def test_learned_tokens_are_those_that_transformers_masks(template, chat, tmp_pa
     mask = expected["assistant_masks"]
     assert 0 < sum(mask) < len(mask)
     assert labels == [n if seen else IGNORE for n, seen in zip(ids, mask, strict=True)]
+
+
+def test_the_end_of_an_answer_is_learned():
+    marks = ("<end>", "<user>", "<assistant>")
+    added = [{"id": 2 + n, "content": mark, "special": True} for n, mark in enumerate(marks)]
+    tokenizer = PretrainedTokenizer(
+        {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": added},
+        {"eos_token": "<end>"},
+        chat_template="{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>ab{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}",
+    )
+    said = [{"role": "user", "content": "aa"}, {"role": "assistant", "content": "bb"}]
+    ids, labels = label_chat(tokenizer, said)
+    assert ids == [3, 0, 0, 2, 0, 1, 4, 1, 1, 2, 0, 1]
+    assert labels == [IGNORE] * 7 + [1, 1, 2] + [IGNORE] * 2  # not what follows the end
 
 
 def test_chats_that_cannot_be_labelled_are_refused(tmp_path):

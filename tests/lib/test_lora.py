@@ -81,9 +81,9 @@ def adapted(name="gpt", dtype=torch.float64, **options):
 # --- what an adapter computes -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [(5, 7), (6, 6)])
-def test_an_adapter_is_its_formula(sizes):
+def test_an_adapter_is_its_formula():
     """y = W x + b + alpha / r * B (A x), number by number."""
+    sizes = 5, 7
     torch.manual_seed(0)
     base = nn.Linear(*sizes).double()
     layer = LoraLinear(base, rank=2, alpha=3.0)
@@ -103,7 +103,19 @@ def test_a_new_adapter_changes_nothing(name):
         before = model(*inputs)
         assert add_lora(model, rank=2, layers="all")
         assert torch.equal(model(*inputs), before)
-    assert all(layer.down.std() > 0.05 for layer in lora_layers(model).values())  # can learn
+
+
+def test_a_new_adapter_says_nothing():
+    layer = nn.Linear(5, 7)
+    x = torch.linspace(-1, 1, 5)
+    assert torch.equal(LoraLinear(layer, rank=2)(x), layer(x))
+
+
+def test_a_new_adapter_can_learn():
+    layer = LoraLinear(nn.Linear(5, 7), rank=2)
+    layer(torch.linspace(-1, 1, 5)).sum().backward()
+    assert layer.up.grad.abs().sum() > 0
+    assert 0.2 < layer.down.std() < 0.3  # 1 / sqrt(3 * 5), as that of a linear layer
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -149,7 +161,7 @@ def test_an_adapter_drops_what_it_reads_and_the_layer_drops_nothing():
     layer = LoraLinear(nn.Linear(4, 4).double(), rank=2, dropout=0.5)
     x = torch.ones(4000, 4, dtype=torch.float64)
     layer.train()
-    assert torch.equal(layer(x), layer.base(x))  # the adapter adds nothing yet
+    assert (layer(x) == layer.base(x)).all()  # the adapter adds nothing yet
     nn.init.normal_(layer.up)
     dropped, kept = layer(x), layer.eval()(x)
     assert not torch.equal(dropped, kept)

@@ -84,7 +84,9 @@ class LoraLinear(nn.Module):
         check_probability("dropout", dropout)
         if not _is_linear(base):
             kind = type(base).__name__
-            raise TypeError(f"base is a {kind}; expected a layer with in_features and out_features")
+            raise TypeError(
+                f"base has type {kind}; expected a layer with in_features and out_features"
+            )
         self.base, self.rank, self.alpha = base, rank, float(alpha)
         self.in_features, self.out_features = _sizes(base)
         self.dropout = nn.Dropout(dropout)
