@@ -918,7 +918,8 @@ ADAPTERS = [
     (
         saved_with_more_that_is_trained,
         "model trains decoder.stack.blocks.0.attention_norm.weight beside its adapters, which "
-        "would be lost; expected adapters alone: freeze it, or write the whole model with save_model",
+        "would be lost; expected adapters alone: freeze it, or write the whole model with "
+        "save_model",
     ),
     (
         into_another_model(n_layers=1),
