@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformer_lib.core.checks import check_number, check_probability, check_whole
 
 QUERY_AND_VALUE = ("query", "value")  # what the paper adapts
+_FROZEN = "frozen_beside_adapters"
 _IN_A_BLOCK = re.compile(r"\bblocks\.\d+\.")
 
 
@@ -284,8 +285,8 @@ def merge_lora(model: nn.Module) -> None:
     """Add each adapter to the matrix beside it, in place; no adapter is left.
 
     The model then has the parts that it had before, computes what it did with adapters, up to
-    rounding, and can be saved as any other. Its parameters can all be trained again. Keep the
-    adapters with :func:`save_lora` if they shall be taken off again: that cannot be undone here.
+    rounding, and can be saved as any other. What could be trained before can be again. A sum cannot
+    be undone: keep the adapters with :func:`~transformer_lib.models.lora_files.save_lora`, too.
 
     Args:
         model: a model with adapters.
@@ -322,7 +323,7 @@ def merge_lora(model: nn.Module) -> None:
 def remove_lora(model: nn.Module) -> None:
     """Take all adapters off, in place: the model computes what it did before it got them.
 
-    Its parameters can all be trained again.
+    What could be trained before can be trained again.
 
     Args:
         model: a model with adapters.
@@ -350,11 +351,14 @@ def _adapted(model: nn.Module) -> dict[str, LoraLinear]:
 def _put_back(model: nn.Module, layers: dict[str, LoraLinear]) -> None:
     for name, layer in layers.items():
         _put(model, name, layer.base)
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter.is_floating_point())
+    for name in vars(model).pop(_FROZEN, []):
+        model.get_parameter(name).requires_grad_(True)
 
 
 def _freeze(model: nn.Module) -> None:
+    """Freeze all parameters; the model remembers which could be trained before."""
+    # A plain attribute, which copies of the model have, too.
+    vars(model)[_FROZEN] = [name for name, each in model.named_parameters() if each.requires_grad]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
 
