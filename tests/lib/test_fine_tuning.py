@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +17,11 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.text_generation import generate_text
+from transformer_lib.hugging_face.peft_format import load_peft
 from transformer_lib.hugging_face.pretrained import load_pretrained
 from transformer_lib.models.language_models import CausalLM, MaskedLM
-from transformer_lib.models.saving import load_model
+from transformer_lib.models.lora_files import load_lora
+from transformer_lib.models.saving import load_model, save_model
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizers import CharTokenizer
 
@@ -142,6 +145,128 @@ def test_mistakes_are_said_in_one_line(options, message, checkpoint, tmp_path, c
     *_, said = capsys.readouterr().err[:-1].split("\n")
     assert message in said
     assert not (tmp_path / "new" / "config.json").exists()
+
+
+# --- adapters, and answers ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def answers(checkpoint, monkeypatch):
+    """Prompts with answers, and conversations; of a model whose tokenizer has an end."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # pictures take long
+    rows = [{"prompt": "to be", "completion": "or not"} for _ in range(20)]
+    said = ({"role": role, "content": "to be"} for role in ("user", "assistant"))
+    rows += [{"messages": list(said)}, *rows]
+    path = checkpoint / "answers.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    return path
+
+
+def test_adapters_of_a_checkpoint(checkpoint, answers, tmp_path, capsys, monkeypatch):
+    out, before = tmp_path / "adapter", (checkpoint / "model.safetensors").read_bytes()
+    options = ["--model", checkpoint, "--data", answers, "--out", out, "--lora", "4", *FEW]
+    printed = train(capsys, *options, "--lora-layers", "all")
+    assert printed.startswith("992 of ")  # 4 * (4 * (16 + 16) + 3 * (16 + 24))
+    assert f"the adapters are in {out}." in printed
+    rows = (out / "metrics.csv").read_text().split()
+    assert float(rows[-1].split(",")[2]) < float(rows[1].split(",")[2]) - 0.05
+    told = json.loads((out / "adapter_config.json").read_text())
+    assert (told["r"], told["lora_alpha"]) == (4, 8.0)
+    assert Path(told["base_model_name_or_path"]) == checkpoint
+    assert not (out / "config.json").exists()
+    assert (checkpoint / "model.safetensors").read_bytes() == before
+    assert train(capsys, *options, "--lora-layers", "all").split("\n")[1].startswith("Already")
+
+    by_hand = load_pretrained(checkpoint)
+    load_peft(by_hand.model, out)
+    expected = generate_text(*by_hand, "to be", max_new_tokens=5)
+    cli.main(["generate", "--model", str(out), "--prompt", "to be", "--tokens", "5", *GREEDY])
+    assert capsys.readouterr().out.strip() == expected.strip()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("to be\n"))
+    cli.main(["chat", "--model", str(out), "--tokens", "5", *GREEDY])
+    assert capsys.readouterr().out
+
+    again = ["--model", out, "--data", answers, "--out", tmp_path / "more", *FEW]
+    train(capsys, *again)  # goes on with the adapters that are there
+    more = json.loads((tmp_path / "more" / "adapter_config.json").read_text())
+    assert (more["r"], more["base_model_name_or_path"]) == (4, told["base_model_name_or_path"])
+
+
+GREEDY = ["--temperature", "0"]
+
+
+def test_adapters_of_what_train_has_made(checkpoint, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    base = make_model()
+    save_model(base, tmp_path / "base", tokenizer=CharTokenizer())
+    train(capsys, "--model", "base", "--data", checkpoint / "text.txt", "--lora", "2", *FEW)
+    out = tmp_path / "runs" / "text-lora"
+    load_lora(base, out)
+    expected = generate_text(base.eval(), CharTokenizer(), "To be", max_new_tokens=5)
+    monkeypatch.chdir(checkpoint)  # the base is found from everywhere
+    cli.main(["generate", "--model", str(out), "--prompt", "To be", "--tokens", "5", *GREEDY])
+    assert capsys.readouterr().out.strip() == expected.strip()
+
+
+ADAPTER_MISTAKES = [
+    (["--lora", "8"], "lora=8 is for a model that is there; expected --model"),
+    (["--lora", "0", "--model", "{}"], "'0' must be a whole number of at least 1"),
+    (["--lora", "8", "--model", "{}", "--lora-layers", "qqq"], "layers holds 'qqq', which fits no"),
+    (["--lora", "8", "--model", "{}", "--out", "{}"], "' is the model itself; expected a folder"),
+    (["--data", "{}/answers.jsonl"], "answers.jsonl' is for a model that is there; expected --mo"),
+    (["--model", "{}", "--data", "{}/few.jsonl"], "few.jsonl' has 2 lines; expected 20 at least"),
+    (["--model", "{}", "--data", "{}/bad.jsonl"], "bad.jsonl, line 1: Expecting value: line 1"),
+    (
+        ["--model", "{}", "--data", "{}/odd.jsonl"],
+        'odd.jsonl, line 3: expected an object with "',
+    ),
+    (["--model", "{}", "--data", "{}/long.jsonl"], "long.jsonl, line 1 has "),
+    (
+        ["--model", "{}/nobase", "--lora", "8"],
+        "nobase/lora.json has base=None; expected the",
+    ),
+    (["--model", "{}/lost", "--lora", "8"], "has adapters for 'gone', which is not there"),
+    (
+        ["--model", "{}/both", "--lora", "8"],
+        "both' holds a model and adapters; expected one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), ADAPTER_MISTAKES, ids=lambda row: row[-1][:40])
+def test_mistakes_with_adapters_are_said_in_one_line(
+    options, message, checkpoint, answers, tmp_path, capsys
+):
+    good = json.dumps({"prompt": "to be", "completion": "or not"}) + "\n"
+    for name, text in (
+        ("few", 2 * good),
+        ("bad", "to be\n" * 20),
+        ("odd", 2 * good + '{"prompt": "to"}\n' + 20 * good),
+        ("long", good.replace("or not", "or not " * 60) * 20),
+    ):
+        (checkpoint / f"{name}.jsonl").write_text(text)
+    for name, base in (("nobase", None), ("lost", "gone"), ("both", "gone")):
+        (checkpoint / name).mkdir(exist_ok=True)
+        (checkpoint / name / "lora.json").write_text(json.dumps({"base": base}))
+    (checkpoint / "both" / "config.json").write_text("{}")
+    given = [option.format(checkpoint) for option in options]
+    data = [] if "--data" in given else ["--data", str(checkpoint / "text.txt")]
+    to = [] if "--out" in given else ["--out", str(tmp_path / "new")]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["train", *data, *to, "--context", "16", *given])
+    assert stopped.value.code == 2
+    *_, said = capsys.readouterr().err[:-1].split("\n")
+    assert message in said
+
+
+def test_messages_need_a_chat_template(checkpoint, answers, tmp_path, capsys):
+    save_model(make_model(), tmp_path / "base", tokenizer=CharTokenizer())
+    options = ["--model", str(tmp_path / "base"), "--data", str(answers), "--lora", "2"]
+    with pytest.raises(SystemExit):
+        cli.main(["train", *options, "--out", str(tmp_path / "new")])
+    said = capsys.readouterr().err
+    assert "line 21: messages need a chat template, and the tokenizer of --model has none" in said
 
 
 # --- from text to text --------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 import contextlib
 import pickle
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 from torch_weights import small_config
 
@@ -50,10 +52,13 @@ from transformer_lib.models.language_models import (
     VisionTransformer,
     mean_over_tokens,
 )
+from transformer_lib.models.lora import LoraLinear, add_lora, merge_lora, remove_lora
+from transformer_lib.models.lora_files import load_lora, save_lora
 from transformer_lib.models.presets import PRESETS, build_preset
 from transformer_lib.text.text_stream import TextStream
 from transformer_lib.text.tokenizers import CharTokenizer
 from transformer_lib.tracing.watch import influence
+from transformer_lib.training.answers import answer_batch, label_answer
 from transformer_lib.training.data import TextWindows
 from transformer_lib.training.distributed import choose_device
 from transformer_lib.training.loop import train
@@ -806,6 +811,144 @@ COMMAND_LINE = [
     ),
 ]
 
+
+def adapt(**options):
+    return lambda: add_lora(CausalLM(small_config()), **options)
+
+
+def adapted_twice():
+    model = CausalLM(small_config())
+    add_lora(model)
+    add_lora(model, layers="all")
+
+
+def merged_twice():
+    model = CausalLM(small_config())
+    add_lora(model)
+    merge_lora(model)
+    merge_lora(model)
+
+
+def into_another_model(**changes):
+    """Adapters of one model are given to another one."""
+
+    def run():
+        with tempfile.TemporaryDirectory() as parent, contextlib.chdir(parent):
+            model, other = CausalLM(small_config()), CausalLM(small_config(**changes))
+            add_lora(model, rank=2)
+            save_lora(model, "adapter")
+            load_lora(other, "adapter")
+
+    return run
+
+
+def damaged_adapter():
+    with tempfile.TemporaryDirectory() as parent, contextlib.chdir(parent):
+        Path("a").mkdir()
+        Path("a/lora.json").write_text('{"adapters": {"x": 8}}')
+        Path("a/lora.safetensors").write_bytes(save({}))
+        load_lora(CausalLM(small_config()), "a")
+
+
+def saved_with_more_that_is_trained():
+    model = CausalLM(small_config())
+    add_lora(model)
+    model.decoder.stack.blocks[0].attention_norm.weight.requires_grad_(True)
+    save_lora(model, "unused")
+
+
+def trained_although_frozen():
+    model = CausalLM(small_config()).requires_grad_(False)
+    train(model, TextWindows(torch.arange(9), 2, 1), recipe(), device="cpu")
+
+
+def merged_into_whole_numbers():
+    model = CausalLM(small_config())
+    packed = model.decoder.stack.blocks[1].attention.query = nn.Identity()
+    packed.in_features = packed.out_features = 8
+    add_lora(model, layers="attention.query")
+    merge_lora(model)
+
+
+QUERY = "decoder.stack.blocks.0.attention.query"
+ADAPTERS = [
+    (adapt(rank=0), "rank=0 must be a whole number of at least 1"),
+    (adapt(rank=2.5), "rank=2.5 must be a whole number of at least 1"),
+    (adapt(alpha=-1.0), "alpha=-1.0 must be a number greater than 0"),
+    (adapt(dropout=1.0), "dropout=1.0 must be at least 0 and less than 1"),
+    (
+        adapt(layers="querry"),
+        "layers holds 'querry', which fits no linear layer; expected the end of a name such as "
+        "'down', 'key', 'output', 'projection', 'query', 'up', 'value', or 'all'",
+    ),
+    (adapt(layers=[]), "layers=[] chooses nothing; expected the end of a layer's name"),
+    (
+        lambda: add_lora(nn.Sequential(nn.Linear(2, 3)), layers="all"),
+        "layers='all' means those of blocks, and model has none; name some",
+    ),
+    (
+        adapt(layers="projection"),
+        "layers chooses output.projection, whose weights are shared: "
+        "decoder.embedding.tokens.weight and output.projection.weight are one; expected layers "
+        "with weights of their own",
+    ),
+    (
+        lambda: LoraLinear(nn.Tanh()),
+        "base has type Tanh; expected a layer with in_features and out_features",
+    ),
+    (adapted_twice, "model has adapters already; call merge_lora or remove_lora first"),
+    (
+        merged_twice,
+        "model has no adapters; expected one that add_lora or load_lora gave some",
+    ),
+    (
+        lambda: remove_lora(CausalLM(small_config())),
+        "model has no adapters; expected one that add_lora or load_lora gave some",
+    ),
+    (
+        merged_into_whole_numbers,
+        "model has a Identity at decoder.stack.blocks.1.attention.query, whose matrix cannot take "
+        "the sum; expected nn.Linear: leave the adapters beside it, or add them to the model "
+        "before it was changed",
+    ),
+    (
+        lambda: save_lora(CausalLM(small_config()), "unused"),
+        "model has no adapters; expected one that add_lora gave some",
+    ),
+    (
+        saved_with_more_that_is_trained,
+        "model trains decoder.stack.blocks.0.attention_norm.weight beside its adapters, which "
+        "would be lost; expected adapters alone: freeze it, or write the whole model with "
+        "save_model",
+    ),
+    (
+        into_another_model(n_layers=1),
+        "adapter does not fit the model: it has an adapter for "
+        "decoder.stack.blocks.1.attention.query, which is no linear layer of the model",
+    ),
+    (
+        into_another_model(d_model=16),
+        f"adapter does not fit the model: {QUERY}.down has shape (2, 8); expected (2, 16)",
+    ),
+    (
+        damaged_adapter,
+        "a/lora.json is damaged: adapters={'x': 8} must name layers with rank, alpha and dropout",
+    ),
+    (
+        trained_although_frozen,
+        "model has no parameter to train: all are frozen; expected some with requires_grad, "
+        "such as the adapters of add_lora",
+    ),
+    (
+        lambda: answer_batch([([5, 6], [6])]),
+        "examples[0] has 2 ids and 1 labels; expected one label for each id",
+    ),
+    (
+        lambda: label_answer(CharTokenizer(), "2+2=", ""),
+        "answer='' has no tokens; expected some text",
+    ),
+]
+
 TABLE = [
     pytest.param(call, message, id=message[:60])
     for call, message in CONFIGURATION
@@ -816,6 +959,7 @@ TABLE = [
     + TRAINING
     + LEARNING
     + COMMAND_LINE
+    + ADAPTERS
 ]
 
 

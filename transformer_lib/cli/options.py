@@ -23,7 +23,7 @@ NEW_MODEL: dict[str, object] = {
     "layers": 4, "d_model": 128, "heads": 4, "dropout": 0.0, "tokenizer": "char",
     "vocab_size": 2_000,
 }  # fmt: skip
-NEW_RATE, FURTHER_RATE = 2e-3, 2e-5  # the peak of the learning rate
+NEW_RATE, FURTHER_RATE, LORA_RATE = 2e-3, 2e-5, 2e-4  # the peak of the learning rate
 DEVICES = ("auto", "cuda", "mps", "cpu")
 WRITING = Sampling(temperature=0.8, top_p=0.95)  # unless the user says otherwise
 CHATTING = Sampling(temperature=0.7, top_p=0.95)
@@ -129,6 +129,15 @@ def train_options(parser: ArgumentParser) -> None:
 
         python -m transformer_lib train --model FOLDER --data FILE --out NEW --steps 200
 
+    With --lora 8, that model stays as it is, and adapters beside its layers learn, which are small
+    (LoRA): --out holds only them, and where the model is. `generate` and `chat` read both, and
+    `train --model OUT` goes on with the adapters.
+
+    A file that ends in .jsonl teaches answers to a model that is there. Each line is an object with
+    "prompt" and "completion", or with "messages", each of which has a "role" and a "content". Only
+    completions, and what the assistant says, are learned; the rest is read. Where the tokenizer has
+    a chat template, a prompt is a message of the user.
+
     The progress bar shows the loss: how much the right next token surprises the model, in nats.
     A model that knows nothing has about 5.6, one that knows how frequent each letter is about 3.
     When it is done, you see a sample of what it has learned, and the folder --out holds
@@ -154,7 +163,8 @@ def train_options(parser: ArgumentParser) -> None:
         "--data",
         type=Path,
         default=BOOK / "data/shakespeare.txt",
-        help="a text file, or pairs of texts (.tsv) (default: the book's Shakespeare)",
+        help="a text file, pairs of texts (.tsv), or prompts with answers (.jsonl) "
+        "(default: the book's Shakespeare)",
     )
     add("--out", type=Path, default=SUPPRESS, help="folder to write to (default: runs/NAME)")
     add("--steps", type=whole_number, default=1_000, help="number of updates of the weights")
@@ -172,7 +182,13 @@ def train_options(parser: ArgumentParser) -> None:
         add(f"--{name}", type=default, help=said)
     words = f"how text is cut into tokens (default: {NEW_MODEL['tokenizer']})"
     add("--tokenizer", choices=TOKENIZERS, help=words)
-    rates = f"(default: {NEW_RATE}, with --model {FURTHER_RATE})"
+    add("--lora", type=whole_number, metavar="RANK", help="train adapters of this rank instead")
+    add(
+        "--lora-layers",
+        default="query,value",
+        help="layers that get an adapter: ends of names, with commas; or all, those of blocks",
+    )
+    rates = f"(default: {NEW_RATE}, with --model {FURTHER_RATE}, with --lora {LORA_RATE})"
     add("--learning-rate", type=float, help=f"its peak; it then falls to a tenth {rates}")
     add(
         "--warmup",
@@ -208,7 +224,7 @@ def generate_options(parser: ArgumentParser) -> None:
 
     Without --model it uses the model that `train` has made, in runs/shakespeare; if there is none,
     one that comes with the book. --model names the folder of another one that `train` has made,
-    or of a Hugging Face checkpoint.
+    of a Hugging Face checkpoint, or of adapters (LoRA, also those of `peft`).
 
     Each token is drawn at random, with the probabilities that the model gives. The options below
     favour likely tokens, or exclude unlikely ones. The text may be longer than the model's
@@ -223,7 +239,7 @@ def generate_options(parser: ArgumentParser) -> None:
         500
     """
     add = parser.add_argument
-    add("--model", type=Path, help="folder of a model that `train` made, or of a checkpoint")
+    add("--model", type=Path, help="folder of what `train` made, or of a checkpoint")
     add("--prompt", default="\n", help="the beginning of the text (default: a new line)")
     _add_sampling(parser, WRITING)
 
@@ -233,7 +249,8 @@ def chat_options(parser: ArgumentParser) -> None:
 
         python -m transformer_lib chat --model FOLDER
 
-    The folder holds a Hugging Face checkpoint whose tokenizer has a chat template. Each line that
+    The folder holds a Hugging Face checkpoint whose tokenizer has a chat template, or adapters
+    for one. Each line that
     you type is a message; the model sees the whole conversation so far. If that is longer than its
     context, the oldest turns are left out, and a line says so (on the standard error output). The
     instructions of --system stay. An empty line, or the end of the input, ends it.

@@ -12,12 +12,17 @@ import torch
 from transformer_lib.cli.options import BOOK_WRITERS, OWN_WRITER
 from transformer_lib.core.devices import devices_here
 from transformer_lib.core.fast_path_register import fast_path
+from transformer_lib.core.files import read_object
 from transformer_lib.generation.beam_search import beam_search, length_divisor
 from transformer_lib.generation.fast_interfaces import FastDecoder
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.text_generation import AnyTokenizer, write_on
+from transformer_lib.hugging_face.peft_format import SETTINGS as PEFT_SETTINGS
+from transformer_lib.hugging_face.peft_format import load_peft
 from transformer_lib.hugging_face.pretrained import load_pretrained
+from transformer_lib.models import lora_files
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.lora_files import load_lora
 from transformer_lib.models.saving import load_model
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizers import Tokenizer
@@ -298,10 +303,56 @@ def load_writer(given: Namespace) -> tuple[CausalLM, AnyTokenizer]:
         Traceback (most recent call last):
         ValueError: model='nowhere' holds no finished model; expected ...
     """
+    if _holds_adapters(given.model):
+        return _load_adapted(given)
     is_checkpoint = not _is_finished(given.model) and (given.model / "config.json").is_file()
     model, tokenizer = _load_checkpoint(given) if is_checkpoint else _load_own(given)
     if not isinstance(model, CausalLM):
         raise ValueError(f"{_named(given)} has a {type(model).__name__}; expected a CausalLM")
+    return model, tokenizer
+
+
+def adapter_base(folder: Path) -> str:
+    """Find the model beside which adapters were trained.
+
+    Args:
+        folder: of the adapters.
+
+    Returns:
+        Where it is, or what it is called on the hub.
+
+    Raises:
+        ValueError: if the folder does not say.
+
+    Example:
+        >>> adapter_base(Path("nowhere"))
+        Traceback (most recent call last):
+        ValueError: nowhere has no adapter_config.json
+    """
+    own = (folder / lora_files.SETTINGS).is_file()
+    file, key = (lora_files.SETTINGS, "base") if own else (PEFT_SETTINGS, "base_model_name_or_path")
+    base = read_object(folder / file).get(key)
+    if not isinstance(base, str) or not base:
+        raise ValueError(f"{folder / file} has {key}={base!r}; expected the folder of the model")
+    return base
+
+
+def _holds_adapters(folder: Path) -> bool:
+    found = any((folder / name).is_file() for name in (lora_files.SETTINGS, PEFT_SETTINGS))
+    if found and (_is_finished(folder) or (folder / "config.json").is_file()):
+        raise ValueError(f"model={str(folder)!r} holds a model and adapters; expected one of them")
+    return found
+
+
+def _load_adapted(given: Namespace) -> tuple[CausalLM, AnyTokenizer]:
+    """Load a model, and beside it the adapters that a folder holds."""
+    base = Path(adapter_base(given.model))
+    beside = Namespace(**{**vars(given), "model": base})
+    if not base.is_dir() and not (given.model / PEFT_SETTINGS).is_file():
+        raise ValueError(f"{_named(given)} has adapters for {str(base)!r}, which is not there")
+    model, tokenizer = load_writer(beside) if base.is_dir() else _load_checkpoint(beside)
+    assert isinstance(model, CausalLM)
+    (load_peft if (given.model / PEFT_SETTINGS).is_file() else load_lora)(model, given.model)
     return model, tokenizer
 
 

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import torch
 
-from transformer_lib.cli.options import FURTHER_RATE, NEW_MODEL, NEW_RATE, WRITING
-from transformer_lib.cli.text import find_device, load_writer, translate_text
+from transformer_lib.cli.answers import read_answers, read_text
+from transformer_lib.cli.options import FURTHER_RATE, LORA_RATE, NEW_MODEL, NEW_RATE, WRITING
+from transformer_lib.cli.text import adapter_base, find_device, load_writer, translate_text
 from transformer_lib.generation.text_generation import AnyTokenizer, write_on
+from transformer_lib.hugging_face.peft_format import save_peft
 from transformer_lib.hugging_face.pretrained import save_pretrained
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
+from transformer_lib.models.lora import add_lora, lora_layers, trainable_parameters
+from transformer_lib.models.lora_files import save_lora
 from transformer_lib.models.presets import PRESETS
 from transformer_lib.models.saving import save_model
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
@@ -49,12 +53,11 @@ def train(given: Namespace) -> None:
     translates = given.data.suffix.lower() == ".tsv"
     _fill_in(given, translates)
     there = None if given.model is None else load_writer(given)
-    known = None if there is None else there[1]
-    tokenizer, (batches, validation), max_len = (
-        _pairs(given) if translates else _windows(given, known)
-    )
+    tokenizer, (batches, validation), max_len = _read_data(given, there)
     model = _build(given, tokenizer, max_len, translates) if there is None else there[0]
-    out = getattr(given, "out", Path("runs") / given.data.stem)
+    out = getattr(given, "out", Path("runs") / (given.data.stem + "-lora" * bool(given.lora)))
+    if given.lora is not None:
+        _add_adapters(given, model, out)
     made: list[Metrics] = []
     with _stopped_politely(given, out):
         rows = run_training(
@@ -62,10 +65,10 @@ def train(given: Namespace) -> None:
             validation=validation, folder=out, device=device, on_step=made.append,
         )  # fmt: skip
     if rank_and_world()[0] == 0:  # of the processes of torchrun
-        _save(model, tokenizer, out)
+        _save(given, model, tokenizer, out)
         loss = f"validation loss {rows[-1]['validation_loss']:.4f}"
         if made:
-            print(f"{loss}; the model is in {out}.")
+            print(f"{loss}; the {'adapters are' if lora_layers(model) else 'model is'} in {out}.")
         else:
             print(f"Already finished: {out} holds all {given.steps} steps ({loss}).")
             print("To go on, ask for more --steps; to start anew, name another folder with --out.")
@@ -78,6 +81,9 @@ def _fill_in(given: Namespace, translates: bool) -> None:
     """Set what the user has left out; a model that is there has its own."""
     if given.model is not None and translates:
         raise ValueError(f"model={str(given.model)!r} goes on with a text; expected no .tsv")
+    for what, asked in (("lora", given.lora), ("data", _has_answers(given) and str(given.data))):
+        if asked and given.model is None:
+            raise ValueError(f"{what}={asked!r} is for a model that is there; expected --model")
     for name, usual in NEW_MODEL.items():
         if given.model is not None and getattr(given, name) is not None:
             value = getattr(given, name)
@@ -85,13 +91,34 @@ def _fill_in(given: Namespace, translates: bool) -> None:
         if getattr(given, name) is None:
             setattr(given, name, usual)
     if given.learning_rate is None:
-        given.learning_rate = NEW_RATE if given.model is None else FURTHER_RATE
+        further = FURTHER_RATE if given.lora is None else LORA_RATE
+        given.learning_rate = NEW_RATE if given.model is None else further
     given.dtype = "float32"  # in which small steps are not rounded away
 
 
-def _save(model: CausalLM | Seq2SeqLM, tokenizer: AnyTokenizer, out: Path) -> None:
-    """Write the model as what it was: a checkpoint, or one of ours."""
-    if isinstance(tokenizer, PretrainedTokenizer):
+def _add_adapters(given: Namespace, model: CausalLM | Seq2SeqLM, out: Path) -> None:
+    """Put new adapters beside the layers of a model that is there."""
+    if out.resolve() == given.model.resolve():
+        raise ValueError(f"out={str(out)!r} is the model itself; expected a folder for adapters")
+    layers = "all" if given.lora_layers == "all" else given.lora_layers.split(",")
+    torch.manual_seed(given.seed)
+    add_lora(model, given.lora, 2.0 * given.lora, layers=layers)
+    n_all = sum(parameter.numel() for parameter in model.parameters())
+    n_trained = trainable_parameters(model)
+    print(f"{n_trained:,} of {n_all:,} parameters are trained ({n_trained / n_all:.2%}).")
+
+
+def _save(
+    given: Namespace, model: CausalLM | Seq2SeqLM, tokenizer: AnyTokenizer, out: Path
+) -> None:
+    """Write the model as what it was: a checkpoint, or one of ours; of adapters these alone."""
+    if lora_layers(model):
+        new = given.lora is not None
+        base = str(given.model.resolve()) if new else adapter_base(given.model)
+        (save_peft if isinstance(tokenizer, PretrainedTokenizer) else save_lora)(
+            model, out, base=base
+        )
+    elif isinstance(tokenizer, PretrainedTokenizer):
         save_pretrained(model, out, tokenizer=tokenizer)
     else:
         save_model(model, out, tokenizer=tokenizer)
@@ -117,14 +144,6 @@ def _stopped_politely(given: Namespace, out: Path) -> Iterator[None]:
     finally:
         if here:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _read(path: Path) -> str:
-    """Read a text; the mark with which some editors begin a file is none of it."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"data={str(path)!r} is not UTF-8; {error}") from None
 
 
 def _build(
@@ -180,9 +199,22 @@ def _sources(tokenizer: AnyTokenizer, pairs: Batches) -> list[str]:
     return [tokenizer.decode(pairs.examples[n][0]) for n in range(min(len(pairs.examples), 3))]
 
 
+def _has_answers(given: Namespace) -> bool:
+    return bool(given.data.suffix.lower() == ".jsonl")
+
+
+def _read_data(given: Namespace, there: tuple[CausalLM, AnyTokenizer] | None) -> Data:
+    """Return the data of a file by its kind, and the tokenizer."""
+    if there is not None and _has_answers(given):
+        model, tokenizer = there
+        return tokenizer, read_answers(given, model, tokenizer), model.config.max_len
+    known = None if there is None else there[1]
+    return _pairs(given) if given.data.suffix.lower() == ".tsv" else _windows(given, known)
+
+
 def _windows(given: Namespace, known: AnyTokenizer | None) -> Data:
     """Return a text's tokenizer, its windows for training and validation, and their length."""
-    text = _read(given.data)
+    text = read_text(given.data)
     cut = len(text) * 19 // 20
     tokenizer = known or KINDS[given.tokenizer].train([text[:cut]], given.vocab_size)
     parts = [_plain_ids(tokenizer, part) for part in (text[:cut], text[cut:])]
@@ -206,7 +238,7 @@ def _plain_ids(tokenizer: AnyTokenizer, text: str) -> list[int]:
 
 def _pairs(given: Namespace) -> Data:
     """Return the same for pairs of texts; the length has room for the longest."""
-    lines = _read(given.data).strip("\n").split("\n")
+    lines = read_text(given.data).strip("\n").split("\n")
     names, *rows = [line.split("\t") for line in lines]
     parts: dict[str, list[list[str]]] = {"train": [], "validation": []}
     for n, row in enumerate(rows):

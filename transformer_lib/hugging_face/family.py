@@ -15,6 +15,7 @@ Settings = dict[str, object]  # the content of config.json
 LazyTensors = dict[str, Callable[[], Tensor]]  # what a file has; each is read when it is called
 Build = Callable[[TransformerConfig, Settings, LazyTensors], Model]
 
+_HEADS = ("cls.", "classifier.", "lm_head.")  # these tensors never have the family's prefix
 # What several families call activations, and what we call them.
 ACTIVATION_NAMES = {
     "gelu": "gelu",
@@ -107,6 +108,11 @@ class Family:
         # The first BERT was trained with another framework, which says gamma and beta.
         return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name))
 
+    def full_name(self, name: str, architecture: str) -> str:
+        """Return the name that a tensor of a plain name has in a file of one architecture."""
+        bare = architecture == "BertModel"  # which has no prefix; heads never have one
+        return name if bare or name.startswith(_HEADS) else self.prefix + name
+
     def ignores(self, name: str) -> bool:
         """Say whether no model needs the tensor of this plain name."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
@@ -137,13 +143,14 @@ class Family:
         return None
 
 
-def check_setting(key: str, value: object, *allowed: object) -> None:
+def check_setting(key: str, value: object, *allowed: object, file: str = "config.json") -> None:
     """Raise an error unless a setting has a value that our models can follow.
 
     Args:
-        key: its key in ``config.json``.
+        key: its key in the file.
         value: what stands there.
         allowed: what may stand there; the last one is named in the message.
+        file: the name of the file.
 
     Raises:
         ValueError: if it is none of these.
@@ -154,7 +161,7 @@ def check_setting(key: str, value: object, *allowed: object) -> None:
         ValueError: config.json has mlp_bias=True; our models need False here
     """
     if value not in allowed:
-        raise ValueError(f"config.json has {key}={value!r}; our models need {allowed[-1]!r} here")
+        raise ValueError(f"{file} has {key}={value!r}; our models need {allowed[-1]!r} here")
 
 
 def whole_setting(settings: Settings, key: str, *, least: int = 1) -> int:

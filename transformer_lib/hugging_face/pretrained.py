@@ -27,6 +27,7 @@ from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, i
 from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.models.language_models import VisionTransformer
+from transformer_lib.models.lora import lora_layers
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 
 
@@ -49,7 +50,6 @@ _WITH_TOKENIZER = (
     _TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
 )  # fmt: skip
 _INDEX = "model.safetensors.index.json"  # which shard holds a tensor
-_HEADS = ("cls.", "classifier.", "lm_head.")  # these tensors never have the family's prefix
 
 
 class Pretrained(NamedTuple):
@@ -183,7 +183,8 @@ def save_pretrained(
 
     Raises:
         ValueError: if no family has models like this one; it says which choice or part differs. Or
-            if the tokenizer has more tokens than the model, or cannot be written.
+            if the tokenizer has more tokens than the model, or cannot be written. Or if the model
+            has adapters (LoRA), which have a format of their own.
 
     Example:
         >>> from transformer_lib import CausalLM, TransformerConfig
@@ -198,16 +199,20 @@ def save_pretrained(
             f"the tokenizer has {tokenizer.vocab_size} tokens; expected "
             f"vocab_size={model.config.vocab_size}, those of the model, at most"
         )
+    if lora_layers(model):
+        raise ValueError(
+            "model has adapters, for which a checkpoint has no place; call merge_lora first, or "
+            "write the adapters alone with save_peft"
+        )
     settings = write_settings(model, tokenizer)
     family, architecture = find_family(settings)
-    prefix = "" if architecture == "BertModel" else family.prefix  # the bare model has none
     ours, tensors = model.state_dict(), {}
     for name, (names, layout) in _places(model, family).items():
         parts = [ours[part] for part in names]
         if layout is SAME and not all(torch.equal(parts[0], part) for part in parts):
             raise ValueError(f"{' and '.join(names)} differ; {architecture} has one {name}")
-        full_name = name if name.startswith(_HEADS) else prefix + name
-        tensors[full_name] = layout.write(parts, model).contiguous()
+        stored = layout.write(parts, model).contiguous()
+        tensors[family.full_name(name, architecture)] = stored
     shards = _in_shards(tensors, shard_bytes)
     texts = {} if tokenizer is None else tokenizer.files()
     if len(shards) > 1:

@@ -17,6 +17,7 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.files import whole_files, why_missing
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.models import language_models as models
+from transformer_lib.models.lora import LoraSettings, add_adapters, describe_adapters
 
 Tensors = dict[str, Tensor]
 _ClassName = TypedDict("_ClassName", {"class": str})  # a word that cannot be a field below
@@ -39,6 +40,7 @@ class ModelDescription(_ClassName):
         class: the name of its class.
         arguments: what the class was called with.
         parts: the names of what makes those of its parts that are not the library's.
+        adapters: what the adapters of its layers were made with, if it has some.
 
     Example:
         >>> described = describe_model(nn.Linear(2, 3))
@@ -48,6 +50,7 @@ class ModelDescription(_ClassName):
 
     arguments: dict[str, object]
     parts: NotRequired[dict[str, str]]
+    adapters: NotRequired[dict[str, LoraSettings]]
 
 
 @runtime_checkable
@@ -68,7 +71,7 @@ def save_model(
 
     Args:
         model: one of the models of ``models``. Of parts of its own only the names are written: who
-            loads it gives them again.
+            loads it gives them again. Adapters (LoRA) are written with it, beside their layers.
         folder: where ``model.json`` (class and arguments) and ``model.safetensors`` (weights by our
             own names, tied ones once) are written; made if need be.
         tokenizer: written beside it as ``tokenizer.json``.
@@ -136,6 +139,8 @@ def load_model(
             arguments["config"] = TransformerConfig(**arguments["config"])
         with torch.random.fork_rng(devices=[]):  # as if no weights were drawn only to be replaced
             model = _CLASSES[description["class"]](**arguments, parts=parts)
+            if "adapters" in description:
+                add_adapters(model, description["adapters"])
         path = Path(folder) / "model.safetensors"
         tensors = with_current_names(load(path.read_bytes()), model.state_dict())
         check_tensors(model, tensors)
@@ -153,7 +158,7 @@ def describe_model(model: nn.Module) -> ModelDescription:
 
     Returns:
         ``class`` and ``arguments``, ready for JSON; and ``parts``, the names of what makes those
-        that are not the library's, if there are any.
+        that are not the library's, and ``adapters``, if there are any.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
@@ -178,6 +183,8 @@ def describe_model(model: nn.Module) -> ModelDescription:
     own_parts = _own_parts(getattr(model, "parts", None))
     if own_parts:
         description["parts"] = own_parts
+    if adapters := describe_adapters(model):
+        description["adapters"] = adapters
     return description
 
 

@@ -84,7 +84,8 @@ def train(
         validation: what ``one_pass()`` of it gives is not learned from, but judged by.
         folder: where ``metrics.csv``, ``curve.svg`` and ``checkpoints`` go; nowhere if left out.
             It remembers model, recipe and data, and refuses others: at the first checkpoint, and
-            when the run goes on, all examples are read once for that. The four functions below
+            when the run goes on, all examples are read once for that. Of a model with adapters
+            (LoRA) checkpoints hold only these, and a checksum of the rest. The four functions below
             cannot be compared: give the same ones to go on.
         resume: whether to go on with what the folder holds; if not, that is an error.
         device: where to compute; on a GPU if there is one.
@@ -352,7 +353,7 @@ class _Run:
         self.rows[-1]["perplexity"] = found["perplexity"]
         self._look_for_best()
         if self.recipe.patience is not None and self.validations_since_best == 0:
-            weights = gather_weights(self.learner.model)
+            weights = self.learner.weights()
             self.best_weights = {name: tensor.clone() for name, tensor in weights.items()}
 
     def _look_for_best(self) -> None:
@@ -375,6 +376,7 @@ class _Run:
             batch=batch_checksum([self.last_batch]),
             validation=self.validation_checksum,
             data=self.data_sums,
+            frozen=self.frozen_checksum,
             optimizer=values,
             groups=changed,
         )
@@ -386,6 +388,11 @@ class _Run:
     def validation_checksum(self) -> int | None:
         """Losses on other data could not be compared."""
         return None if self.validation is None else batch_checksum(self.validation.one_pass())
+
+    @cached_property
+    def frozen_checksum(self) -> int | None:
+        """Adapters that were trained beside other weights would be worth nothing."""
+        return self.learner.frozen_checksum()
 
     @cached_property
     def data_sums(self) -> DataSums | None:
@@ -408,6 +415,11 @@ class _Run:
             raise ValueError(f"resume=False, but {folder} holds a run; take another folder")
         learner = self.learner
         check_same_run(folder, state, learner.model, self.recipe)
+        if state.get("frozen") != self.frozen_checksum:
+            raise ValueError(
+                f"model has other frozen weights than that of the run in {folder}; give the same "
+                "model, or take another folder"
+            )
         self._go_to_last_batch(folder, state)
         self.rows, self.step = state["rows"], state["rows"][-1]["step"]
         self.tokens = torch.tensor(state["rows"][-1]["tokens"])
@@ -434,7 +446,7 @@ class _Run:
         """Put the best weights back if they were kept; give the caller's model what was learned."""
         learned = self.learner.model
         if self.recipe.patience is not None:
-            spread_weights(learned, self.best_weights)
+            self.learner.set_weights(self.best_weights)
         if learned is not model:
             spread_weights(model, gather_weights(learned))
 

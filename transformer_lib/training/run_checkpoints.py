@@ -79,11 +79,12 @@ class RunState(TypedDict):
         data: checksums of what is learned from; ``None`` if there are none, or ``place`` has one.
         optimizer: of each parameter, what the optimizer knows and is not a tensor.
         groups: of each parameter group, what the optimizer has changed itself.
+        frozen: a checksum of what a model has beside its adapters; ``None`` if it has none.
 
     Example:
         >>> # files of earlier versions have none of these
         >>> sorted(RunState.__optional_keys__)
-        ['data', 'groups', 'optimizer', 'validation']
+        ['data', 'frozen', 'groups', 'optimizer', 'validation']
     """
 
     recipe: dict[str, object]
@@ -96,6 +97,7 @@ class RunState(TypedDict):
     data: NotRequired[DataSums | None]
     optimizer: NotRequired[dict[str, dict[str, object]]]
     groups: NotRequired[list[dict[str, object]]]
+    frozen: NotRequired[int | None]
 
 
 def write_checkpoint(folder: Path, step: int, tensors: Tensors, state: RunState, keep: int) -> None:
@@ -266,6 +268,7 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
     then, now = state["model"].get("parts", {}), described.get("parts", {})
     if then != now:
         raise ValueError(f"parts={now}, but {folder} holds a run with {then}; take another folder")
+    _check_same_adapters(folder, state["model"], described)
     _check_same(folder, state["model"], described, may_differ=())
     # What an older version did not know of, it did as the default says.
     defaults = {field.name: field.default for field in fields(Recipe)}
@@ -275,6 +278,17 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
     if recipe.steps < done:
         already = f"{folder} holds a run of {done} steps already; take more, or another folder"
         raise ValueError(f"steps={recipe.steps}, but {already}")
+
+
+def _check_same_adapters(folder: Path, old: ModelDescription, new: ModelDescription) -> None:
+    then, now = old.get("adapters", {}), new.get("adapters", {})
+    for name in {**then, **now}:
+        ours, theirs = now.get(name, "no adapter"), then.get(name, "no adapter")
+        if ours != theirs:
+            raise ValueError(
+                f"model has {ours} at {name}, but {folder} holds a run with {theirs}; take another "
+                "folder"
+            )
 
 
 def _check_same(

@@ -1,6 +1,7 @@
 """One training step: the loss of a batch, its gradients, an update."""
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 
@@ -9,10 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transformer_lib.core.eval_mode import evaluating
+from transformer_lib.models.lora import lora_layers
 from transformer_lib.models.saving import Tensors
 from transformer_lib.training.data import IGNORE, Batch, Batches
 from transformer_lib.training.distributed import (
     OptimizerState,
+    from_first,
     gather_optimizer,
     gather_weights,
     own_rows,
@@ -42,8 +45,9 @@ class Learner:
 
     Raises:
         TypeError: if an objective or an optimizer is given instead of what builds it.
-        ValueError: if weights to be trained are in float16 or bfloat16, and the recipe does not say
-            so; if the optimizer has parameters that are not the model's.
+        ValueError: if all weights are frozen; if weights to be trained are in float16 or bfloat16,
+            and the recipe does not say so; if the optimizer has parameters that are not the
+            model's.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -68,6 +72,7 @@ class Learner:
     ) -> None:
         _check_builds("objective", objective)
         _check_builds("optimizer", optimizer)
+        _check_learns(model)
         if not recipe.half_weights:
             _check_precise(model)
         self.recipe, self.device = recipe, device
@@ -79,6 +84,7 @@ class Learner:
         if not sharded:
             self.objective.to(device)
         parallel = spread(self.objective, device, sharded=sharded)
+        self.has_adapters = bool(lora_layers(self.model))
         self.compute: Compute = torch.compile(parallel) if recipe.compile else parallel
         # Only now: the parameters of a sharded model are new ones.
         self.optimizer = self._make_optimizer() if optimizer is None else optimizer(self.model)
@@ -144,7 +150,7 @@ class Learner:
             Weights and tensors of the optimizer, as ``"model/name"`` and ``"exp_avg/name"``; what
             else it knows of each parameter; and which settings of its groups it has changed itself.
         """
-        tensors = {f"model/{name}": tensor for name, tensor in gather_weights(self.model).items()}
+        tensors = {f"model/{name}": tensor for name, tensor in self.weights().items()}
         values: OptimizerState = {}
         for name, known in gather_optimizer(self.model, self.optimizer).items():
             for key, value in known.items():
@@ -171,7 +177,7 @@ class Learner:
             values: what else the optimizer knows of each parameter.
             changed: settings of its groups.
         """
-        spread_weights(self.model, tensors.get("model", {}))
+        self.set_weights(tensors.get("model", {}))
         known = {name: dict(of_parameter) for name, of_parameter in values.items()}
         for key, by_name in tensors.items():
             if key != "model":
@@ -180,6 +186,45 @@ class Learner:
         spread_optimizer(self.model, self.optimizer, known)
         for group, settings in zip(self.optimizer.param_groups, changed, strict=False):
             group.update(settings)  # files of earlier versions have none
+
+    def weights(self) -> Tensors:
+        """Return the weights that a checkpoint has; in all processes but the first, nothing.
+
+        Of a model with adapters these are what is trained: the rest is large, and does not change.
+        """
+        weights = gather_weights(self.model)
+        frozen = self._frozen_names()
+        return {name: tensor for name, tensor in weights.items() if name not in frozen}
+
+    def set_weights(self, weights: Tensors) -> None:
+        """Take over what :meth:`weights` gave; frozen weights stay as they are.
+
+        Args:
+            weights: by names; only those of the first process count.
+        """
+        frozen = self._frozen_names()
+        there = gather_weights(self.model) if frozen else {}
+        kept = {name: tensor for name, tensor in there.items() if name in frozen}
+        spread_weights(self.model, kept | weights)
+
+    def frozen_checksum(self) -> int | None:
+        """Return a checksum of what :meth:`weights` leaves out; ``None`` if that is nothing."""
+        frozen = self._frozen_names()
+        if not frozen:
+            return None
+        found = 0
+        for name, tensor in sorted(gather_weights(self.model).items()):
+            if name in frozen:
+                content: memoryview = tensor.reshape(-1).view(torch.uint8).numpy().data
+                found = zlib.crc32(content, found)
+        return from_first(found)
+
+    def _frozen_names(self) -> set[str]:
+        """All tensors beside the adapters of a model that are not trained."""
+        if not self.has_adapters:
+            return set()
+        trained = {name for name, each in self.model.named_parameters() if each.requires_grad}
+        return self.model.state_dict().keys() - trained
 
     def _make_objective(
         self,
@@ -256,6 +301,15 @@ def _check_builds(name: str, build: object) -> None:
     if isinstance(build, nn.Module | Optimizer):
         kind = type(build).__name__
         raise TypeError(f"{name} has type {kind}; expected a function that makes one for a model")
+
+
+def _check_learns(model: nn.Module) -> None:
+    parameters = list(model.parameters())
+    if parameters and not any(parameter.requires_grad for parameter in parameters):
+        raise ValueError(
+            "model has no parameter to train: all are frozen; expected some with requires_grad, "
+            "such as the adapters of add_lora"
+        )
 
 
 def _check_precise(model: nn.Module) -> None:
