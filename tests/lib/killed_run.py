@@ -1,11 +1,11 @@
 """Train in child processes that are killed until one gets through; used by test_resume.py.
 
-``killed_run.py FOLDER`` trains in folders of their own: ``time`` with SIGKILL sent at random moments
-after some steps, ``write`` with children that kill themselves while they write, half a file
-included; ``never_time`` and ``never_write`` the same in one go. What is killed while it writes has
-Muon, a stable rate with a decay, and averaged weights. The library knows nothing of all this: its calls
-to the system are replaced here. How often a child was killed is printed. Nothing depends on how
-fast the machine is: a child that is to be killed waits for it.
+``killed_run.py FOLDER`` trains in folders of their own: ``time`` with SIGKILL sent at random
+moments after some steps, ``write`` with children that kill themselves while they write, half a file
+included, ``never_time`` and ``never_write`` the same in one go. ``write`` has Muon, a stable rate
+that decays, and averaged weights. The library knows nothing of all this: its calls to the system
+are replaced here. How often a child was killed is printed. Nothing depends on how fast the machine
+is: a child that is to be killed waits for it.
 """
 
 import os
@@ -24,7 +24,6 @@ from transformer_lib.training import run_checkpoints
 from transformer_lib.training.data import Batches, next_token_batch
 from transformer_lib.training.loop import train
 from transformer_lib.training.recipes import Recipe
-
 
 TODAY = {"optimizer": "muon", "schedule": "wsd", "average": 0.9}
 CHOICES = {"time": {}, "write": TODAY}

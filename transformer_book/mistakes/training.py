@@ -46,7 +46,8 @@ def _momentum_after_orthogonalising(
     scale: float = 0.2 * max(gradient.shape) ** 0.5
     now = orthogonalise(gradient) * scale * (1 - mu)
     state["momentum"].mul_(mu).add_(now)
-    return now + mu * state["momentum"]
+    step: Tensor = now + mu * state["momentum"]
+    return step
 
 
 @instead_of("training.muon._scale")
@@ -108,3 +109,4 @@ def _average_judged_and_not_kept(self: Any) -> None:
     Symptom: the saved model has a worse loss than its own table of metrics says.
     Caught by: test_training_average.py::test_what_is_handed_back_is_what_was_judged
     """
+    self.average = None
