@@ -1,4 +1,4 @@
-"""An average of the weights on the way, which is judged and kept."""
+"""EMA: an average of the weights on the way, which is judged and kept."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
