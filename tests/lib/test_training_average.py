@@ -77,6 +77,13 @@ def test_the_average_is_the_weighted_mean_of_all_steps():
         assert layer.weight.equal(seen[-1]["weight"])
 
 
+def test_before_the_first_step_the_average_is_what_the_model_has():
+    layer = nn.Linear(2, 2)
+    before = weights_of(layer)
+    with WeightAverage(layer, BETA).in_model():
+        assert_close(weights_of(layer), before, rtol=0, atol=0)
+
+
 def test_the_first_average_is_the_first_weights_to_the_last_bit():
     model, (only,) = learned_on_the_way(recipe(steps=1, average=0.999))
     for name, p in model.named_parameters():

@@ -82,9 +82,9 @@ def _decay_begins_at_once(step: int, recipe: Recipe) -> float:
 
 @instead_of("training.weight_average._share_of_newest")
 def _average_counts_the_first_weights(beta: float, n_steps: int) -> float:
-    """The average moves by 1 - beta from the first step on, and starts at zero.
+    """The average starts with the weights before the first step, and always moves by 1 - beta.
 
-    Symptom: the averaged model is useless for the first steps, all of them if beta is near 1.
+    Symptom: the averaged model is worse than the last one: random weights are a large part of it.
     Caught by: test_training_average.py::test_the_average_is_the_weighted_mean_of_all_steps
     """
     return 1 - beta

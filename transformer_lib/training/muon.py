@@ -133,8 +133,8 @@ class Muon(Optimizer):
 def orthogonalise(matrix: Tensor, precision: Precision = "float32") -> Tensor:
     r"""Make all singular values of a matrix about 1, and leave its directions as they are.
 
-    Of :math:`U S V^\top` that leaves about :math:`U V^\top`. No singular value is computed for it: a
-    matrix :math:`X` that is scaled to length 1 becomes
+    Of :math:`U S V^\top` that leaves about :math:`U V^\top`. No singular value is computed for it:
+    a matrix :math:`X` that is scaled to length 1 becomes
     :math:`a X + b\,(X X^\top) X + c\,(X X^\top)^2 X`, five times over. Each time a singular value
     :math:`s` becomes :math:`a s + b s^3 + c s^5` (Newton and Schulz). With these coefficients it
     does not settle at 1. Values that are 0.002 or more after scaling end between 0.68 and 1.21:

@@ -226,7 +226,8 @@ class Learner:
         recipe = self.recipe
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         hidden = hidden_matrices(self.model) if recipe.optimizer == "muon" else []
-        by_adam = [parameter for parameter in trained if parameter not in set(hidden)]
+        by_muon = set(hidden)
+        by_adam = [parameter for parameter in trained if parameter not in by_muon]
         groups = [
             {"params": [p for p in by_adam if p.ndim >= 2], "weight_decay": recipe.weight_decay},
             {"params": [p for p in by_adam if p.ndim < 2], "weight_decay": 0.0},

@@ -52,7 +52,7 @@ class WeightAverage:
         self.learning = {n: p for n, p in model.named_parameters() if p.requires_grad}
         # At least in float32: in 16 bits, a small part of the way would be rounded away.
         self.average = {
-            name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
             for name, p in self.learning.items()
         }
 
