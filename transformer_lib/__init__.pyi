@@ -229,8 +229,10 @@ from transformer_lib.training.data import next_token_batch as next_token_batch
 from transformer_lib.training.data import pad as pad
 from transformer_lib.training.data import translation_batch as translation_batch
 from transformer_lib.training.distributed import choose_device as choose_device
+from transformer_lib.training.distributed import cut_like as cut_like
 from transformer_lib.training.distributed import from_first as from_first
 from transformer_lib.training.distributed import gather_optimizer as gather_optimizer
+from transformer_lib.training.distributed import gather_tensor as gather_tensor
 from transformer_lib.training.distributed import gather_weights as gather_weights
 from transformer_lib.training.distributed import own_rows as own_rows
 from transformer_lib.training.distributed import rank_and_world as rank_and_world
@@ -245,6 +247,9 @@ from transformer_lib.training.losses import LOGITS_AT_ONCE as LOGITS_AT_ONCE
 from transformer_lib.training.losses import Objective as Objective
 from transformer_lib.training.losses import WithExtraLosses as WithExtraLosses
 from transformer_lib.training.losses import linear_cross_entropy as linear_cross_entropy
+from transformer_lib.training.muon import Muon as Muon
+from transformer_lib.training.muon import hidden_matrices as hidden_matrices
+from transformer_lib.training.muon import orthogonalise as orthogonalise
 from transformer_lib.training.packing import pack as pack
 from transformer_lib.training.recipes import Recipe as Recipe
 from transformer_lib.training.recipes import RecipeChoices as RecipeChoices
@@ -265,6 +270,7 @@ from transformer_lib.training.run_log import Metrics as Metrics
 from transformer_lib.training.run_log import MetricsLog as MetricsLog
 from transformer_lib.training.training_step import Learner as Learner
 from transformer_lib.training.training_step import mean_loss as mean_loss
+from transformer_lib.training.weight_average import WeightAverage as WeightAverage
 
 __all__: list[str]
 __version__: str

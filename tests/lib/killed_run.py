@@ -1,10 +1,11 @@
 """Train in child processes that are killed until one gets through; used by test_resume.py.
 
-``killed_run.py FOLDER`` trains three times, each in a folder of its own: ``never`` in one go,
-``time`` with SIGKILL sent at random moments after some steps, ``write`` with children that kill
-themselves while they write, half a file included. The library knows nothing of all this: its calls
-to the system are replaced here. How often a child was killed is printed. Nothing depends on how
-fast the machine is: a child that is to be killed waits for it.
+``killed_run.py FOLDER`` trains in folders of their own: ``time`` with SIGKILL sent at random
+moments after some steps, ``write`` with children that kill themselves while they write, half a file
+included, ``never_time`` and ``never_write`` the same in one go. ``write`` has Muon, a stable rate
+that decays, and averaged weights. The library knows nothing of all this: its calls to the system
+are replaced here. How often a child was killed is printed. Nothing depends on how fast the machine
+is: a child that is to be killed waits for it.
 """
 
 import os
@@ -24,8 +25,11 @@ from transformer_lib.training.data import Batches, next_token_batch
 from transformer_lib.training.loop import train
 from transformer_lib.training.recipes import Recipe
 
+TODAY = {"optimizer": "muon", "schedule": "wsd", "average": 0.9}
+CHOICES = {"time": {}, "write": TODAY}
 
-def train_to_the_end(folder, stops=()):
+
+def train_to_the_end(folder, mode, stops=()):
     """Train; after each of the steps in ``stops`` sleep until somebody wakes or kills us."""
 
     def look(row):
@@ -43,7 +47,7 @@ def train_to_the_end(folder, stops=()):
     validation = Batches(texts[:6], next_token_batch, batch_size=4)
     recipe = Recipe(
         steps=24, learning_rate=0.05, warmup=5, accumulate=2, log_every=1, validate_every=5,
-        checkpoint_every=3, patience=100,
+        checkpoint_every=3, patience=100, **CHOICES[mode],
     )  # fmt: skip
     train(
         model, batches, recipe, validation=validation, folder=folder, progress=False, on_step=look
@@ -93,7 +97,7 @@ def train_in_children(folder, mode):
         if child == 0:
             if mode == "write":
                 kill_while_writing(moment)
-            train_to_the_end(folder, stops)
+            train_to_the_end(folder, mode, stops)
             os._exit(0)
         _, status = os.waitpid(child, os.WUNTRACED)
         if os.WIFSTOPPED(status):  # after the first of its stops; it will not pass the second
@@ -111,8 +115,9 @@ def train_in_children(folder, mode):
 if __name__ == "__main__":
     sys.modules["matplotlib.figure"] = None  # no pictures: they take longer than all the rest
     top = Path(sys.argv[1])
-    for mode in ("never", "time", "write"):
+    for mode in CHOICES:  # here, so that every child finds all of PyTorch imported
+        (top / f"never_{mode}").mkdir()
+        train_to_the_end(top / f"never_{mode}", mode)
+    for mode in CHOICES:
         (top / mode).mkdir()
-    train_to_the_end(top / "never")  # here, so that every child finds all of PyTorch imported
-    for mode in ("time", "write"):
         print(mode, train_in_children(top / mode, mode))

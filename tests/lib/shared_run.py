@@ -67,16 +67,24 @@ def even(model):
 OWN = {"objective": Doubled, "optimizer": momentum, "schedule": lambda step, _: 1 / (4 + step)}
 
 
-def go(folder, strategy="ddp", stop_at=None, balance=0.0, own=None, **choices):
+# Muon would lift what differs by rounding alone: a rate that is small enough to compare weights.
+TODAY = {
+    "optimizer": "muon", "schedule": "wsd", "decay_share": 0.5, "average": 0.5, "momentum": 0.8,
+    "learning_rate": 0.02,
+}  # fmt: skip
+
+
+def go(folder, strategy="ddp", stop_at=None, balance=0.0, own=None, recipe=None, **choices):
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "max_len": 16, "d_model": 16, "n_heads": 2, "n_layers": 2}
     model = CausalLM(TransformerConfig(**sizes | {"dropout": 0.0} | choices))
     stream, validation = data()
     stream.stop_at = stop_at
-    recipe = Recipe(
-        steps=8, learning_rate=1.0, eps=1.0, accumulate=2, log_every=1, validate_every=4,
-        checkpoint_every=3, clip=0.5, patience=9, strategy=strategy, balance=balance,
-    )  # fmt: skip
+    usual = {
+        "steps": 8, "learning_rate": 1.0, "eps": 1.0, "accumulate": 2, "log_every": 1,
+        "validate_every": 4, "checkpoint_every": 3, "clip": 0.5, "patience": 9,
+    }  # fmt: skip
+    recipe = Recipe(**usual | (recipe or {}), strategy=strategy, balance=balance)
     options = {"validation": validation, "progress": False, "device": "cpu"} | (own or {})
     train(model, stream, recipe, folder=folder, **options)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -101,3 +109,7 @@ if __name__ == "__main__":
             go(top / f"own-{strategy}", strategy, stop_at=(1, 3), own=OWN)
         assert not (top / f"own-{strategy}" / "end-0").exists()
         go(top / f"own-{strategy}", strategy, own=OWN)
+        with suppress(KeyboardInterrupt):
+            go(top / f"today-{strategy}", strategy, stop_at=(1, 3), recipe=TODAY)
+        assert not (top / f"today-{strategy}" / "end-0").exists()
+        go(top / f"today-{strategy}", strategy, recipe=TODAY)

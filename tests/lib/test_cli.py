@@ -38,7 +38,8 @@ from transformer_lib.models.presets import PRESETS
 from transformer_lib.models.saving import load_model, save_model
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
-from transformer_lib.training.data import IGNORE, translation_batch
+from transformer_lib.training.data import IGNORE, TextWindows, translation_batch
+from transformer_lib.training.loop import evaluate
 
 TINY = ["--layers", "1", "--d-model", "8", "--heads", "2"]
 STOPPED = ["--steps", "140", "--context", "16", *TINY]  # in which a run is stopped after step 6
@@ -211,6 +212,18 @@ class TestTrainAndGenerate:
         assert run(capsys, "train", *options, "--steps", "22").startswith("validation loss ")
         rows = (folder / "metrics.csv").read_text().split()
         assert [row.split(",")[0] for row in rows[1:]] == [str(n) for n in range(1, 23)]
+
+    def test_the_averaged_model_is_the_one_that_is_judged_and_saved(self, text, tmp_path, capsys):
+        folder = tmp_path / "run"
+        options = ["--data", str(text), "--out", str(folder), "--context", "16", "--steps", "15"]
+        today = ["--optimizer", "muon", "--schedule", "wsd", "--average", "0.8"]
+        printed = run(capsys, "train", *options, *TINY, *today)
+        written, ids = text.read_text(), CharTokenizer().encode
+        judged = TextWindows(torch.tensor(ids(written[len(written) * 19 // 20 :])), 16, 16)
+        loss = evaluate(load_model(folder), judged)["loss"]
+        assert printed.startswith(f"validation loss {loss:.4f};")
+        message = fail(capsys, "train", *options, *TINY, *today[:-2])
+        assert f"average=None, but {folder} holds a run with 0.8" in message
 
     def test_in_a_fresh_clone_the_books_model_writes_and_is_named(
         self, home, tmp_path, monkeypatch, capsys

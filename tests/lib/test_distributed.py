@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from safetensors.torch import load_file
-from shared_run import OWN, go
+from shared_run import OWN, TODAY, go
 from torch.testing import assert_close
 
 SCRIPT = pathlib.Path(__file__).with_name("shared_run.py")
@@ -52,6 +52,7 @@ def one(tmp_path_factory):
     go(folder / "experts", n_experts=4)
     go(folder / "balanced", n_experts=4, balance=0.5)
     go(folder / "own", own=OWN)
+    go(folder / "today", recipe=TODAY)
     return folder
 
 
@@ -63,6 +64,8 @@ def one(tmp_path_factory):
         ("experts", "experts"),
         ("own-ddp", "own"),  # with an objective, an optimizer and a schedule of one's own
         ("own-fsdp", "own"),
+        ("today-ddp", "today"),  # with Muon, a stable rate that decays, and averaged weights
+        ("today-fsdp", "today"),
     ],
 )
 def test_two_processes_compute_what_one_does(several, alone, two, one):

@@ -113,6 +113,13 @@ def test_flags_are_handed_on():
     cli_train._fill_in(given, translates=False)
     recipe = cli_train._recipe(given)
     assert (recipe.warmup, recipe.accumulate, recipe.checkpoint_every) == (10, 1, 4)
+    assert (recipe.optimizer, recipe.schedule, recipe.average) == ("adamw", "cosine", None)
+    for typed, beta in (([], 0.99), (["0.9"], 0.9)):
+        today = ["--optimizer", "muon", "--schedule", "wsd", "--average", *typed]
+        given = cli._make_parser().parse_args(["train", *today])
+        cli_train._fill_in(given, translates=False)
+        recipe = cli_train._recipe(given)
+        assert (recipe.optimizer, recipe.schedule, recipe.average) == ("muon", "wsd", beta)
     given = cli._make_parser().parse_args(["train", "--model", "x"])
     cli_train._fill_in(given, translates=False)
     assert given.learning_rate == 2e-5
@@ -131,6 +138,13 @@ MISTAKES = [
     (["--checkpoint-every", "0"], "'0' must be a whole number of at least 1"),
     (["--accumulate", "few"], "'few' must be a whole number of at least 1"),
     (["--dropout", "1.5"], "dropout=1.5"),
+    (["--average", "1"], "average=1.0 must be at least 0 and less than 1"),
+    (["--average", "often"], "argument --average: invalid float value: 'often'"),
+    (["--optimizer", "lion"], "argument --optimizer: invalid choice: 'lion'"),
+    (
+        ["--schedule", "wsd", "--warmup", "17", "--steps", "20"],
+        "warmup=17 must end before the decay begins (decay_share=0.2 of steps=20)",
+    ),
 ]
 
 

@@ -63,9 +63,11 @@ from transformer_lib.training.data import TextWindows
 from transformer_lib.training.distributed import choose_device
 from transformer_lib.training.loop import train
 from transformer_lib.training.losses import Objective, linear_cross_entropy
+from transformer_lib.training.muon import Muon, orthogonalise
 from transformer_lib.training.packing import pack
 from transformer_lib.training.recipes import Recipe
 from transformer_lib.training.run_checkpoints import check_same_data, sum_up
+from transformer_lib.training.weight_average import WeightAverage
 
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 X = torch.zeros(2, 3, 8)
@@ -790,6 +792,51 @@ LEARNING = [
     ),
 ]
 
+MATRIX = nn.Parameter(torch.eye(3))
+
+TODAY = [
+    (lambda: Muon([]), "matrices is empty; expected weights of hidden layers"),
+    (
+        lambda: Muon(nn.Linear(3, 2).parameters()),
+        "matrices has one of shape (2,); expected two dimensions each",
+    ),
+    (
+        lambda: Muon([nn.Parameter(zeros(4, 3, 2))]),  # joined or stacked weights
+        "matrices has one of shape (4, 3, 2); expected two dimensions each",
+    ),
+    (lambda: Muon([MATRIX], lr=-0.1), "lr=-0.1 must be a number of at least 0"),
+    (lambda: Muon([MATRIX], momentum=1.0), "momentum=1.0 must be at least 0 and less than 1"),
+    (lambda: Muon([MATRIX], betas=(0.9, 1.0)), "betas=1.0 must be at least 0 and less than 1"),
+    (
+        lambda: Muon([MATRIX], precision="float16"),
+        "precision='float16' must be one of 'float32', 'bfloat16'",
+    ),
+    (lambda: orthogonalise(zeros(3)), "matrix has shape (3,); expected two dimensions"),
+    (
+        lambda: train(
+            nn.Linear(2, 3), TextWindows(torch.arange(9), 2, 1), recipe(optimizer="muon")
+        ),
+        "optimizer='muon' is for the matrices of blocks, and Linear trains none; expected a model "
+        "with blocks, or call train with optimizer=lambda model: Muon(...) with your own choice",
+    ),
+    (
+        lambda: recipe(optimizer="lion"),
+        "optimizer='lion' must be one of 'adam', 'adamw', 'muon'",
+    ),
+    (lambda: recipe(momentum=-0.1), "momentum=-0.1 must be at least 0 and less than 1"),
+    (lambda: recipe(average=1.0), "average=1.0 must be at least 0 and less than 1"),
+    (lambda: recipe(average="often"), "average='often' must be at least 0 and less than 1"),
+    (lambda: WeightAverage(nn.Linear(2, 3), 1), "beta=1 must be at least 0 and less than 1"),
+    (
+        lambda: recipe(decay_share=0.0),
+        "decay_share=0.0 must be a number greater than 0 and at most 1",
+    ),
+    (
+        lambda: recipe(steps=20, schedule="wsd", warmup=17),
+        "warmup=17 must end before the decay begins (decay_share=0.2 of steps=20)",
+    ),
+]
+
 COMMAND_LINE = [
     (
         in_a_world_of(4, lambda: choose_device("cpu")),
@@ -958,6 +1005,7 @@ TABLE = [
     + MODELS
     + TRAINING
     + LEARNING
+    + TODAY
     + COMMAND_LINE
     + ADAPTERS
 ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from omissions import differences, fail_on
 
-from experiments import digits, memory, surfaces
+from experiments import digits, memory, optimizers, surfaces
 from experiments.numbers import mistakes
 from experiments.shared.common import ROOT, accuracy, card_text, modern_config, predictions
 from transformer_book import datasets
@@ -37,6 +37,7 @@ WITHOUT_MODEL = {
     *("patches", "scaling", "hardware", "precision", "addition", "paragraphs"),
     *("word_head", "input_scale", "mask_costs", "probes", "stretching", "experts"),
     *("norm_costs", "norm_trials", "skips", "senses", "sublayers", "fingers"),
+    "optimizers",
 }
 MODELS = {"numbers", "shakespeare", "languages", "digits", "drafts", "induction"}
 
@@ -234,6 +235,18 @@ SUMMARIES = [  # a number of a card, and the rows it sums up
 def test_a_card_sums_up_its_rows(name, metric, column, where):
     found = mean_where(name, "results.csv", column, **where)
     assert CARDS[name]["metrics"][metric] == pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", optimizers.OPTIMIZERS)
+@pytest.mark.parametrize("schedule", [*optimizers.SCHEDULES, optimizers.AVERAGED])
+def test_no_optimizer_is_judged_at_an_end_of_its_grid(optimizer, schedule):
+    arm = {"optimizer": optimizer, "schedule": schedule}
+    rate = optimizers.best_rate(table("optimizers"), **arm)
+    assert optimizers.RATES[0] < rate < optimizers.RATES[-1]
+    metrics = CARDS["optimizers"]["metrics"]
+    assert metrics[f"best rate ({optimizer}, {schedule})"] == rate
+    found = mean_where("optimizers", "results.csv", "loss", **arm, rate=rate)
+    assert metrics[f"loss ({optimizer}, {schedule})"] == pytest.approx(found, abs=1e-4)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.7])

@@ -128,6 +128,15 @@ def test_the_schedules_are_those_of_the_formulas():
         ("linear", partial(transformers.get_linear_schedule_with_warmup, num_training_steps=50)),
         ("constant", transformers.get_constant_schedule_with_warmup),
         ("inverse_sqrt", transformers.get_inverse_sqrt_schedule),
+        (
+            "wsd",
+            partial(
+                transformers.get_wsd_schedule,
+                num_decay_steps=10,
+                num_training_steps=50,
+                decay_type="1-sqrt",
+            ),
+        ),
     ],
 )
 def test_the_schedules_are_those_of_transformers_one_step_earlier(schedule, theirs):
@@ -139,6 +148,24 @@ def test_the_schedules_are_those_of_transformers_one_step_earlier(schedule, thei
         optimizer.step()
         scheduler.step()
         assert_close(learning_rate(step, recipe), scheduler.get_last_lr()[0])
+
+
+def test_the_rate_is_stable_until_the_decay():
+    recipe = Recipe(steps=20, learning_rate=2.0, schedule="wsd", warmup=4, decay_share=0.25)
+    rates = [learning_rate(step, recipe) for step in range(1, 21)]
+    assert rates[:4] == [0.5, 1.0, 1.5, 2.0]
+    assert rates[3:15] == [2.0] * 12
+    assert_close(rates[15:], [0.2 + 1.8 * (1 - math.sqrt(n / 5)) for n in range(1, 6)])
+    longer = replace(recipe, steps=40)  # before its decay, it does not know how long it is
+    assert [learning_rate(step, longer) for step in range(1, 16)] == rates[:15]
+
+
+@pytest.mark.parametrize(("steps", "share"), [(1, 0.2), (3, 0.01), (10, 1.0), (7, 0.5)])
+def test_a_decay_takes_one_step_at_least_and_ends_with_the_last(steps, share):
+    recipe = Recipe(steps=steps, learning_rate=1.0, schedule="wsd", decay_share=share)
+    rates = [learning_rate(step, recipe) for step in range(1, steps + 1)]
+    assert rates[-1] == pytest.approx(0.1)
+    assert sum(rate < 1 for rate in rates) == max(1, round(steps * share))
 
 
 def test_the_recipe_of_2017_is_the_formula_of_the_paper():

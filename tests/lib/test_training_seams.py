@@ -340,6 +340,19 @@ def test_more_steps_with_a_schedule_that_knows_its_end_follow_the_new_one(tmp_pa
     assert [row["learning_rate"] for row in rows] == then[:6] + now[6:]
 
 
+def test_more_steps_before_the_decay_end_like_a_run_that_had_them_from_the_start(tmp_path):
+    """One trunk of warm-up and stable rate, and a decay wherever one wants to stop."""
+    recipe = quick(steps=10, schedule="wsd", warmup=2, decay_share=0.4, checkpoint_every=6)
+    longer = replace(recipe, steps=14, decay_share=0.25)
+    straight, later = make_model(), make_model()
+    rows = run(straight, text(), longer)
+    stopped(make_model(), text(), recipe, at=7, folder=tmp_path)
+    assert run(later, text(), longer, folder=tmp_path) == rows
+    assert_same(straight, later)
+    with pytest.raises(ValueError, match=r"^decay_share=0.5, but .* holds a run with 0.25;"):
+        run(make_model(), text(), replace(longer, decay_share=0.5), folder=tmp_path)
+
+
 def test_more_steps_may_have_another_warm_up(tmp_path):
     """A trial of five steps has none; to go on with fifty, nobody should have to know that."""
     short = quick(steps=5, warmup=0)

@@ -14,6 +14,7 @@ from transformer_book.mistakes import (  # noqa: F401  (they enter)
     layers,
     masks,
     positions,
+    training,
 )
 from transformer_book.mistakes.catalogue import MISTAKES, Mistake, mistake
 

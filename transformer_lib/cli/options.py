@@ -8,9 +8,11 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 from transformer_lib.core.files import book_folder
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.training.recipes import RecipeChoices
 
 BOOK = book_folder()
 OWN_WRITER = Path("runs/shakespeare")  # where `train` puts what it makes of the default text
@@ -18,6 +20,10 @@ OWN_WRITER = Path("runs/shakespeare")  # where `train` puts what it makes of the
 BOOK_WRITERS = (BOOK / "results/shakespeare", BOOK / "results/drafts")
 TOKENIZERS = ("char", "word", "bpe", "wordpiece")
 NUMBERS = ("float32", "bfloat16", "float16")
+OPTIMIZERS, SCHEDULES = (
+    get_args(RecipeChoices.__annotations__[name]) for name in ("optimizer", "schedule")
+)
+AVERAGE = 0.99  # if the user wants an average, and says no more
 # What a new model is like, if the user does not say; one that is there already has all of it.
 NEW_MODEL: dict[str, object] = {
     "layers": 4, "d_model": 128, "heads": 4, "dropout": 0.0, "tokenizer": "char",
@@ -189,7 +195,28 @@ def train_options(parser: ArgumentParser) -> None:
         help="layers that get an adapter: ends of names, with commas; or all, those of blocks",
     )
     rates = f"(default: {NEW_RATE}, with --model {FURTHER_RATE}, with --lora {LORA_RATE})"
-    add("--learning-rate", type=float, help=f"its peak; it then falls to a tenth {rates}")
+    add("--learning-rate", type=float, help=f"the highest one, after the warm-up {rates}")
+    add(
+        "--schedule",
+        choices=SCHEDULES,
+        default="cosine",
+        help="how the learning rate goes on; wsd stays at its peak up to the last fifth",
+    )
+    add(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        default="adamw",
+        help="what makes updates of gradients; muon leaves all but matrices of blocks to adamw",
+    )
+    add(
+        "--average",
+        type=float,
+        nargs="?",
+        const=AVERAGE,
+        metavar="BETA",
+        help="validate and save an average of the weights, of about the last 1 / (1 - BETA) "
+        f"updates (BETA: {AVERAGE}) (default: the last weights)",
+    )
     add(
         "--warmup",
         type=count,

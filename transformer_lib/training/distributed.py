@@ -228,14 +228,14 @@ def gather_optimizer(model: nn.Module, optimizer: Optimizer) -> OptimizerState:
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     found: OptimizerState = {}
     for parameter, values in optimizer.state.items():
-        whole = {  # all processes take part in gathering a tensor; one keeps it
-            key: value.full_tensor() if isinstance(value, DTensor) else value
+        gathered = {  # all processes take part in gathering a tensor; one keeps it
+            key: gather_tensor(value) if isinstance(value, Tensor) else value
             for key, value in values.items()
         }
         if rank_and_world()[0] == 0:
             found[names[parameter]] = {
                 key: value.cpu() if isinstance(value, Tensor) else value
-                for key, value in whole.items()
+                for key, value in gathered.items()
             }
     return found
 
@@ -265,8 +265,44 @@ def spread_optimizer(model: nn.Module, optimizer: Optimizer, state: OptimizerSta
     for i, parameter in enumerate(parameters):
         values = from_first(state.get(names[parameter]))  # one at a time: they are large
         if values is not None:
-            packed["state"][i] = {key: _part_like(parameter, values[key]) for key in values}
+            packed["state"][i] = {key: _state_like(parameter, values[key]) for key in values}
     optimizer.load_state_dict(packed)
+
+
+def gather_tensor(tensor: Tensor) -> Tensor:
+    """Bring all parts of a tensor to every process.
+
+    Args:
+        tensor: one that may be cut; then all processes call this.
+
+    Returns:
+        The whole one; if it was not cut, itself.
+
+    Example:
+        >>> gather_tensor(torch.tensor([1, 2]))
+        tensor([1, 2])
+    """
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def cut_like(example: Tensor, tensor: Tensor) -> Tensor:
+    """Cut a whole tensor as another one is cut, if that is.
+
+    Args:
+        example: the other one.
+        tensor: one of the same shape. All processes call this; that of the first one counts.
+
+    Returns:
+        The part of this process.
+
+    Example:
+        >>> cut_like(torch.zeros(2), torch.tensor([1, 2]))
+        tensor([1, 2])
+    """
+    if not isinstance(example, DTensor):
+        return tensor
+    tensor = tensor.to(example.device)
+    return distribute_tensor(tensor, example.device_mesh, example.placements)
 
 
 def from_first(content: Content) -> Content:
@@ -289,14 +325,11 @@ def from_first(content: Content) -> Content:
     return content
 
 
-def _part_like(parameter: Tensor, value: object) -> object:
-    """Cut a tensor as its parameter is cut, if that is."""
-    if not (isinstance(parameter, DTensor) and isinstance(value, Tensor)):
-        return value
-    if value.shape != parameter.shape:  # such as the number of steps
-        return value
-    value = value.to(parameter.device)
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+def _state_like(parameter: Tensor, value: object) -> object:
+    """Cut what is as large as its parameter; what is not, such as a number of steps, is whole."""
+    if isinstance(value, Tensor) and value.shape == parameter.shape:
+        return cut_like(parameter, value)
+    return value
 
 
 def _state_options() -> dcp.StateDictOptions:

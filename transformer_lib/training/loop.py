@@ -78,7 +78,8 @@ def train(
 
     Args:
         model: one that the objective can judge. It is changed in place and left in evaluation
-            mode; after an error its parts are in the modes they were.
+            mode; after an error its parts are in the modes they were, and after an error or Ctrl-C
+            its weights are those that learn, not the best or the average.
         batches: what to learn from, without end.
         recipe: how to train.
         validation: what ``one_pass()`` of it gives is not learned from, but judged by.
@@ -353,8 +354,7 @@ class _Run:
         self.rows[-1]["perplexity"] = found["perplexity"]
         self._look_for_best()
         if self.recipe.patience is not None and self.validations_since_best == 0:
-            weights = self.learner.weights()
-            self.best_weights = {name: tensor.clone() for name, tensor in weights.items()}
+            self.best_weights = self.learner.judged_weights()
 
     def _look_for_best(self) -> None:
         losses = [row["validation_loss"] for row in self.rows]
@@ -428,7 +428,8 @@ class _Run:
         kinds = split_by_kind(tensors, learner.model.state_dict())
         _check_dtypes(folder, kinds.get("model", {}), learner.model)
         self.best_weights = kinds.pop("best", {})
-        learner.load_state(kinds, state.get("optimizer", {}), state.get("groups", []))
+        known, groups = state.get("optimizer", {}), state.get("groups", [])
+        learner.load_state(kinds, known, groups, self.step)
 
     def _go_to_last_batch(self, folder: Path, state: RunState) -> None:
         """Take the last batch of the earlier run again: it must be the same one."""
@@ -443,10 +444,12 @@ class _Run:
             raise ValueError(f"validation differs from that of the run in {folder}; {instead}")
 
     def hand_back(self, model: nn.Module) -> None:
-        """Put the best weights back if they were kept; give the caller's model what was learned."""
+        """Put the best weights or the average in; give the caller's model what was learned."""
         learned = self.learner.model
         if self.recipe.patience is not None:
             self.learner.set_weights(self.best_weights)
+        else:
+            self.learner.keep_average()
         if learned is not model:
             spread_weights(model, gather_weights(learned))
 

@@ -14,24 +14,34 @@ class Recipe:
     Args:
         steps: the number of updates in all.
         learning_rate: the highest one, which warm-up ends with.
-        schedule: how it goes on from there: :func:`learning_rate` has the formulas.
+        schedule: how it goes on from there: :func:`learning_rate` has the formulas. ``"wsd"`` is
+            warm-up, stable, decay: up to the last part, it does not ask how many steps there are.
         warmup: the number of updates over which it rises from 0 in a straight line.
-        final_fraction: what part of it is left at the last step (``"cosine"``, ``"linear"``).
-        optimizer: Adam, or AdamW, which takes weight decay out of the gradient.
+        final_fraction: what part of it is left at the last step (``"cosine"``, ``"linear"``,
+            ``"wsd"``).
+        decay_share: over which part of the steps, the last ones, it falls (``"wsd"``).
+        optimizer: Adam, or AdamW, which takes weight decay out of the gradient; or
+            :class:`~transformer_lib.training.muon.Muon` for the matrices of all blocks, and AdamW
+            for embeddings, output layer, norms and biases. The same rates suit both.
         betas: how slowly the means of the gradient and of its square change.
         eps: what is added to the root of the second.
+        momentum: how slowly Muon forgets earlier gradients.
         weight_decay: how fast matrices shrink by themselves. Biases and norms never do: they have
             no size that could get out of hand, and a gain belongs near 1, not near 0. Tables of
             embeddings are matrices too, the tied one is the output layer.
         clip: the largest length of the gradient; a longer one is scaled down. ``None``: any.
         accumulate: how many batches make one update.
+        average: 0.99 or the like lets the average of the weights, about the last 100 steps' then,
+            be validated and handed back instead of the last ones; those go on learning, and
+            ``loss`` is theirs. See :class:`~transformer_lib.training.weight_average.WeightAverage`.
+            ``None``: no average.
         label_smoothing: how much of the target's probability is spread over all classes.
         balance: the weight of the balance loss of every mixture of experts; 0.01 is usual. Of each
             process and part of a step its own rows are balanced, padding included.
         precision: what matrices are multiplied in; weights and the optimizer stay in float32. In
             ``"bfloat16"`` the residual stream is rounded too, at every block: half the bytes to
             move, and a larger error. In ``"float16"``, where a long sum could overflow, it stays in
-            float32.
+            float32. Muon's own products are in bfloat16 with either.
         half_weights: whether weights that are themselves in float16 or bfloat16 are trained as they
             are; if not, they are refused. A step that is small beside its weight is rounded away
             there: at a rate of 2e-5, most weights never change.
@@ -62,15 +72,18 @@ class Recipe:
 
     steps: int
     learning_rate: float
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "cosine"
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] = "cosine"
     warmup: int = 0
     final_fraction: float = 0.1
-    optimizer: Literal["adam", "adamw"] = "adamw"
+    decay_share: float = 0.2
+    optimizer: Literal["adam", "adamw", "muon"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
+    momentum: float = 0.95
     weight_decay: float = 0.1
     clip: float | None = 1.0
     accumulate: int = 1
+    average: float | None = None
     label_smoothing: float = 0.0
     balance: float = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -89,14 +102,21 @@ class Recipe:
         check_fields(self, may_be_zero=("warmup", "seed"))
         for name in ("learning_rate", "eps", "weight_decay", "balance"):
             check_number(name, getattr(self, name), lambda x: x >= 0, "of at least 0")
-        for name in ("final_fraction", "label_smoothing"):
+        for name in ("final_fraction", "label_smoothing", "momentum"):
             check_probability(name, getattr(self, name))
+        if self.average is not None:
+            check_probability("average", self.average)
+        share = "greater than 0 and at most 1"
+        check_number("decay_share", self.decay_share, lambda x: 0 < x <= 1, share)
         for beta in self.betas:
             check_probability("betas", beta)
         if self.clip is not None:
             check_number("clip", self.clip, lambda x: x > 0, "greater than 0")
         if self.warmup > self.steps:
             raise ValueError(f"warmup={self.warmup} must be at most steps={self.steps}")
+        if self.schedule == "wsd" and self.warmup > _stable_until(self):
+            decay = f"the decay begins (decay_share={self.decay_share} of steps={self.steps})"
+            raise ValueError(f"warmup={self.warmup} must end before {decay}")
 
 
 class RecipeChoices(TypedDict, total=False):
@@ -110,14 +130,17 @@ class RecipeChoices(TypedDict, total=False):
         0.5
     """
 
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"]
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"]
     final_fraction: float
-    optimizer: Literal["adam", "adamw"]
+    decay_share: float
+    optimizer: Literal["adam", "adamw", "muon"]
     betas: tuple[float, float]
     eps: float
+    momentum: float
     weight_decay: float
     clip: float | None
     accumulate: int
+    average: float | None
     label_smoothing: float
     balance: float
     precision: Literal["float32", "bfloat16", "float16"]
@@ -217,7 +240,11 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     ``cosine``       :math:`f + (1 - f)(1 + \cos \pi p) / 2` with :math:`f` the ``final_fraction``
     ``linear``       :math:`f + (1 - f)(1 - p)`
     ``constant``     1
+    ``wsd``          1, and from step :math:`e` on :math:`1 - (1 - f) \sqrt q`
     ================ ===================================
+
+    where :math:`e = (1 - \text{decay\_share}) \cdot \text{steps}`, rounded, and
+    :math:`q = (s - e) / (\text{steps} - e)`. The root makes the rate fall fast at first.
 
     Args:
         step: the number of the update; the first one is 1, and its rate is not 0.
@@ -243,6 +270,19 @@ def learning_rate(step: int, recipe: Recipe) -> float:
         return peak * math.sqrt(max(warmup, 1) / step)
     if recipe.schedule == "constant":
         return peak
+    if recipe.schedule == "wsd":
+        return peak * (1 - (1 - recipe.final_fraction) * math.sqrt(_decay_done(step, recipe)))
     done = (step - warmup) / (recipe.steps - warmup)
     left = 1 - done if recipe.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
     return peak * (recipe.final_fraction + (1 - recipe.final_fraction) * left)
+
+
+def _stable_until(recipe: Recipe) -> int:
+    """The last step before the rate of ``"wsd"`` falls."""
+    return recipe.steps - max(1, round(recipe.decay_share * recipe.steps))
+
+
+def _decay_done(step: int, recipe: Recipe) -> float:
+    """Which part of the decay of ``"wsd"`` is over."""
+    begin = _stable_until(recipe)
+    return max(0.0, (step - begin) / (recipe.steps - begin))

@@ -234,7 +234,7 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
         model: the model that shall go on.
         recipe: how it shall go on. It may differ in what does not change the numbers, and in
             ``steps``, as long as they are not fewer than there were already; then also in
-            ``warmup``, which recipes often choose by the number of steps.
+            ``warmup`` and ``decay_share``, which recipes often choose by the number of steps.
 
     Raises:
         ValueError: if it is another run, or there are too few steps.
@@ -272,7 +272,8 @@ def check_same_run(folder: Path, state: RunState, model: nn.Module, recipe: Reci
     _check_same(folder, state["model"], described, may_differ=())
     # What an older version did not know of, it did as the default says.
     defaults = {field.name: field.default for field in fields(Recipe)}
-    may_differ = _MAY_DIFFER | ({"warmup"} if recipe.steps != state["recipe"]["steps"] else set())
+    by_steps = {"warmup", "decay_share"}  # recipes often choose these by the number of steps
+    may_differ = _MAY_DIFFER | (by_steps if recipe.steps != state["recipe"]["steps"] else set())
     _check_same(folder, defaults | state["recipe"], asdict(recipe), may_differ)
     done = state["rows"][-1]["step"]
     if recipe.steps < done:

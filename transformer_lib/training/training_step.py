@@ -3,6 +3,7 @@
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 
 import torch
@@ -26,7 +27,9 @@ from transformer_lib.training.distributed import (
     sum_over_processes,
 )
 from transformer_lib.training.losses import Objective, WithExtraLosses
+from transformer_lib.training.muon import Muon, hidden_matrices
 from transformer_lib.training.recipes import Recipe
+from transformer_lib.training.weight_average import WeightAverage
 
 # Gives the summed loss of a batch, and the number of its targets.
 Compute = Callable[[Batch], tuple[Tensor, Tensor]]
@@ -94,6 +97,8 @@ class Learner:
             for group in self.optimizer.param_groups
         ]
         self.settings = [dict(group) for group in self.optimizer.param_groups]
+        beta = recipe.average
+        self.average = None if beta is None else WeightAverage(self.model, beta)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
         self.count_is_checked = objective is None
 
@@ -137,20 +142,39 @@ class Learner:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.add()
 
     def judge(self, validation: Batches) -> dict[str, float]:
-        """Judge the model as :func:`~transformer_lib.training.loop.evaluate` does."""
-        with evaluating(self.objective), self._autocast():
+        """Judge the model as :func:`~transformer_lib.training.loop.evaluate` does.
+
+        Args:
+            validation: what to judge it by. The average of its weights is judged, if there is one.
+        """
+        with self._averaged(), evaluating(self.objective), self._autocast():
             return mean_loss(self.compute, validation, self.device)
+
+    def judged_weights(self) -> Tensors:
+        """Return a copy of the weights that :meth:`judge` judges; nothing but in process 0."""
+        with self._averaged():
+            return {name: tensor.clone() for name, tensor in self.weights().items()}
+
+    def keep_average(self) -> None:
+        """Let the model have the average of its weights for good, if there is one."""
+        if self.average is not None:
+            self.average.put(self.average.average)
 
     def state(self) -> tuple[Tensors, OptimizerState, list[dict[str, object]]]:
         """Return all that has been learned; in all processes but the first, nothing.
 
         Returns:
-            Weights and tensors of the optimizer, as ``"model/name"`` and ``"exp_avg/name"``; what
-            else it knows of each parameter; and which settings of its groups it has changed itself.
+            Weights, their average and tensors of the optimizer, as ``"model/name"``,
+            ``"weight_average/name"`` and ``"exp_avg/name"``; what else it knows of each parameter;
+            and which settings of its groups it has changed itself.
         """
         tensors = {f"model/{name}": tensor for name, tensor in self.weights().items()}
+        if self.average is not None:
+            tensors |= {f"weight_average/{name}": t for name, t in self.average.state().items()}
         values: OptimizerState = {}
         for name, known in gather_optimizer(self.model, self.optimizer).items():
             for key, value in known.items():
@@ -169,6 +193,7 @@ class Learner:
         tensors: dict[str, Tensors],
         values: OptimizerState,
         changed: list[dict[str, object]],
+        n_steps: int,
     ) -> None:
         """Know again what :meth:`state` gave.
 
@@ -176,11 +201,14 @@ class Learner:
             tensors: ``"model"``, ``"exp_avg"`` and so on, each by names.
             values: what else the optimizer knows of each parameter.
             changed: settings of its groups.
+            n_steps: how many steps there were.
         """
         self.set_weights(tensors.get("model", {}))
+        if self.average is not None:
+            self.average.load_state(tensors.get("weight_average", {}), n_steps)
         known = {name: dict(of_parameter) for name, of_parameter in values.items()}
         for key, by_name in tensors.items():
-            if key != "model":
+            if key not in ("model", "weight_average"):
                 for name, tensor in by_name.items():
                     known.setdefault(name, {})[key] = tensor
         spread_optimizer(self.model, self.optimizer, known)
@@ -242,19 +270,35 @@ class Learner:
         """The one that the recipe describes."""
         recipe = self.recipe
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        matrices = [parameter for parameter in trained if parameter.ndim >= 2]
-        vectors = [parameter for parameter in trained if parameter.ndim < 2]
+        hidden = hidden_matrices(self.model) if recipe.optimizer == "muon" else []
+        by_muon = set(hidden)
+        by_adam = [parameter for parameter in trained if parameter not in by_muon]
+        groups = [
+            {"params": [p for p in by_adam if p.ndim >= 2], "weight_decay": recipe.weight_decay},
+            {"params": [p for p in by_adam if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        if recipe.optimizer == "muon":
+            return Muon(
+                hidden,
+                groups,
+                lr=recipe.learning_rate,
+                momentum=recipe.momentum,
+                betas=recipe.betas,
+                eps=recipe.eps,
+                weight_decay=recipe.weight_decay,
+                precision="float32" if recipe.precision == "float32" else "bfloat16",
+            )
         make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
         return make(
-            [
-                {"params": matrices, "weight_decay": recipe.weight_decay},
-                {"params": vectors, "weight_decay": 0.0},
-            ],
+            groups,
             lr=recipe.learning_rate,
             betas=recipe.betas,
             eps=recipe.eps,
             fused=self.device.type == "cuda",
         )
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.average is None else self.average.in_model()
 
     def _autocast(self) -> torch.autocast:
         kind = self.recipe.precision
