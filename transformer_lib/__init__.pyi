@@ -34,7 +34,7 @@ from transformer_lib.core.shapes import expect_shape as expect_shape
 from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.beam_search import length_divisor as length_divisor
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
-from transformer_lib.generation.decoding_step import prompt_rows as prompt_rows
+from transformer_lib.generation.decoding_step import read_prefix as read_prefix
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import has_step_kernel as has_step_kernel
 from transformer_lib.generation.fast_interfaces import FastBatch as FastBatch
@@ -52,6 +52,7 @@ from transformer_lib.generation.sampling import choose_token as choose_token
 from transformer_lib.generation.sampling import draw_token as draw_token
 from transformer_lib.generation.sampling import filter_logits as filter_logits
 from transformer_lib.generation.sampling_options import Sampling as Sampling
+from transformer_lib.generation.shared_prefix import SharedPrefix as SharedPrefix
 from transformer_lib.generation.speculative import NgramDraft as NgramDraft
 from transformer_lib.generation.speculative import keep_guesses as keep_guesses
 from transformer_lib.generation.speculative import left_over as left_over
@@ -162,6 +163,7 @@ from transformer_lib.models.language_models import VisionTransformer as VisionTr
 from transformer_lib.models.language_models import mean_over_tokens as mean_over_tokens
 from transformer_lib.models.padding import check_mask as check_mask
 from transformer_lib.models.padding import hide_padding as hide_padding
+from transformer_lib.models.padding import prompt_rows as prompt_rows
 from transformer_lib.models.padding import real_positions as real_positions
 from transformer_lib.models.presets import PRESETS as PRESETS
 from transformer_lib.models.presets import Preset as Preset

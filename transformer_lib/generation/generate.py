@@ -14,12 +14,14 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from transformer_lib.core.fast_path_register import fast_path
-from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel, prompt_rows
+from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast_interfaces import FastBatch, FastDecoder
 from transformer_lib.generation.sampling import GREEDY, ScoreWatch, draw_token
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.generation.shared_prefix import SharedPrefix
 from transformer_lib.generation.stopping import Ending, Stop, end_tokens
 from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.models.padding import prompt_rows
 
 _CUDA_GRAPH = fast_path("cuda_graph")
 
@@ -46,6 +48,7 @@ def generate(
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
     prefill_chunk: int | None = None,
+    prefix: SharedPrefix | None = None,
     on_token: Callable[[Tensor], object] | None = None,
 ) -> Int[Tensor, "B L"]:
     """Let a language model go on from a prompt, or write what it reads in a source.
@@ -75,6 +78,8 @@ def generate(
             first tokens of the prompt. If it holds all of them, the last one is read again.
         prefill_chunk: how many tokens of the prompt are read at once, so that a long one needs less
             memory; all of them if left out.
+        prefix: what :func:`~transformer_lib.generation.decoding_step.read_prefix` made of tokens
+            with which every row begins: they are not read again.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
 
     Returns:
@@ -102,6 +107,7 @@ def generate(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
+        prefix,
     )  # fmt: skip
     batch = decoding.greedy_batch
     if batch is not None and on_token is None:
@@ -134,6 +140,7 @@ def stream(
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
     prefill_chunk: int | None = None,
+    prefix: SharedPrefix | None = None,
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
@@ -160,6 +167,7 @@ def stream(
         use_cache: whether to keep keys and values.
         cache: a cache to use instead of one of its own.
         prefill_chunk: how many tokens of the prompt are read at once.
+        prefix: what was made of the tokens with which every row begins.
 
     Returns:
         An iterator over the newest token of each row, ``(B,)``.
@@ -187,6 +195,7 @@ def stream(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
+        prefix,
     ).tokens()  # fmt: skip
 
 
@@ -276,12 +285,13 @@ def _prepare(
     use_cache: bool,
     cache: KeyValueCache | None,
     prefill_chunk: int | None,
+    prefix: SharedPrefix | None,
 ) -> _Decoding:
     """Check all arguments, and make what the tokens come from."""
     ending = Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
     step = _make_step(
         model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache,
-        prefill_chunk,
+        prefill_chunk, prefix,
     )  # fmt: skip
     seen = None
     if sampling.repetition_penalty != 1:
@@ -299,6 +309,7 @@ def _make_step(
     use_cache: bool,
     cache: KeyValueCache | None,
     prefill_chunk: int | None,
+    prefix: SharedPrefix | None,
 ) -> DecodingStep | FastBatch:
     """What turns all tokens so far, ``(B, T)``, into scores of the next, ``(B, V)``."""
     with torch.no_grad():  # an encoder reads the source now
@@ -309,11 +320,12 @@ def _make_step(
             return model.begin(
                 prompt, max_new_tokens, prompt_mask=prompt_mask,
                 source=source, source_mask=source_mask, prefill_chunk=prefill_chunk,
+                prefix=prefix,
             )  # fmt: skip
         step = DecodingStep(
             model, prompt, max_new_tokens, prompt_mask=prompt_mask,
             source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
-            prefill_chunk=prefill_chunk,
+            prefill_chunk=prefill_chunk, prefix=prefix,
         )  # fmt: skip
         if _CUDA_GRAPH is None or cache is not None or step.cache is None:
             return step
