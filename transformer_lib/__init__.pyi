@@ -33,6 +33,12 @@ from transformer_lib.core.shapes import expect_last as expect_last
 from transformer_lib.core.shapes import expect_shape as expect_shape
 from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.beam_search import length_divisor as length_divisor
+from transformer_lib.generation.constrained import AllowedText as AllowedText
+from transformer_lib.generation.constrained import AllowedTokens as AllowedTokens
+from transformer_lib.generation.constrained import OneOf as OneOf
+from transformer_lib.generation.constrained import Pattern as Pattern
+from transformer_lib.generation.constrained import TokenBytes as TokenBytes
+from transformer_lib.generation.constrained import may_end as may_end
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
 from transformer_lib.generation.decoding_step import read_prefix as read_prefix
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
@@ -175,6 +181,9 @@ from transformer_lib.models.saving import load_model as load_model
 from transformer_lib.models.saving import save_model as save_model
 from transformer_lib.models.saving import with_current_names as with_current_names
 from transformer_lib.models.saving import without_copies as without_copies
+from transformer_lib.text.byte_automaton import ByteAutomaton as ByteAutomaton
+from transformer_lib.text.byte_automaton import read_pattern as read_pattern
+from transformer_lib.text.byte_automaton import read_texts as read_texts
 from transformer_lib.text.chat.template import protect as protect
 from transformer_lib.text.chat.template import render_chat as render_chat
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer as PretrainedTokenizer

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from transformer_lib.core.fast_path_register import fast_path
+from transformer_lib.generation.constrained import AllowedText, AllowedTokens
 from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast_interfaces import FastBatch, FastDecoder
 from transformer_lib.generation.sampling import GREEDY, ScoreWatch, draw_token
@@ -49,6 +50,7 @@ def generate(
     cache: KeyValueCache | None = None,
     prefill_chunk: int | None = None,
     prefix: SharedPrefix | None = None,
+    allowed: AllowedText | None = None,
     on_token: Callable[[Tensor], object] | None = None,
 ) -> Int[Tensor, "B L"]:
     """Let a language model go on from a prompt, or write what it reads in a source.
@@ -80,6 +82,8 @@ def generate(
             memory; all of them if left out.
         prefix: what :func:`~transformer_lib.generation.decoding_step.read_prefix` made of tokens
             with which every row begins: they are not read again.
+        allowed: what may be written: ``OneOf([...], tokenizer)`` or ``Pattern(r"...", tokenizer)``.
+            It needs ``eos_id``, the token that says that a text is complete.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
 
     Returns:
@@ -107,7 +111,7 @@ def generate(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
-        prefix,
+        prefix, allowed,
     )  # fmt: skip
     batch = decoding.greedy_batch
     if batch is not None and on_token is None:
@@ -141,6 +145,7 @@ def stream(
     cache: KeyValueCache | None = None,
     prefill_chunk: int | None = None,
     prefix: SharedPrefix | None = None,
+    allowed: AllowedText | None = None,
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
@@ -168,6 +173,7 @@ def stream(
         cache: a cache to use instead of one of its own.
         prefill_chunk: how many tokens of the prompt are read at once.
         prefix: what was made of the tokens with which every row begins.
+        allowed: what may be written.
 
     Returns:
         An iterator over the newest token of each row, ``(B,)``.
@@ -195,7 +201,7 @@ def stream(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
-        prefix,
+        prefix, allowed,
     ).tokens()  # fmt: skip
 
 
@@ -210,6 +216,7 @@ class _Decoding:
     ending: Ending
     seen: Bool[Tensor, "B V"] | None  # tokens that the repetition penalty applies to
     generator: torch.Generator | None
+    allowed: AllowedTokens | None
 
     @property
     def greedy_batch(self) -> FastBatch | None:
@@ -224,7 +231,7 @@ class _Decoding:
 
     def _loop(self) -> Iterator[Int[Tensor, " B"]]:
         """Ask for scores, choose a token and add it, until all rows have ended."""
-        step, sampling, seen = self.step, self.sampling, self.seen
+        step, sampling, seen, allowed = self.step, self.sampling, self.seen, self.allowed
         ending, may_end, pad_id = self.ending, self.ending.may_come, self.ending.pad_id
         n_prompt, watch = self.prompt.shape[1], ScoreWatch()  # for NaN
         ids = F.pad(self.prompt, (0, self.max_new_tokens), value=pad_id)  # (B, L)
@@ -233,9 +240,13 @@ class _Decoding:
             with torch.no_grad():  # not across the yield, where the caller's own code runs
                 logits = step(ids[:, :n])  # reads only what its cache has not seen
                 watch.look(logits, running if may_end else None)
+                if allowed is not None:
+                    logits = allowed.mask(logits)
                 tokens = draw_token(logits, sampling, seen, self.generator)
             tokens = tokens.where(running, pad_id) if may_end else tokens
             ids[:, n] = tokens
+            if allowed is not None:
+                allowed.push(tokens)
             if seen is not None:
                 seen.scatter_(1, tokens[:, None], True)
             if n + 1 == ids.shape[1]:
@@ -286,6 +297,7 @@ def _prepare(
     cache: KeyValueCache | None,
     prefill_chunk: int | None,
     prefix: SharedPrefix | None,
+    allowed: AllowedText | None,
 ) -> _Decoding:
     """Check all arguments, and make what the tokens come from."""
     ending = Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
@@ -293,10 +305,12 @@ def _prepare(
         model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache,
         prefill_chunk, prefix,
     )  # fmt: skip
-    seen = None
+    seen = next_ones = None
+    if allowed is not None:
+        next_ones = _next_ones(allowed, prompt, ending, model.config.vocab_size)
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
-    return _Decoding(step, prompt, max_new_tokens, sampling, ending, seen, generator)
+    return _Decoding(step, prompt, max_new_tokens, sampling, ending, seen, generator, next_ones)
 
 
 def _make_step(
@@ -333,6 +347,15 @@ def _make_step(
             return step
         recorded: FastBatch = _CUDA_GRAPH.record(model, step, prompt.device)
         return recorded
+
+
+def _next_ones(
+    allowed: AllowedText, prompt: Int[Tensor, "B T"], ending: Ending, vocab_size: int
+) -> AllowedTokens:
+    """What says which tokens come next, if not all may be written."""
+    if not isinstance(allowed, AllowedText):
+        raise TypeError(f"allowed is a {type(allowed).__name__}; expected a OneOf or a Pattern")
+    return allowed.begin(len(prompt), ending.tokens, vocab_size)
 
 
 def _sampling(
