@@ -10,8 +10,10 @@ import torch
 from torch import nn
 from torch_weights import small_config
 
-from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.config import RopeScaling, TransformerConfig
 from transformer_lib.core.shapes import describe
+from transformer_lib.generation.constrained import OneOf, Pattern, TokenBytes
+from transformer_lib.generation.decoding_step import read_prefix
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.speculative import NgramDraft, speculative_generate
@@ -46,6 +48,7 @@ from transformer_lib.models.blocks import Block, Stack
 from transformer_lib.models.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.models.language_models import (
     CausalLM,
+    Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
     mean_over_tokens,
@@ -162,6 +165,34 @@ def speculate(**options):
         model, prompt = CausalLM(small_config()).eval(), torch.ones(1, 3, dtype=torch.long)
         usual = {"model": model, "prompt": prompt, "draft": NgramDraft(), "max_new_tokens": 2}
         speculative_generate(**usual | options)
+
+    return run
+
+
+def write_behind_a_prefix(prompt=IDS[:1], by_another=False, **options):
+    """The prefix is the first two tokens of ``IDS``."""
+
+    def run():
+        model = CausalLM(small_config()).eval()
+        reader = CausalLM(small_config()).eval() if by_another else model
+        prefix = read_prefix(reader, IDS[:1, :2])
+        generate(model, prompt, **{"max_new_tokens": 2, "prefix": prefix} | options)
+
+    return run
+
+
+def write_behind_a_prefix_in_a_used_cache():
+    model, cache = CausalLM(small_config()).eval(), KeyValueCache(2, 16)
+    with torch.no_grad():
+        model(IDS[:1, :2], cache=cache)
+    prefix = read_prefix(model, IDS[:1, :2])
+    generate(model, IDS[:1], max_new_tokens=2, prefix=prefix, cache=cache)
+
+
+def write_allowed(allowed, vocab_size=260, **options):
+    def run():
+        model = CausalLM(small_config(vocab_size=vocab_size)).eval()
+        generate(model, IDS, max_new_tokens=2, allowed=allowed, **{"eos_id": 2} | options)
 
     return run
 
@@ -431,6 +462,76 @@ ATTENTION = [
         write(prefill_chunk=2, use_cache=False),
         "prefill_chunk=2 needs a cache: leave out use_cache=False",
     ),
+    (
+        lambda: read_prefix(Seq2SeqLM(small_config()), IDS[:1]),
+        "model has type Seq2SeqLM; expected a CausalLM, which reads ids alone",
+    ),
+    (
+        lambda: read_prefix(CausalLM(small_config()), IDS),
+        "ids has shape (2, 3); expected one row, (1, T)",
+    ),
+    (
+        lambda: read_prefix(
+            CausalLM(
+                small_config(
+                    position="rope",
+                    rope_scaling=RopeScaling(kind="ntk", factor=2.0, trained_len=8),
+                )
+            ),
+            IDS[:1],
+        ),
+        "rope_scaling has kind='ntk': keys depend on the length of the whole text, and cannot be "
+        "kept for another",
+    ),
+    (
+        write_behind_a_prefix(use_cache=False),
+        "prefix needs a cache: leave out use_cache=False",
+    ),
+    (
+        write_behind_a_prefix(by_another=True),
+        "prefix was read by another model: read it with this one",
+    ),
+    (
+        write_behind_a_prefix(IDS),
+        "prompt must begin with the prefix: token 0 of row 1 is another",
+    ),
+    (
+        write_behind_a_prefix(IDS[:1, :1]),
+        "prompt must begin with the prefix, 2 tokens: row 0 has 1",
+    ),
+    (
+        write_behind_a_prefix_in_a_used_cache,
+        "cache holds 2 tokens; a prefix needs an empty one",
+    ),
+    (write_allowed(["yes"]), "allowed has type list; expected a OneOf or a Pattern"),
+    (
+        write_allowed(OneOf(["yes"], CharTokenizer()), eos_id=None),
+        "allowed needs eos_id: the token that says that a text is complete",
+    ),
+    (
+        write_allowed(OneOf(["yes"], CharTokenizer()), vocab_size=11),
+        "the tokenizer of allowed has 259 tokens; expected at most vocab_size=11, those of the "
+        "model",
+    ),
+    (
+        write_allowed(OneOf(["yes"], CharTokenizer()), eos_id=CharTokenizer().encode("y")),
+        "eos_id=91 stands for b'y', which may come in allowed texts",
+    ),
+    (
+        lambda: OneOf("yes", CharTokenizer()),
+        "answers has type str; expected several texts, such as [text]",
+    ),
+    (
+        lambda: OneOf(["yes", 0], CharTokenizer()),
+        "answers[1] has type int; expected a text",
+    ),
+    (lambda: OneOf([], CharTokenizer()), "answers is empty; expected one text at least"),
+    (lambda: Pattern(7, CharTokenizer()), "pattern has type int; expected a text"),
+    (
+        lambda: Pattern(r"\d{2", CharTokenizer()),
+        r"pattern '\\d{2' at place 3: expected {3}, {2,}, {2,5} or {,5}; write \{ for a brace",
+    ),
+    (lambda: TokenBytes("abc"), "tokenizer has type str; expected a tokenizer"),
     (
         lambda: RollingCache(small_config()),
         "config has window=None: all keys are seen, use a KeyValueCache",

@@ -82,12 +82,13 @@ def test_continuations_write_nothing_into_the_prefix():
     before = [x.clone() for x in tensors_of(prefix)]
     ids, real = prompts((1, 4, 2))
     options = {"prefix": prefix, "prompt_mask": real, "max_new_tokens": NEW}
-    found = [generate(model, ids, **options) for _ in range(3)]
+    found = generate(model, ids, **options)
+    assert prefix._cache.length == PREFIX.shape[1]
     beam_search(model, ids, n_beams=3, **options)
     generate(model, PREFIX, prefix=prefix, max_new_tokens=NEW)
     assert prefix._cache.length == PREFIX.shape[1]
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(prefix), before, strict=True))
-    assert torch.equal(found[0], found[2])
+    assert torch.equal(generate(model, ids, **options), found)
 
 
 def test_the_ids_of_the_caller_are_kept_apart():
@@ -174,7 +175,7 @@ def test_threads_share_a_prefix():
         ids, real = batches[n % 4]
         found[n] = generate(model, ids, max_new_tokens=NEW, prefix=prefix, prompt_mask=real)
 
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -182,7 +183,7 @@ def test_threads_share_a_prefix():
     for n, text in found.items():
         ids, real = batches[n % 4]
         assert torch.equal(text, generate(model, ids, max_new_tokens=NEW, prompt_mask=real))
-    assert len(found) == 8
+    assert len(found) == 4
 
 
 def test_its_bytes_are_those_of_its_tokens():

@@ -44,7 +44,7 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer | PretrainedTokenizer) -> None:
         if not isinstance(tokenizer, Tokenizer | PretrainedTokenizer):
-            raise TypeError(f"tokenizer is a {type(tokenizer).__name__}; expected a tokenizer")
+            raise TypeError(f"tokenizer has type {type(tokenizer).__name__}; expected a tokenizer")
         tokens = [tokenizer.token_bytes(n) for n in range(tokenizer.vocab_size)]
         self._lengths = torch.tensor([len(token) for token in tokens])  # (V,)
         longest = int(self._lengths.max())

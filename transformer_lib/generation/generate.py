@@ -354,7 +354,7 @@ def _next_ones(
 ) -> AllowedTokens:
     """What says which tokens come next, if not all may be written."""
     if not isinstance(allowed, AllowedText):
-        raise TypeError(f"allowed is a {type(allowed).__name__}; expected a OneOf or a Pattern")
+        raise TypeError(f"allowed has type {type(allowed).__name__}; expected a OneOf or a Pattern")
     return allowed.begin(len(prompt), ending.tokens, vocab_size)
 
 

@@ -84,7 +84,7 @@ def read_pattern(pattern: str) -> ByteAutomaton:
         ValueError: pattern '\\bno' at place 1: '\b' is not supported
     """
     if not isinstance(pattern, str):
-        raise TypeError(f"pattern is a {type(pattern).__name__}; expected a text")
+        raise TypeError(f"pattern has type {type(pattern).__name__}; expected a text")
     return _automaton(_Parser(pattern).whole(), f"pattern {pattern!r}")
 
 
@@ -107,13 +107,13 @@ def read_texts(texts: Iterable[str]) -> ByteAutomaton:
         (True, False)
     """
     if isinstance(texts, str):
-        raise TypeError("answers is a single text; expected several, such as [text]")
+        raise TypeError("answers has type str; expected several texts, such as [text]")
     texts = list(texts)
     if not texts:
         raise ValueError("answers is empty; expected one text at least")
-    for text in texts:
+    for n, text in enumerate(texts):
         if not isinstance(text, str):
-            raise TypeError(f"answers holds a {type(text).__name__}; expected texts")
+            raise TypeError(f"answers[{n}] has type {type(text).__name__}; expected a text")
     parts = [_sequence([_characters([(ord(c), ord(c))]) for c in text]) for text in texts]
     return _automaton(_either(parts), f"answers ({len(texts)})")
 
