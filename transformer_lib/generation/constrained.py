@@ -1,4 +1,4 @@
-"""Constrained output: only texts of a list, or those that a regular expression matches.
+"""Constrained output (structured output): a list, or a regular expression, says what is written.
 
 Before each token is chosen, all tokens after which the text could not be completed any more are
 taken out; the probabilities of the others are as they were, divided by their sum. The end token is

@@ -1,4 +1,4 @@
-"""A shared prefix: the keys and values of a text, computed once for all prompts that begin with it.
+"""A shared prefix (prompt caching): a text is read once for all prompts that begin with it.
 
 Many prompts begin alike: with the same instructions, the same document, the same examples. What
 attention keeps of a token depends on the tokens before it alone, so for the common beginning it can

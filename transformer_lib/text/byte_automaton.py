@@ -1,4 +1,4 @@
-r"""From a regular expression to an automaton over bytes: which byte may come next in a text.
+r"""A regular expression as an automaton (DFA) over bytes: which byte may come next in a text.
 
 A model writes tokens, and a token may end in the middle of a letter. So what a text must look like
 is asked byte by byte. Three steps: the expression is parsed; its parts are laid out as a graph, in
