@@ -118,6 +118,8 @@ from transformer_lib.layers.kv_cache import KeyValueCache as KeyValueCache
 from transformer_lib.layers.kv_cache import LayerCache as LayerCache
 from transformer_lib.layers.kv_cache import MemoryCache as MemoryCache
 from transformer_lib.layers.kv_cache import check_room as check_room
+from transformer_lib.layers.kv_cache import with_room as with_room
+from transformer_lib.layers.latent_attention import LatentAttention as LatentAttention
 from transformer_lib.layers.masks import additive_mask as additive_mask
 from transformer_lib.layers.masks import causal_mask as causal_mask
 from transformer_lib.layers.masks import padding_mask as padding_mask
