@@ -24,6 +24,7 @@ from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
+from transformer_lib.layers.latent_attention import LatentAttention
 from transformer_lib.layers.masks import (
     causal_mask,
     padding_mask,
@@ -195,6 +196,12 @@ def write_allowed(allowed, vocab_size=260, **options):
         generate(model, IDS, max_new_tokens=2, allowed=allowed, **{"eos_id": 2} | options)
 
     return run
+
+
+def latent_attention(d_latent=4, d_query_latent=None, **changes):
+    return lambda: LatentAttention(
+        small_config(**changes), d_latent=d_latent, d_query_latent=d_query_latent
+    )
 
 
 def roll_back():
@@ -532,6 +539,21 @@ ATTENTION = [
         r"pattern '\\d{2' at place 3: expected {3}, {2,}, {2,5} or {,5}; write \{ for a brace",
     ),
     (lambda: TokenBytes("abc"), "tokenizer has type str; expected a tokenizer"),
+    (
+        latent_attention(n_kv_heads=1),
+        "n_kv_heads=1: all heads share a latent vector already; leave it out",
+    ),
+    (
+        latent_attention(norm="rms", qk_norm="head"),
+        "qk_norm='head', score_cap=None: latent attention has neither a norm nor a cap of scores",
+    ),
+    (
+        latent_attention(position="rope"),
+        "rope_fraction=1.0 must be less than 1: a part of each head must come from the latent "
+        "vector",
+    ),
+    (latent_attention(d_latent=0), "d_latent=0 must be a whole number of at least 1"),
+    (latent_attention(d_query_latent=0), "d_query_latent=0 must be a whole number of at least 1"),
     (
         lambda: RollingCache(small_config()),
         "config has window=None: all keys are seen, use a KeyValueCache",

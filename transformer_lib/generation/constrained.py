@@ -6,6 +6,11 @@ possible only where the text is complete.
 
 So no text can go wrong, but it need not be the most probable of those that are allowed: each token
 is chosen without looking ahead.
+
+What it costs: each token takes a pass over the scores of its row (for 100,000 tokens 0.2 ms on one
+core, as long as two softmaxes), and a GPU is waited for. A state of the automaton that is reached
+for the first time takes a walk through the vocabulary, 5 to 50 ms there, the longer the more tokens
+are allowed. ``[a-z]*`` has two states, ``[a-z]{1,200}`` has two hundred.
 """
 
 from collections.abc import Iterable
