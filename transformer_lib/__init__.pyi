@@ -33,8 +33,14 @@ from transformer_lib.core.shapes import expect_last as expect_last
 from transformer_lib.core.shapes import expect_shape as expect_shape
 from transformer_lib.generation.beam_search import beam_search as beam_search
 from transformer_lib.generation.beam_search import length_divisor as length_divisor
+from transformer_lib.generation.constrained import AllowedText as AllowedText
+from transformer_lib.generation.constrained import AllowedTokens as AllowedTokens
+from transformer_lib.generation.constrained import OneOf as OneOf
+from transformer_lib.generation.constrained import Pattern as Pattern
+from transformer_lib.generation.constrained import TokenBytes as TokenBytes
+from transformer_lib.generation.constrained import may_end as may_end
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
-from transformer_lib.generation.decoding_step import prompt_rows as prompt_rows
+from transformer_lib.generation.decoding_step import read_prefix as read_prefix
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import has_step_kernel as has_step_kernel
 from transformer_lib.generation.fast_interfaces import FastBatch as FastBatch
@@ -52,6 +58,7 @@ from transformer_lib.generation.sampling import choose_token as choose_token
 from transformer_lib.generation.sampling import draw_token as draw_token
 from transformer_lib.generation.sampling import filter_logits as filter_logits
 from transformer_lib.generation.sampling_options import Sampling as Sampling
+from transformer_lib.generation.shared_prefix import SharedPrefix as SharedPrefix
 from transformer_lib.generation.speculative import NgramDraft as NgramDraft
 from transformer_lib.generation.speculative import keep_guesses as keep_guesses
 from transformer_lib.generation.speculative import left_over as left_over
@@ -113,6 +120,8 @@ from transformer_lib.layers.kv_cache import KeyValueCache as KeyValueCache
 from transformer_lib.layers.kv_cache import LayerCache as LayerCache
 from transformer_lib.layers.kv_cache import MemoryCache as MemoryCache
 from transformer_lib.layers.kv_cache import check_room as check_room
+from transformer_lib.layers.kv_cache import with_room as with_room
+from transformer_lib.layers.latent_attention import LatentAttention as LatentAttention
 from transformer_lib.layers.masks import additive_mask as additive_mask
 from transformer_lib.layers.masks import causal_mask as causal_mask
 from transformer_lib.layers.masks import padding_mask as padding_mask
@@ -179,6 +188,7 @@ from transformer_lib.models.lora_files import read_adapters as read_adapters
 from transformer_lib.models.lora_files import save_lora as save_lora
 from transformer_lib.models.padding import check_mask as check_mask
 from transformer_lib.models.padding import hide_padding as hide_padding
+from transformer_lib.models.padding import prompt_rows as prompt_rows
 from transformer_lib.models.padding import real_positions as real_positions
 from transformer_lib.models.presets import PRESETS as PRESETS
 from transformer_lib.models.presets import Preset as Preset
@@ -190,6 +200,9 @@ from transformer_lib.models.saving import load_model as load_model
 from transformer_lib.models.saving import save_model as save_model
 from transformer_lib.models.saving import with_current_names as with_current_names
 from transformer_lib.models.saving import without_copies as without_copies
+from transformer_lib.text.byte_automaton import ByteAutomaton as ByteAutomaton
+from transformer_lib.text.byte_automaton import read_pattern as read_pattern
+from transformer_lib.text.byte_automaton import read_texts as read_texts
 from transformer_lib.text.chat.template import protect as protect
 from transformer_lib.text.chat.template import render_chat as render_chat
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer as PretrainedTokenizer

@@ -12,8 +12,10 @@ from safetensors.torch import save
 from torch import nn
 from torch_weights import small_config
 
-from transformer_lib.core.config import TransformerConfig
+from transformer_lib.core.config import RopeScaling, TransformerConfig
 from transformer_lib.core.shapes import describe
+from transformer_lib.generation.constrained import OneOf, Pattern, TokenBytes
+from transformer_lib.generation.decoding_step import read_prefix
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.speculative import NgramDraft, speculative_generate
@@ -24,6 +26,7 @@ from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
+from transformer_lib.layers.latent_attention import LatentAttention
 from transformer_lib.layers.masks import (
     causal_mask,
     padding_mask,
@@ -48,6 +51,7 @@ from transformer_lib.models.blocks import Block, Stack
 from transformer_lib.models.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.models.language_models import (
     CausalLM,
+    Seq2SeqLM,
     SequenceClassifier,
     VisionTransformer,
     mean_over_tokens,
@@ -171,6 +175,40 @@ def speculate(**options):
         speculative_generate(**usual | options)
 
     return run
+
+
+def write_behind_a_prefix(prompt=IDS[:1], by_another=False, **options):
+    """The prefix is the first two tokens of ``IDS``."""
+
+    def run():
+        model = CausalLM(small_config()).eval()
+        reader = CausalLM(small_config()).eval() if by_another else model
+        prefix = read_prefix(reader, IDS[:1, :2])
+        generate(model, prompt, **{"max_new_tokens": 2, "prefix": prefix} | options)
+
+    return run
+
+
+def write_behind_a_prefix_in_a_used_cache():
+    model, cache = CausalLM(small_config()).eval(), KeyValueCache(2, 16)
+    with torch.no_grad():
+        model(IDS[:1, :2], cache=cache)
+    prefix = read_prefix(model, IDS[:1, :2])
+    generate(model, IDS[:1], max_new_tokens=2, prefix=prefix, cache=cache)
+
+
+def write_allowed(allowed, vocab_size=260, **options):
+    def run():
+        model = CausalLM(small_config(vocab_size=vocab_size)).eval()
+        generate(model, IDS, max_new_tokens=2, allowed=allowed, **{"eos_id": 2} | options)
+
+    return run
+
+
+def latent_attention(d_latent=4, d_query_latent=None, **changes):
+    return lambda: LatentAttention(
+        small_config(**changes), d_latent=d_latent, d_query_latent=d_query_latent
+    )
 
 
 def roll_back():
@@ -438,6 +476,91 @@ ATTENTION = [
         write(prefill_chunk=2, use_cache=False),
         "prefill_chunk=2 needs a cache: leave out use_cache=False",
     ),
+    (
+        lambda: read_prefix(Seq2SeqLM(small_config()), IDS[:1]),
+        "model has type Seq2SeqLM; expected a CausalLM, which reads ids alone",
+    ),
+    (
+        lambda: read_prefix(CausalLM(small_config()), IDS),
+        "ids has shape (2, 3); expected one row, (1, T)",
+    ),
+    (
+        lambda: read_prefix(
+            CausalLM(
+                small_config(
+                    position="rope",
+                    rope_scaling=RopeScaling(kind="ntk", factor=2.0, trained_len=8),
+                )
+            ),
+            IDS[:1],
+        ),
+        "rope_scaling has kind='ntk': keys depend on the length of the whole text, and cannot be "
+        "kept for another",
+    ),
+    (
+        write_behind_a_prefix(use_cache=False),
+        "prefix needs a cache: leave out use_cache=False",
+    ),
+    (
+        write_behind_a_prefix(by_another=True),
+        "prefix was read by another model: read it with this one",
+    ),
+    (
+        write_behind_a_prefix(IDS),
+        "prompt must begin with the prefix: token 0 of row 1 is another",
+    ),
+    (
+        write_behind_a_prefix(IDS[:1, :1]),
+        "prompt must begin with the prefix, 2 tokens: row 0 has 1",
+    ),
+    (
+        write_behind_a_prefix_in_a_used_cache,
+        "cache holds 2 tokens; a prefix needs an empty one",
+    ),
+    (write_allowed(["yes"]), "allowed has type list; expected a OneOf or a Pattern"),
+    (
+        write_allowed(OneOf(["yes"], CharTokenizer()), eos_id=None),
+        "allowed needs eos_id: the token that says that a text is complete",
+    ),
+    (
+        write_allowed(OneOf(["yes"], CharTokenizer()), vocab_size=11),
+        "the tokenizer of allowed has 259 tokens; expected at most vocab_size=11, those of the "
+        "model",
+    ),
+    (
+        write_allowed(OneOf(["yes"], CharTokenizer()), eos_id=CharTokenizer().encode("y")),
+        "eos_id=91 stands for b'y', which may come in allowed texts",
+    ),
+    (
+        lambda: OneOf("yes", CharTokenizer()),
+        "answers has type str; expected several texts, such as [text]",
+    ),
+    (
+        lambda: OneOf(["yes", 0], CharTokenizer()),
+        "answers[1] has type int; expected a text",
+    ),
+    (lambda: OneOf([], CharTokenizer()), "answers is empty; expected one text at least"),
+    (lambda: Pattern(7, CharTokenizer()), "pattern has type int; expected a text"),
+    (
+        lambda: Pattern(r"\d{2", CharTokenizer()),
+        r"pattern '\\d{2' at place 3: expected {3}, {2,}, {2,5} or {,5}; write \{ for a brace",
+    ),
+    (lambda: TokenBytes("abc"), "tokenizer has type str; expected a tokenizer"),
+    (
+        latent_attention(n_kv_heads=1),
+        "n_kv_heads=1: all heads share a latent vector already; leave it out",
+    ),
+    (
+        latent_attention(norm="rms", qk_norm="head"),
+        "qk_norm='head', score_cap=None: latent attention has neither a norm nor a cap of scores",
+    ),
+    (
+        latent_attention(position="rope"),
+        "rope_fraction=1.0 must be less than 1: a part of each head must come from the latent "
+        "vector",
+    ),
+    (latent_attention(d_latent=0), "d_latent=0 must be a whole number of at least 1"),
+    (latent_attention(d_query_latent=0), "d_query_latent=0 must be a whole number of at least 1"),
     (
         lambda: RollingCache(small_config()),
         "config has window=None: all keys are seen, use a KeyValueCache",

@@ -8,11 +8,13 @@ from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of
 from transformer_lib import (
+    LatentAttention,
     MultiHeadAttention,
     PartOfKeys,
     attention,
     query_key_distances,
     repeat_heads,
+    rotate,
 )
 
 # The right versions, kept from before any mistake is made.
@@ -158,3 +160,40 @@ def _parts_joined_without_their_best(parts: list[PartOfKeys]) -> Tensor:
     """
     _, total, mixed = (torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True))
     return mixed / total[..., None]
+
+
+@instead_of("layers.latent_attention.LatentAttention._turned")
+def _rope_turns_the_latent_vector(
+    self: LatentAttention, x: Tensor, n_plain: int, angles: Maybe
+) -> Tensor:
+    """In latent attention, RoPE turns the first features, which are those of the latent vector.
+
+    Symptom: it trains; but scores depend on where a text begins, and no checkpoint fits.
+    Caught by: test_latent_attention.py::test_attention_is_that_of_the_formulas
+    """
+    return x if angles is None else rotate(x, angles, self.pairing)
+
+
+@instead_of("layers.latent_attention.LatentAttention._score_scale")
+def _latent_scores_scaled_by_their_own_width(self: LatentAttention, q: Tensor) -> float:
+    """Queries for latent vectors are divided by the root of their own width, not of a head's.
+
+    Symptom: prompts are read rightly; tokens after them attend too evenly, and no error tells.
+    Caught by: test_latent_attention.py::test_latent_vectors_are_read_as_keys_and_values_are
+    """
+    return float(q.shape[-1] ** -0.5 if self.scale is None else self.scale)
+
+
+@instead_of("layers.latent_attention.LatentAttention.project_keys_values")
+def _latent_vector_cached_twice(
+    self: LatentAttention, source: Tensor, angles: Maybe = None
+) -> tuple[Tensor, Tensor]:
+    """The latent vector is cached as a value, too, although values are made from what is there.
+
+    Symptom: all answers are right; the cache takes nearly twice the memory that was promised.
+    Caught by: test_latent_attention.py::test_a_cache_holds_one_latent_vector_of_each_token
+    """
+    made = self.latent(source)[:, None]
+    latent = self.latent_norm(made[..., : self.d_latent])
+    kept = torch.cat((latent, made[..., self.d_latent :]), dim=-1)
+    return self._turned(kept, self.d_latent, angles), latent

@@ -1,8 +1,10 @@
 """Mistakes about writing one token after another."""
 
+import torch
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import instead_of
+from transformer_lib import ByteAutomaton, KeyValueCache, SharedPrefix, TokenBytes
 
 
 @instead_of("generation.speculative.left_over")
@@ -33,3 +35,54 @@ def _rolling_cache_keeps_one_key_too_few(window: int) -> int:
     Caught by: test_rolling_cache.py::test_tokens_see_what_they_see_without_a_cache
     """
     return max(0, window - 2)
+
+
+@instead_of("generation.shared_prefix.SharedPrefix.cache_for")
+def _prefix_goes_on_with_its_continuation(
+    self: SharedPrefix, model: object, prompt: Tensor, prompt_mask: object = None, *,
+    n_places: int, cache: object = None,
+) -> KeyValueCache:  # fmt: skip
+    """A continuation writes into the cache of the shared prefix.
+
+    Symptom: the first answer is right; all later ones also know what the first one said.
+    Caught by: test_shared_prefix.py::test_continuations_write_nothing_into_the_prefix
+    """
+    own = KeyValueCache(len(self._cache.layers), n_places)
+    for new, old in zip(own.layers, self._cache.layers, strict=True):
+        k, v = (x.expand(len(prompt), -1, -1, -1) for x in old.read())
+        new.append(k, v)
+    self._cache = own
+    return own
+
+
+@instead_of("generation.shared_prefix.SharedPrefix._padding_before")
+def _prefix_ignores_padding(self: object, prompt: Tensor, prompt_mask: object = None) -> Tensor:
+    """Keys of a shared prefix are put to the left edge of every row, padding or not.
+
+    Symptom: single prompts are right; in a batch, shorter ones miss the beginning of the prefix.
+    Caught by: test_shared_prefix.py::test_padded_rows_are_read_as_by_hand
+    """
+    return prompt.new_zeros(len(prompt))
+
+
+@instead_of("generation.constrained.may_end")
+def _text_may_end_anywhere(state: int, automaton: ByteAutomaton) -> bool:
+    """The end token is allowed before the text is complete.
+
+    Symptom: every text is a beginning of an allowed one; a parser fails at the end now and then.
+    Caught by: test_constrained.py::test_tokens_that_may_follow_are_those_found_by_trying
+    """
+    return True
+
+
+@instead_of("generation.constrained.TokenBytes.states_after")
+def _only_the_first_byte_of_a_token_is_checked(
+    self: TokenBytes, table: Tensor, state: int
+) -> Tensor:
+    """A token is allowed if its first byte may come next.
+
+    Symptom: right with characters as tokens; with longer tokens, texts leave the pattern.
+    Caught by: test_constrained.py::test_tokens_that_may_follow_are_those_found_by_trying
+    """
+    first = self._bytes[:, 0].long()
+    return torch.where(self._lengths > 0, table[state, first], -1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformer_lib.core.checks import check_number, check_whole
 from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.sampling import ScoreWatch, at_least_float32
+from transformer_lib.generation.shared_prefix import SharedPrefix
 from transformer_lib.generation.stopping import end_tokens
 from transformer_lib.layers.kv_cache import KeyValueCache
 
@@ -31,6 +32,7 @@ def beam_search(
     source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
+    prefix: SharedPrefix | None = None,
 ) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
     """Look for the most probable continuations, following ``n_beams`` of them at a time.
 
@@ -53,6 +55,8 @@ def beam_search(
         source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
         use_cache: whether to keep keys and values, or to compute them anew in each step.
         cache: a cache for ``B * N`` rows to use instead of one of its own.
+        prefix: what :func:`~transformer_lib.generation.decoding_step.read_prefix` made of tokens
+            with which every row begins.
 
     Returns:
         The hypotheses with the prompt, ``(B, N, L)``, best first, and their scores ``(B, N)``: the
@@ -88,6 +92,7 @@ def beam_search(
             source_mask=None if source_mask is None else _repeat(source_mask, n_beams),
             use_cache=use_cache,
             cache=cache,
+            prefix=prefix,
         )
         ends = end_tokens(eos_id, pad_id, prompt, model.config.vocab_size)
         ids, totals = _search(step, prompt, n_beams, max_new_tokens, ends, pad_id)

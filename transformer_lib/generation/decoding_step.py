@@ -15,12 +15,13 @@ from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.shapes import expect_shape
 from transformer_lib.generation.fast_interfaces import FastStep
+from transformer_lib.generation.shared_prefix import SharedPrefix
 from transformer_lib.layers.embeddings import check_ids
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions
 from transformer_lib.models.encoder_decoder import Decoder, EncoderDecoder
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
-from transformer_lib.models.padding import real_positions
+from transformer_lib.models.padding import prompt_rows, real_positions
 
 LanguageModel = CausalLM | Seq2SeqLM
 
@@ -49,6 +50,7 @@ class DecodingStep:
             first tokens of the prompt. If it holds all of them, the last one is read again.
         prefill_chunk: how many tokens of the prompt are read at once, so that a long one needs less
             memory; all of them if left out.
+        prefix: what :func:`read_prefix` made of the tokens with which every row begins.
 
     Raises:
         RuntimeError: in a call, if a model in training is used by another thread, too.
@@ -79,6 +81,7 @@ class DecodingStep:
         use_cache: bool = True,
         cache: KeyValueCache | None = None,
         prefill_chunk: int | None = None,
+        prefix: SharedPrefix | None = None,
     ) -> None:
         _check_kind(model, source)
         if prefill_chunk is not None:
@@ -92,6 +95,10 @@ class DecodingStep:
         self._given, self._twin = model, Twin(model)
         self.use(model)
         self._source, self._has_callers_cache = source, cache is not None
+        if prefix is not None:
+            if not use_cache:
+                raise ValueError("prefix needs a cache: leave out use_cache=False")
+            cache = prefix.cache_for(model, prompt, prompt_mask, n_places=max_len, cache=cache)
         if use_cache and cache is None:
             cache = KeyValueCache(model.config.n_layers, max_len)
         self.cache = cache
@@ -246,34 +253,52 @@ class _Shortcuts:
         return self._fast_step if self._fast_step.can_read(new, cache) else None
 
 
-def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool[Tensor, "B T"]:
-    """Check where a prompt has real tokens, and give the mask two dimensions.
+@torch.no_grad()
+def read_prefix(
+    model: CausalLM, ids: Int[Tensor, "1 T"], *, prefill_chunk: int | None = None
+) -> SharedPrefix:
+    """Read a text with which many prompts begin.
+
+    Each prompt still holds the whole text, and what follows. Only the reading is saved. If weights
+    change, the text must be read again.
 
     Args:
-        prompt_mask: ``(B, T)``, or ``(B, 1, 1, T)`` as
-            :func:`~transformer_lib.training.data.pad` makes it.
-        sizes: those that are known, B and T.
+        model: a ``CausalLM``. The keys of a ``Seq2SeqLM`` depend on its source too.
+        ids: the text, ``(1, T)``.
+        prefill_chunk: how many tokens are read at once, so that a long text needs less memory.
 
     Returns:
-        The mask, ``(B, T)``.
+        What ``generate``, ``stream`` and ``beam_search`` take as ``prefix``.
 
     Raises:
-        ValueError: if the shape is another one, or padding does not stand on the left.
+        TypeError: if the model is of another kind, or the ids are not whole numbers.
+        ValueError: if there is more than one row, or more than fits into the model; for RoPE scaled
+            by the length of the text ("ntk"), with which keys depend on what comes later.
 
     Example:
-        >>> import torch
-        >>> prompt_rows(
-        ...     torch.tensor([[False, True, True]])[:, None, None],
-        ...     {"B": 1, "T": 3},
-        ... )
-        tensor([[False,  True,  True]])
+        >>> from transformer_lib import TransformerConfig, generate
+        >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
+        >>> model = CausalLM(config)
+        >>> prompts = torch.tensor([[5, 7, 9, 1], [5, 7, 9, 2]])
+        >>> prefix = read_prefix(model, torch.tensor([[5, 7, 9]]))
+        >>> ids = generate(model, prompts, prefix=prefix, max_new_tokens=4)
+        >>> torch.equal(ids, generate(model, prompts, max_new_tokens=4))
+        True
     """
-    is_wide = prompt_mask.ndim == 4 and prompt_mask.shape[1:3] == (1, 1)
-    rows = prompt_mask[:, 0, 0] if is_wide else prompt_mask
-    expect_shape("prompt_mask", rows, "B T", sizes)
-    if not (rows[:, -1].all() and (rows.int().diff() >= 0).all()):
-        raise ValueError("prompt_mask hides a token that comes after a real one")
-    return rows
+    if not isinstance(model, CausalLM):
+        kind = type(model).__name__
+        raise TypeError(f"model has type {kind}; expected a CausalLM, which reads ids alone")
+    check_ids("ids", ids, model.config.vocab_size)
+    if len(ids) != 1:
+        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected one row, (1, T)")
+    scaling = model.config.rope_scaling
+    if scaling is not None and scaling.kind == "ntk":
+        why = "keys depend on the length of the whole text, and cannot be kept for another"
+        raise ValueError(f"rope_scaling has kind='ntk': {why}")
+    step = DecodingStep(model, ids, 1, prefill_chunk=prefill_chunk)
+    step(ids)
+    assert step.cache is not None, "a step has one unless it was told otherwise"
+    return SharedPrefix(model, ids, step.cache)
 
 
 def _check_kind(model: nn.Module, source: Tensor | None) -> None:

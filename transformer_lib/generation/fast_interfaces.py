@@ -3,6 +3,7 @@
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from transformer_lib.generation.shared_prefix import SharedPrefix
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
@@ -81,6 +82,7 @@ class FastDecoder(nn.Module):
         source: Int[Tensor, "B S"] | None = None,
         source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
         prefill_chunk: int | None = None,
+        prefix: SharedPrefix | None = None,
     ) -> FastBatch:
         """Prepare a batch; the arguments are those of ``DecodingStep``."""
         raise NotImplementedError

@@ -14,12 +14,15 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from transformer_lib.core.fast_path_register import fast_path
-from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel, prompt_rows
+from transformer_lib.generation.constrained import AllowedText, AllowedTokens
+from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast_interfaces import FastBatch, FastDecoder
 from transformer_lib.generation.sampling import GREEDY, ScoreWatch, draw_token
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.generation.shared_prefix import SharedPrefix
 from transformer_lib.generation.stopping import Ending, Stop, end_tokens
 from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.models.padding import prompt_rows
 
 _CUDA_GRAPH = fast_path("cuda_graph")
 
@@ -46,6 +49,8 @@ def generate(
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
     prefill_chunk: int | None = None,
+    prefix: SharedPrefix | None = None,
+    allowed: AllowedText | None = None,
     on_token: Callable[[Tensor], object] | None = None,
 ) -> Int[Tensor, "B L"]:
     """Let a language model go on from a prompt, or write what it reads in a source.
@@ -75,6 +80,10 @@ def generate(
             first tokens of the prompt. If it holds all of them, the last one is read again.
         prefill_chunk: how many tokens of the prompt are read at once, so that a long one needs less
             memory; all of them if left out.
+        prefix: what :func:`~transformer_lib.generation.decoding_step.read_prefix` made of tokens
+            with which every row begins: they are not read again.
+        allowed: what may be written: ``OneOf([...], tokenizer)`` or ``Pattern(r"...", tokenizer)``.
+            It needs ``eos_id``, the token that says that a text is complete.
         on_token: called with the newest token of each row, ``(B,)``, after each step.
 
     Returns:
@@ -102,6 +111,7 @@ def generate(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
+        prefix, allowed,
     )  # fmt: skip
     batch = decoding.greedy_batch
     if batch is not None and on_token is None:
@@ -134,6 +144,8 @@ def stream(
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
     prefill_chunk: int | None = None,
+    prefix: SharedPrefix | None = None,
+    allowed: AllowedText | None = None,
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield the tokens of :func:`generate` as they come, until all rows have ended.
 
@@ -160,6 +172,8 @@ def stream(
         use_cache: whether to keep keys and values.
         cache: a cache to use instead of one of its own.
         prefill_chunk: how many tokens of the prompt are read at once.
+        prefix: what was made of the tokens with which every row begins.
+        allowed: what may be written.
 
     Returns:
         An iterator over the newest token of each row, ``(B,)``.
@@ -187,6 +201,7 @@ def stream(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
+        prefix, allowed,
     ).tokens()  # fmt: skip
 
 
@@ -201,6 +216,7 @@ class _Decoding:
     ending: Ending
     seen: Bool[Tensor, "B V"] | None  # tokens that the repetition penalty applies to
     generator: torch.Generator | None
+    allowed: AllowedTokens | None
 
     @property
     def greedy_batch(self) -> FastBatch | None:
@@ -215,7 +231,7 @@ class _Decoding:
 
     def _loop(self) -> Iterator[Int[Tensor, " B"]]:
         """Ask for scores, choose a token and add it, until all rows have ended."""
-        step, sampling, seen = self.step, self.sampling, self.seen
+        step, sampling, seen, allowed = self.step, self.sampling, self.seen, self.allowed
         ending, may_end, pad_id = self.ending, self.ending.may_come, self.ending.pad_id
         n_prompt, watch = self.prompt.shape[1], ScoreWatch()  # for NaN
         ids = F.pad(self.prompt, (0, self.max_new_tokens), value=pad_id)  # (B, L)
@@ -224,9 +240,13 @@ class _Decoding:
             with torch.no_grad():  # not across the yield, where the caller's own code runs
                 logits = step(ids[:, :n])  # reads only what its cache has not seen
                 watch.look(logits, running if may_end else None)
+                if allowed is not None:
+                    logits = allowed.mask(logits)
                 tokens = draw_token(logits, sampling, seen, self.generator)
             tokens = tokens.where(running, pad_id) if may_end else tokens
             ids[:, n] = tokens
+            if allowed is not None:
+                allowed.push(tokens)
             if seen is not None:
                 seen.scatter_(1, tokens[:, None], True)
             if n + 1 == ids.shape[1]:
@@ -276,17 +296,21 @@ def _prepare(
     use_cache: bool,
     cache: KeyValueCache | None,
     prefill_chunk: int | None,
+    prefix: SharedPrefix | None,
+    allowed: AllowedText | None,
 ) -> _Decoding:
     """Check all arguments, and make what the tokens come from."""
     ending = Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
     step = _make_step(
         model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache,
-        prefill_chunk,
+        prefill_chunk, prefix,
     )  # fmt: skip
-    seen = None
+    seen = next_ones = None
+    if allowed is not None:
+        next_ones = _next_ones(allowed, prompt, ending, model.config.vocab_size)
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
-    return _Decoding(step, prompt, max_new_tokens, sampling, ending, seen, generator)
+    return _Decoding(step, prompt, max_new_tokens, sampling, ending, seen, generator, next_ones)
 
 
 def _make_step(
@@ -299,6 +323,7 @@ def _make_step(
     use_cache: bool,
     cache: KeyValueCache | None,
     prefill_chunk: int | None,
+    prefix: SharedPrefix | None,
 ) -> DecodingStep | FastBatch:
     """What turns all tokens so far, ``(B, T)``, into scores of the next, ``(B, V)``."""
     with torch.no_grad():  # an encoder reads the source now
@@ -309,11 +334,12 @@ def _make_step(
             return model.begin(
                 prompt, max_new_tokens, prompt_mask=prompt_mask,
                 source=source, source_mask=source_mask, prefill_chunk=prefill_chunk,
+                prefix=prefix,
             )  # fmt: skip
         step = DecodingStep(
             model, prompt, max_new_tokens, prompt_mask=prompt_mask,
             source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
-            prefill_chunk=prefill_chunk,
+            prefill_chunk=prefill_chunk, prefix=prefix,
         )  # fmt: skip
         if _CUDA_GRAPH is None or cache is not None or step.cache is None:
             return step
@@ -321,6 +347,15 @@ def _make_step(
             return step
         recorded: FastBatch = _CUDA_GRAPH.record(model, step, prompt.device)
         return recorded
+
+
+def _next_ones(
+    allowed: AllowedText, prompt: Int[Tensor, "B T"], ending: Ending, vocab_size: int
+) -> AllowedTokens:
+    """What says which tokens come next, if not all may be written."""
+    if not isinstance(allowed, AllowedText):
+        raise TypeError(f"allowed has type {type(allowed).__name__}; expected a OneOf or a Pattern")
+    return allowed.begin(len(prompt), ending.tokens, vocab_size)
 
 
 def _sampling(

@@ -44,19 +44,21 @@ class AttentionCache:
     def __init__(self, max_len: int) -> None:
         check_whole("max_len", max_len)
         self.max_len = max_len
-        self._stored: tuple[Tensor, Tensor] | None = None  # keys and values, (B, G, max_len, Dk)
+        self._stored: tuple[Tensor, Tensor] | None = (
+            None  # keys and values, (B, G, max_len, Dk or Dv)
+        )
 
     def append(
-        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
-    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dv"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
         """Store the keys and values of new positions, and return all that attention has to read.
 
         Args:
             k: keys of the new positions, ``(B, G, T, Dk)``.
-            v: values of the new positions, ``(B, G, T, Dk)``.
+            v: values of the new positions, ``(B, G, T, Dv)``.
 
         Returns:
-            Keys and values, ``(B, G, S, Dk)`` each, as :meth:`read` returns them.
+            Keys ``(B, G, S, Dk)`` and values ``(B, G, S, Dv)``, as :meth:`read` returns them.
 
         Raises:
             ValueError: if there is no room, or the batch is not the one that was stored.
@@ -69,8 +71,8 @@ class AttentionCache:
         self.length = end
         return self.read()
 
-    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
-        """Return the keys and values of the positions in use, ``(B, G, S, Dk)`` each."""
+    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
+        """Return the keys and values of the positions in use."""
         keys, values = self._buffers()
         return keys[:, :, : self.length], values[:, :, : self.length]
 
@@ -86,8 +88,7 @@ class AttentionCache:
     def _buffers_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The whole buffers, allocated in the first call; later batches must have its size."""
         if self._stored is None:
-            room = (*k.shape[:2], self.max_len, k.shape[3])
-            self._stored = (k.new_zeros(room), v.new_zeros(room))
+            self._stored = with_room(self.max_len, k, v)
         batch_size = self._stored[0].shape[0]
         if batch_size != k.shape[0]:
             raise ValueError(f"the cache was filled with a batch of {batch_size}; got {k.shape[0]}")
@@ -396,6 +397,28 @@ def check_room(max_len: int, used: int, n_new: int) -> None:
     if used + n_new > max_len:
         use = f"{used} are in use and {n_new} more were given"
         raise ValueError(f"the cache holds {max_len=} positions; {use}")
+
+
+def with_room(
+    n_places: int, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dv"]
+) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
+    """Allocate buffers for keys and values like these.
+
+    Args:
+        n_places: S, for how many positions.
+        k: keys, whose other sizes are taken.
+        v: values; their width may be another one.
+
+    Returns:
+        Two buffers of zeros.
+
+    Example:
+        >>> k, v = with_room(8, torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 0))
+        >>> k.shape, v.shape
+        (torch.Size([1, 2, 8, 4]), torch.Size([1, 2, 8, 0]))
+    """
+    keys, values = (x.new_zeros(*x.shape[:2], n_places, x.shape[3]) for x in (k, v))
+    return keys, values
 
 
 def _count_edits(memory: Tensor) -> int | None:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, check_room
+from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, check_room, with_room
 
 
 def keys_before(window: int) -> int:
@@ -48,8 +48,8 @@ class RollingLayerCache(LayerCache):
         self.window, self._end = window, 0  # the place after the newest key
 
     def append(
-        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
-    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dv"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
         """Store new keys and values; return those that the first of the new tokens sees, on."""
         n_new, n_before = k.shape[2], min(self.length, keys_before(self.window))
         check_room(self.max_len, self.length, n_new)
@@ -74,7 +74,7 @@ class RollingLayerCache(LayerCache):
         self._end += n_new
         return self._newest(n_before + n_new)
 
-    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
         """Return the keys and values that the next token will see."""
         return self._newest(min(self.length, keys_before(self.window)))
 
@@ -85,8 +85,7 @@ class RollingLayerCache(LayerCache):
 
     def _buffers_for(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if self._stored is None:
-            room = (*k.shape[:2], 2 * self.window, k.shape[3])
-            self._stored = (k.new_zeros(room), v.new_zeros(room))
+            self._stored = with_room(2 * self.window, k, v)
         return super()._buffers_for(k, v)
 
 

@@ -37,8 +37,8 @@ class StaticLayerCache(LayerCache):
         self.filled.fill_(length)
 
     def append(
-        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
-    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dv"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
         """Write the keys and values of new positions to their places; return those of all.
 
         They are counted later, by :meth:`StaticCache.advance`, once for all layers.
@@ -48,13 +48,13 @@ class StaticLayerCache(LayerCache):
             stored.index_copy_(2, places, new)
         return self.read()
 
-    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+    def read(self) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
         """Return the keys and values of all places, in use or not."""
         return self._buffers()
 
     def all_places(
-        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dk"]
-    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
+        self, k: Float[Tensor, "B G T Dk"], v: Float[Tensor, "B G T Dv"]
+    ) -> tuple[Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dv"]]:
         """Return all places for keys and values like these, without writing them."""
         # How many are in use is not asked here: StaticCache.n_keys does so once for all layers.
         check_room(self.max_len, 0, k.shape[2])

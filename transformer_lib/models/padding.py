@@ -98,3 +98,33 @@ def check_mask(name: str, mask: Tensor | None, n_keys: int | None) -> None:
             f"{name} has shape {shape}; its last dimension must be the number of keys, "
             f"S={n_keys}{included}"
         )
+
+
+def prompt_rows(prompt_mask: Bool[Tensor, "..."], sizes: dict[str, int]) -> Bool[Tensor, "B T"]:
+    """Check where a prompt has real tokens, and give the mask two dimensions.
+
+    Args:
+        prompt_mask: ``(B, T)``, or ``(B, 1, 1, T)`` as
+            :func:`~transformer_lib.training.data.pad` makes it.
+        sizes: those that are known, B and T.
+
+    Returns:
+        The mask, ``(B, T)``.
+
+    Raises:
+        ValueError: if the shape is another one, or padding does not stand on the left.
+
+    Example:
+        >>> import torch
+        >>> prompt_rows(
+        ...     torch.tensor([[False, True, True]])[:, None, None],
+        ...     {"B": 1, "T": 3},
+        ... )
+        tensor([[False,  True,  True]])
+    """
+    is_wide = prompt_mask.ndim == 4 and prompt_mask.shape[1:3] == (1, 1)
+    rows = prompt_mask[:, 0, 0] if is_wide else prompt_mask
+    expect_shape("prompt_mask", rows, "B T", sizes)
+    if not (rows[:, -1].all() and (rows.int().diff() >= 0).all()):
+        raise ValueError("prompt_mask hides a token that comes after a real one")
+    return rows

@@ -367,6 +367,22 @@ class PretrainedTokenizer:
         decoding = self._decoder()
         return decoding.push(self._shown(ids, skip_special)) + decoding.end()
 
+    def token_bytes(self, id: int) -> bytes:
+        """Return what a token adds to a text that has begun: it may be a part of a character.
+
+        Args:
+            id: the id of a token.
+
+        Returns:
+            The bytes; none for a special token, or an id without a token.
+
+        Raises:
+            ValueError: if the decoder of this tokenizer has to see the whole text.
+        """
+        if id not in self._names or id in self.special_ids:
+            return b""
+        return self._decoder().token_bytes(self._written[id])
+
     def start_decoding(self, *, skip_special: bool = True) -> "_IdDecoding":
         """Begin to turn ids back into text one by one, as they come.
 

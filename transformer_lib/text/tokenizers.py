@@ -219,6 +219,17 @@ class Tokenizer:
         """
         return _Decoding(self, skip_special)
 
+    def token_bytes(self, id: int) -> bytes:
+        """Return what a token adds to a text, as bytes: it may be a part of a character.
+
+        Args:
+            id: the id of a token.
+
+        Returns:
+            The bytes; none for a special token.
+        """
+        return self._bytes_of(id, skip_special=True)
+
     def _bytes_of(self, id: int, skip_special: bool) -> bytes:
         """Return what a token stands for in a text."""
         if skip_special and id < len(self.special):

@@ -20,6 +20,7 @@ from transformer_lib.generation.fast.cuda_graph import (
     run_joined,
 )
 from transformer_lib.generation.fast_interfaces import FastDecoder
+from transformer_lib.generation.shared_prefix import SharedPrefix
 
 _CompilerOptions = dict[str, str | int | bool | Callable[..., object]]
 _FOR_ONE_ROW: _CompilerOptions = {
@@ -71,6 +72,7 @@ class CompiledDecoder(FastDecoder):
         source: Int[Tensor, "B S"] | None = None,
         source_mask: Bool[Tensor, "B 1 1 S"] | None = None,
         prefill_chunk: int | None = None,
+        prefix: SharedPrefix | None = None,
     ) -> RecordedBatch:
         """Make ready for a batch.
 
@@ -81,6 +83,7 @@ class CompiledDecoder(FastDecoder):
             source: what a ``Seq2SeqLM`` reads, ``(B, S)``.
             source_mask: what hides padding in the source, ``(B, 1, 1, S)``.
             prefill_chunk: how many tokens of the prompt are read at once.
+            prefix: what was made of the tokens with which every row begins.
 
         Returns:
             A function from all tokens so far, ``(B, T)``, to the scores of the next, ``(B, V)``.
@@ -99,6 +102,7 @@ class CompiledDecoder(FastDecoder):
             source_mask=source_mask,
             cache=steps.cache.for_prompt(),
             prefill_chunk=prefill_chunk,
+            prefix=prefix,
         )
         self._recorded, self._key = steps, key
         return RecordedBatch(steps, step)

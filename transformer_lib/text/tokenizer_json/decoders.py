@@ -30,6 +30,10 @@ class _Each:
         """Return what was held back."""
         return []
 
+    def in_the_middle(self, token: str) -> str | bytes:
+        """What becomes of a token that is not the first; bytes may be a part of a character."""
+        return self._change(token)
+
 
 class _Held(_Each):
     """A step that must see the whole text before it can begin."""
@@ -44,6 +48,11 @@ class _Held(_Each):
 
     def end(self) -> list[str]:
         return self._step.push(["".join(self._tokens)]) + self._step.end()
+
+    def in_the_middle(self, token: str) -> str | bytes:
+        raise ValueError(
+            "tokenizer has a decoder that must see the whole text: no token stands alone"
+        )
 
 
 class _First(_Each):
@@ -75,6 +84,9 @@ class _Lead(_Each):
             text = rest
         return [text]
 
+    def in_the_middle(self, token: str) -> str | bytes:
+        return token
+
 
 class _ByteLevel(_Each):
     """Characters that stand for bytes become these bytes, and the bytes become text."""
@@ -83,13 +95,14 @@ class _ByteLevel(_Each):
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, tokens: list[str]) -> list[str]:
-        content = bytearray()
-        for token in tokens:
-            try:
-                content += bytes([_BYTES[character] for character in token])
-            except KeyError:  # no byte-level token: its own text
-                content += token.encode()
+        content = b"".join(map(self.in_the_middle, tokens))
         return [self._decoder.decode(content)]
+
+    def in_the_middle(self, token: str) -> bytes:
+        try:
+            return bytes([_BYTES[character] for character in token])
+        except KeyError:  # no byte-level token: its own text
+            return token.encode()
 
     def end(self) -> list[str]:
         return [self._decoder.decode(b"", final=True)]
@@ -116,6 +129,10 @@ class _ByteFallback(_Each):
             return [row.decode()] if row else []
         except UnicodeDecodeError:
             return ["�"] * len(row)
+
+    def in_the_middle(self, token: str) -> str | bytes:
+        found = _BYTE_TOKEN.fullmatch(token)
+        return bytes([int(found[1], 16)]) if found else token
 
 
 class Decoding:
@@ -158,6 +175,25 @@ class Decoding:
         for step in self._steps:
             tokens = step.push(tokens) + step.end()
         return "".join(tokens)
+
+    def token_bytes(self, token: str) -> bytes:
+        """Say what a token adds to a text that has begun, whatever comes before it.
+
+        Args:
+            token: the token, as the vocabulary has it.
+
+        Returns:
+            Its bytes, which may be a part of a character.
+
+        Raises:
+            ValueError: if a step has to see the whole text.
+        """
+        for step in self._steps:
+            shown = step.in_the_middle(token)
+            if isinstance(shown, bytes):  # the steps after it get text, which may not be whole yet
+                return shown
+            token = shown
+        return token.encode()
 
 
 def read_decoder(part: Part | None) -> Callable[[], Decoding]:

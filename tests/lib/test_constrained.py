@@ -1,0 +1,470 @@
+"""Constrained output: exactly the allowed texts, each as probable as the model says among them."""
+
+import functools
+import itertools
+import random
+import re
+from unittest import mock
+
+import pytest
+import torch
+from test_speculative import AllChoices
+from tiny_models import LLAMA, make, tiny
+
+from transformer_lib.generation import generate as generating
+from transformer_lib.generation.constrained import (
+    DEAD,
+    AllowedText,
+    AllowedTokens,
+    OneOf,
+    Pattern,
+    TokenBytes,
+)
+from transformer_lib.generation.decoding_step import read_prefix
+from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
+from transformer_lib.generation.generate import generate, stream
+from transformer_lib.generation.sampling import filter_logits
+from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.models.language_models import CausalLM
+from transformer_lib.text.byte_automaton import read_pattern, read_texts
+from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_lib.text.text_stream import TextStream
+from transformer_lib.text.tokenizers import (
+    BPETokenizer,
+    CharTokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+)
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # thousands of small passes
+TOKENIZER = WordTokenizer(["ab", "ba", "aab", "abab"])
+END = TOKENIZER.eos_id
+PROMPT = torch.tensor([TOKENIZER.encode("ab") + TOKENIZER.encode("b")])
+
+
+def lively(seed=0, vocab_size=None):
+    """A small model whose distributions are far from even, in float64."""
+    sizes = {"vocab_size": vocab_size or TOKENIZER.vocab_size + 2, "n_layers": 1, "max_len": 40}
+    model = make(CausalLM, tiny(**LLAMA | sizes), seed=seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3 if weight.ndim == 2 else 1)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return lively()
+
+
+def new_text(ids, n_prompt=PROMPT.shape[1]):
+    return TOKENIZER.decode(ids[n_prompt:].tolist())
+
+
+# Expressions as Python's own module reads them.
+
+
+def random_pattern(rng, depth):
+    kind = rng.randrange(9)
+    if depth == 0 or kind < 3:
+        parts = ("a", "b", ".", "[ab]", "[^a]", "ü", "[a-ü]", r"\d", r"\W", r"[\s1-]", r"\x61", "é")
+        return rng.choice(parts)
+    if kind == 3:
+        return random_pattern(rng, depth - 1) + random_pattern(rng, depth - 1)
+    if kind == 4:
+        return f"({random_pattern(rng, depth - 1)}|{random_pattern(rng, depth - 1)})"
+    times = rng.choice(["?", "*", "+", "{2}", "{1,2}", "{1,}", "{,2}"])
+    return f"(?:{random_pattern(rng, depth - 1)}){times}"
+
+
+def test_random_expressions_match_what_they_match_in_python():
+    rng, texts = (
+        random.Random(0),
+        ["".join(t) for n in range(4) for t in itertools.product("abü\n1é", repeat=n)],
+    )
+    for _ in range(40):
+        pattern = random_pattern(rng, 4)
+        automaton, reference = read_pattern(pattern), re.compile(pattern, re.ASCII)
+        for text in texts:
+            assert automaton.accepts(text) == bool(reference.fullmatch(text)), (pattern, text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        ".",
+        r"\w",
+        r"\D",
+        r"\S",
+        "[^a]",
+        "[à-ÿ]",
+        "[ࠀ-￿]",
+        "[\x7f-\x80߿-ࠀ]",
+        "[🀀-🙏]",
+        "[]a]",
+        "[^]a-]",
+        r"\u00e9",
+    ],
+)
+def test_classes_hold_the_characters_that_they_hold_in_python(pattern):
+    """At the borders of the lengths of UTF-8, and a sample of all others."""
+    borders = (0x7F, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10FFFF, 0x1F000, 0x1F64F, 0xE0, 0xFF)
+    codes = {c + d for c in borders for d in (-1, 0, 1)} | set(range(0, 0x110000, 1999))
+    codes |= set(range(130))
+    automaton, reference = read_pattern(pattern), re.compile(pattern, re.ASCII)
+    for code in codes:
+        if code < 0x110000 and not 0xD800 <= code < 0xE000:
+            assert automaton.accepts(chr(code)) == bool(reference.fullmatch(chr(code))), hex(code)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("a**", "place 3: lazy, possessive and doubled repetition is not supported"),
+        ("(a", "place 1: this '(' is never closed"),
+        ("a)", "place 2: this ')' closes no group"),
+        ("[a", "place 1: this '[' is never closed"),
+        ("a$", r"place 2: '$' is not needed, because the whole text must match; write \$ for the"),
+        ("a{x}", r"place 2: expected {3}, {2,}, {2,5} or {,5}; write \{ for a brace"),
+        ("a{3,2}", "place 2: {3,2} asks for at least 3 and at most 2"),
+        ("a\\", "place 2: a backslash ends the pattern"),
+        (r"\1", r"place 1: '\1' is not supported"),
+        ("(?=a)", "place 1: groups with (? other than (?: are not supported"),
+        ("[z-a]", "place 1: the range in this class has no first and last"),
+        (r"[!-\d]", "place 1: the range in this class has no first and last"),
+        ("a|*b", "place 3: there is nothing to repeat"),
+        (r"\xg0", "place 1: expected 2 hexadecimal digits"),
+        (r"[^\d\D]", "matches no text"),
+    ],
+)
+def test_what_is_not_an_expression_is_told_with_its_place(pattern, why):
+    with pytest.raises(ValueError, match=re.escape(why)):
+        read_pattern(pattern)
+
+
+def test_expressions_that_grow_too_large_are_refused(monkeypatch):
+    monkeypatch.setattr("transformer_lib.text.byte_automaton.MOST_PLACES", 100)
+    with pytest.raises(ValueError, match="has more than 100 parts: repeat less"):
+        read_pattern("(a{20}){20}")
+    monkeypatch.setattr("transformer_lib.text.byte_automaton.MOST_PLACES", 1000)
+    monkeypatch.setattr("transformer_lib.text.byte_automaton.MOST_STATES", 100)
+    with pytest.raises(ValueError, match="needs more than 100 states: make it simpler"):
+        read_pattern("(a|b)*a(a|b){9}")
+
+
+def test_no_byte_leads_into_a_dead_end():
+    automaton = read_pattern(r"(a[^\d\D]|b)c*")
+    assert automaton.steps[0].keys() == {ord("b")}
+    targets = {state for row in automaton.steps for state in row.values()}
+    assert all(automaton.steps[state] or state in automaton.ends for state in targets)
+
+
+# Tokens.
+
+
+def byte_level():
+    vocabulary = {c: n for n, c in enumerate(["a", "b", "ab", "Ġ", "Ã", "¼", "Ġa", "é"])}
+    settings = {
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": [["a", "b"], ["Ġ", "a"]]},
+        "decoder": {"type": "ByteLevel"},
+        "added_tokens": [
+            {"id": 9, "content": "</s>", "special": True},
+            {"id": 8, "content": "<tool>", "special": False},
+        ],
+    }
+    return PretrainedTokenizer(settings, {"eos_token": "</s>"})
+
+
+def with_fallback(*more):
+    tokens = ["▁", "a", "▁a", "<0xC3>", "<0xBC>", "b", "▁▁", "ü"]
+    replace = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    steps = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}, strip, *more]
+    return PretrainedTokenizer(
+        {
+            "model": {"type": "BPE", "vocab": {c: n for n, c in enumerate(tokens)}, "merges": []},
+            "decoder": {"type": "Sequence", "decoders": steps},
+        }
+    )
+
+
+def metaspace():
+    tokens = {c: n for n, c in enumerate(["▁", "a", "▁a", "b"])}
+    return PretrainedTokenizer(
+        {
+            "model": {"type": "BPE", "vocab": tokens, "merges": []},
+            "decoder": {"type": "Metaspace", "replacement": "▁"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        TOKENIZER,
+        BPETokenizer.train(["für fürst für"], 264),
+        WordPieceTokenizer(["für", "##für", "##st"]),
+        byte_level(),
+        with_fallback(),
+        metaspace(),
+    ],
+    ids=["words", "bpe", "word-piece", "byte-level", "fallback", "metaspace"],
+)
+def test_bytes_of_tokens_are_what_they_add_to_a_text(tokenizer):
+    rng, start = random.Random(0), 1
+    for _ in range(200):
+        ids = [
+            rng.choice([n for n in range(tokenizer.vocab_size) if tokenizer.tokens[n]])
+            for _ in range(5)
+        ]
+        stream_ = TextStream(tokenizer, prompt=[start])
+        added = "".join(map(stream_.push, ids)) + stream_.end()
+        found = b"".join(map(tokenizer.token_bytes, ids))
+        try:
+            text = found.decode()
+        except UnicodeDecodeError:  # half letters: decoders write signs for them, more or fewer
+            continue
+        assert text == added
+
+
+def test_a_decoder_that_must_see_all_of_a_text_is_refused():
+    replace = {"type": "Replace", "pattern": {"String": "ab"}, "content": "c"}
+    with pytest.raises(ValueError, match="tokenizer has a decoder that must see the whole text"):
+        TokenBytes(with_fallback(replace))
+
+
+@functools.cache
+def by_hand(text, pattern, longest=5):
+    """Which tokens may follow a text, by trying all texts of a's and b's."""
+    texts = ["".join(t) for n in range(longest + 1) for t in itertools.product("ab", repeat=n)]
+    allowed = [t for t in texts if re.fullmatch(pattern, t)]
+    found = {
+        n
+        for n in range(TOKENIZER.vocab_size)
+        if (more := TOKENIZER.token_bytes(n).decode(errors="replace"))
+        and any(t.startswith(text + more) for t in allowed)
+    }
+    return found | ({END} if text in allowed else set())
+
+
+PATTERNS = ["(ab|ba){1,2}", "a(b?a){0,2}", "b|ab{0,2}"]
+
+
+def test_tokens_that_may_follow_are_those_found_by_trying():
+    for pattern in PATTERNS:
+        assert_same_tokens(Pattern(pattern, TOKENIZER), pattern)
+
+
+def assert_same_tokens(allowed, pattern):
+    """After each text that may be a beginning, letter by letter."""
+    texts = [""]
+    for text in texts:
+        tokens = AllowedTokens(allowed, 1, torch.tensor([END]), TOKENIZER.vocab_size + 2)
+        for letter in text:
+            tokens.push(torch.tensor(TOKENIZER.encode(letter)))
+        may_come = tokens.mask(torch.zeros(1, TOKENIZER.vocab_size + 2))[0].isfinite()
+        found = set(may_come.nonzero()[:, 0].tolist())
+        assert found == by_hand(text, pattern)
+        letters = (TOKENIZER.decode([n]) for n in found)
+        texts += [text + c for c in letters if c in ("a", "b") and text + c not in texts]
+    assert len(texts) > 4
+
+
+def outcomes(model, allowed, sampling):
+    """The probability of each row of new tokens, over every way in which draws can fall."""
+    choices = AllChoices()
+    options = {"temperature": sampling.temperature, "top_k": sampling.top_k, "eos_id": END}
+
+    def draw(logits, sampling, seen, generator):
+        chances = filter_logits(logits, sampling, seen).softmax(dim=-1)[0]
+        return torch.tensor([choices.choose(chances.tolist())])
+
+    def run():
+        ids = generate(model, PROMPT, max_new_tokens=9, allowed=allowed, **options)
+        return tuple(ids[0, PROMPT.shape[1] :].tolist())
+
+    with mock.patch.object(generating, "draw_token", draw):
+        return choices.outcomes(run)
+
+
+@torch.no_grad()
+def enumerated(model, pattern, sampling):
+    """The same by hand: whole passes over all rows of tokens, among those that trying finds."""
+    found = {}
+
+    def follow(new, chance):
+        if END in new:
+            found[new] = chance
+            return
+        may_come = sorted(by_hand(TOKENIZER.decode(new), pattern))
+        ids = torch.cat((PROMPT, torch.tensor([new], dtype=torch.long)), dim=1)
+        chances = filter_logits(model(ids)[:, -1, may_come], sampling).softmax(dim=-1)[0]
+        for token, p in zip(may_come, chances.tolist(), strict=True):
+            if p > 0:
+                follow((*new, token), chance * p)
+
+    follow((), 1.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sampling"),
+    [
+        (PATTERNS[0], Sampling()),
+        (PATTERNS[1], Sampling(temperature=0.5)),
+        (PATTERNS[2], Sampling(top_k=2)),
+    ],
+)
+def test_texts_are_as_probable_as_enumerated(model, pattern, sampling):
+    wanted = enumerated(model, pattern, sampling)
+    assert sum(wanted.values()) == pytest.approx(1)
+    assert len(wanted) >= 3
+    found = outcomes(model, Pattern(pattern, TOKENIZER), sampling)
+    assert found.keys() == wanted.keys()
+    assert all(found[new] == pytest.approx(wanted[new], abs=1e-9) for new in wanted)
+
+
+def test_answers_of_a_list_are_all_there_are(model):
+    answers = ["ab", "abb", "ba", ""]
+    found = outcomes(model, OneOf(answers, TOKENIZER), Sampling())
+    assert {TOKENIZER.decode(new) for new in found} == set(answers)
+    assert sum(found.values()) == pytest.approx(1)
+
+
+# In the loop.
+
+
+def test_rows_of_a_batch_are_written_as_if_alone(model):
+    """Greedy, with padding, until the longest has ended; the shorter ones are filled."""
+    allowed = Pattern("(a|b){1,6}", TokenBytes(TOKENIZER))
+    ids = torch.tensor([[0, 0, 260], [0, 262, 98], [97, 261, 98]])
+    options = {"allowed": allowed, "eos_id": END, "max_new_tokens": 9}
+    found = generate(model, ids, prompt_mask=ids > 0, **options)
+    ends = []
+    for row, text in zip(ids, found, strict=True):
+        alone = generate(model, row[row > 0][None], **options)[0, (row > 0).sum() :]
+        assert torch.equal(text[3 : 3 + len(alone)], alone)
+        assert not text[3 + len(alone) :].any()
+        assert re.fullmatch("[ab]{1,6}", TOKENIZER.decode(alone.tolist()))
+        ends.append(len(alone))
+    assert len(set(ends)) > 1
+
+
+def test_the_best_token_is_the_best_of_those_that_may_come(model):
+    pattern = PATTERNS[0]
+    ids = generate(model, PROMPT, max_new_tokens=9, allowed=Pattern(pattern, TOKENIZER), eos_id=END)
+    new = ids[0, PROMPT.shape[1] :].tolist()
+    for n, token in enumerate(new):
+        with torch.no_grad():
+            logits = model(ids[:, : PROMPT.shape[1] + n])[0, -1]
+        may_come = sorted(by_hand(TOKENIZER.decode(new[:n]), pattern))
+        assert token == may_come[int(logits[may_come].argmax())]
+    assert new[-1] == END
+
+
+def test_all_ways_to_generate_take_it(model, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    allowed = Pattern("(ab|ba){2,3}", TOKENIZER)
+    usual = {"allowed": allowed, "eos_id": END, "max_new_tokens": 9}
+    wanted = generate(model, PROMPT, **usual)
+    assert re.fullmatch("(ab|ba){2,3}", TOKENIZER.decode(wanted[0, 2:].tolist()))
+    assert torch.equal(torch.stack(list(stream(model, PROMPT, **usual)), dim=1), wanted[:, 2:])
+    prefix = read_prefix(model, PROMPT[:, :1])
+    assert torch.equal(generate(model, PROMPT, prefix=prefix, **usual), wanted)
+    assert torch.equal(generate(CompiledDecoder(model, 20), PROMPT, **usual), wanted)
+    penalised = generate(model, PROMPT, repetition_penalty=3.0, top_p=0.5, **usual)
+    assert re.fullmatch("(ab|ba){2,3}", TOKENIZER.decode(penalised[0, 2:].tolist()))
+
+
+def test_what_is_cut_off_is_a_beginning(model):
+    options = {"allowed": Pattern("(ab){3}", TOKENIZER), "eos_id": END}
+    ids = generate(model, PROMPT, max_new_tokens=1, **options)
+    assert "ababab".startswith(TOKENIZER.decode(ids[0, 2:].tolist()))
+
+
+def test_a_row_that_a_rule_has_ended_asks_for_nothing_more(model):
+    options = {"allowed": Pattern("a{6}", TOKENIZER), "eos_id": END, "max_new_tokens": 9}
+    ids = generate(
+        model, PROMPT.repeat(2, 1), stop=lambda new: torch.tensor([True, False]), **options
+    )
+    assert TOKENIZER.decode(ids[0, 2:].tolist()) == "a"
+    assert TOKENIZER.decode(ids[1, 2:].tolist()) == "a" * 6
+
+
+def test_any_of_several_end_tokens_ends_a_text(model):
+    """One of them is a letter that no text holds; one that some text holds is refused."""
+    b, c = TOKENIZER.encode("b") + TOKENIZER.encode("c")
+    options = {"allowed": Pattern("a{1,3}", TOKENIZER), "temperature": 1.0, "max_new_tokens": 9}
+    found, generator = set(), torch.Generator().manual_seed(0)
+    for _ in range(20):
+        ids = generate(model, PROMPT, eos_id=[END, b, c], generator=generator, **options)
+        new = ids[0, 2:].tolist()
+        found.add(new[-1])
+        assert re.fullmatch("a{1,3}[bc]?", TOKENIZER.decode(new))
+        assert len({END, b, c} & set(new)) == 1
+    assert len(found) > 1
+    with pytest.raises(ValueError, match=f"eos_id={b} stands for b'b', which may come in allowed"):
+        generate(model, PROMPT, eos_id=[END, b], **options | {"allowed": OneOf(["b"], TOKENIZER)})
+
+
+def test_tokens_that_the_tokenizer_does_not_have_never_come():
+    model, allowed = lively(), Pattern(".*", TOKENIZER)
+    tokens = AllowedTokens(allowed, 2, torch.tensor([END]), model.config.vocab_size)
+    may_come = tokens.mask(torch.zeros(2, model.config.vocab_size)).isfinite()
+    assert not may_come[:, TOKENIZER.vocab_size :].any()
+    assert not may_come[:, [TOKENIZER.pad_id, TOKENIZER.bos_id]].any()
+    assert may_come[:, END].all()
+
+
+def test_letters_of_several_bytes_are_never_left_half_written():
+    tokenizer = CharTokenizer.train(["é"])
+    model = lively(vocab_size=tokenizer.vocab_size)
+    allowed = Pattern("[à-ÿ]{1,3}|[🀀-🙏]", tokenizer)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        ids = generate(
+            model, PROMPT[:, :1] % 259, max_new_tokens=9, allowed=allowed, eos_id=END,
+            temperature=1.0, generator=generator,
+        )  # fmt: skip
+        assert allowed.automaton.accepts(tokenizer.decode(ids[0, 1:].tolist()))
+
+
+def test_a_vocabulary_without_some_bytes_never_runs_into_a_dead_end():
+    """Here "c" is no token: after "a", only "b" leads to an end, and "ac" to none."""
+    tokens = {"a": 0, "b": 1, "ca": 2}
+    tokenizer = PretrainedTokenizer(
+        {
+            "model": {"type": "BPE", "vocab": tokens, "merges": []},
+            "decoder": {"type": "ByteLevel"},
+            "added_tokens": [{"id": 3, "content": "</s>", "special": True}],
+        }
+    )
+    allowed = Pattern("a(b|c|ca[^ab]|cab)|c", tokenizer)
+    after = allowed.states_after(0)
+    assert [n for n in range(3) if after[n] != DEAD] == [0]
+    then = allowed.states_after(int(after[0]))
+    assert [n for n in range(3) if then[n] != DEAD] == [1, 2]
+    last = allowed.states_after(int(then[2]))
+    assert [n for n in range(3) if last[n] != DEAD] == [1]
+    with pytest.raises(ValueError, match="tokenizer has no tokens for any of the texts"):
+        OneOf(["c", "bc"], tokenizer)
+
+
+def test_few_states_are_kept(model, monkeypatch):
+    for value in (1, 256):
+        monkeypatch.setattr("transformer_lib.generation.constrained.MAX_REMEMBERED", value)
+        allowed = AllowedText(read_texts(["ababa", "babab"]), TOKENIZER)
+        options = {"allowed": allowed, "eos_id": END, "max_new_tokens": 9}
+        found = generate(model, PROMPT, **options)
+        assert len(allowed._remembered) <= value
+        if value == 1:
+            wanted = found
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_scores_of_any_kind_are_masked(dtype):
+    tokens = AllowedTokens(OneOf(["a"], TOKENIZER), 1, torch.tensor([END]), TOKENIZER.vocab_size)
+    scores = tokens.mask(torch.zeros(1, TOKENIZER.vocab_size, dtype=dtype))
+    assert scores.dtype == dtype
+    assert scores.isfinite().nonzero()[:, 1].tolist() == TOKENIZER.encode("a")
