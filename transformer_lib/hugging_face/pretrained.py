@@ -27,6 +27,7 @@ from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, i
 from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
 from transformer_lib.models.language_models import VisionTransformer
+from transformer_lib.models.quantization import describe_quantized
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 
 
@@ -183,7 +184,8 @@ def save_pretrained(
 
     Raises:
         ValueError: if no family has models like this one; it says which choice or part differs. Or
-            if the tokenizer has more tokens than the model, or cannot be written.
+            if the model is quantised, which only ``save_model`` can write. Or if the tokenizer has
+            more tokens than the model, or cannot be written.
 
     Example:
         >>> from transformer_lib import CausalLM, TransformerConfig
@@ -198,6 +200,8 @@ def save_pretrained(
             f"the tokenizer has {tokenizer.vocab_size} tokens; expected "
             f"vocab_size={model.config.vocab_size}, those of the model, at most"
         )
+    if describe_quantized(model):
+        raise ValueError("model is quantised, which a checkpoint cannot say; call save_model")
     settings = write_settings(model, tokenizer)
     family, architecture = find_family(settings)
     prefix = "" if architecture == "BertModel" else family.prefix  # the bare model has none

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transformer_lib.core.eval_mode import evaluating
+from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.models.saving import Tensors
 from transformer_lib.training.data import IGNORE, Batch, Batches
 from transformer_lib.training.distributed import (
@@ -43,7 +44,8 @@ class Learner:
     Raises:
         TypeError: if an objective or an optimizer is given instead of what builds it.
         ValueError: if weights to be trained are in float16 or bfloat16, and the recipe does not say
-            so; if the optimizer has parameters that are not the model's.
+            so; if the optimizer has parameters that are not the model's; if the model is quantised,
+            and nothing in it can be trained.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -68,6 +70,7 @@ class Learner:
     ) -> None:
         _check_builds("objective", objective)
         _check_builds("optimizer", optimizer)
+        _check_not_quantized(model)
         if not recipe.half_weights:
             _check_precise(model)
         self.recipe, self.device = recipe, device
@@ -256,6 +259,16 @@ def _check_builds(name: str, build: object) -> None:
     if isinstance(build, nn.Module | Optimizer):
         kind = type(build).__name__
         raise TypeError(f"{name} has type {kind}; expected a function that makes one for a model")
+
+
+def _check_not_quantized(model: nn.Module) -> None:
+    if any(parameter.requires_grad for parameter in model.parameters()):
+        return  # such as adapters beside quantised layers
+    if any(isinstance(part, QuantizedLinear) for part in model.modules()):
+        raise ValueError(
+            "model is quantised, and its weights are frozen; expected full weights: train first, "
+            "and quantize what was trained"
+        )
 
 
 def _check_precise(model: nn.Module) -> None:
