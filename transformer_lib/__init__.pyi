@@ -248,3 +248,15 @@ from transformer_lib.training.training_step import mean_loss as mean_loss
 
 __all__: list[str]
 __version__: str
+from transformer_lib.layers.fast.quantized_kernels import (
+    use_quantized_kernels as use_quantized_kernels,
+)
+from transformer_lib.layers.quantized_linear import Codes as Codes
+from transformer_lib.layers.quantized_linear import QuantizedLinear as QuantizedLinear
+from transformer_lib.layers.quantized_linear import dequantize as dequantize
+from transformer_lib.layers.quantized_linear import pack_nibbles as pack_nibbles
+from transformer_lib.layers.quantized_linear import quantize_weight as quantize_weight
+from transformer_lib.layers.quantized_linear import unpack_nibbles as unpack_nibbles
+from transformer_lib.models.quantization import LayerReport as LayerReport
+from transformer_lib.models.quantization import QuantizationReport as QuantizationReport
+from transformer_lib.models.quantization import quantize as quantize

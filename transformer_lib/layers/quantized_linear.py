@@ -137,6 +137,26 @@ def unpack_nibbles(packed: UInt8[Tensor, "m half_n"]) -> Int8[Tensor, "m n"]:
     return nibbles.view(torch.int8) - _NIBBLE_ZERO
 
 
+def encode(weight: Float[Tensor, "m n"], bits: int, group: int) -> tuple[Tensor, Tensor]:
+    """Quantise a matrix as a :class:`QuantizedLinear` stores it.
+
+    Args:
+        weight: the matrix, ``(m, n)``.
+        bits: 8 or 4.
+        group: how many neighbours in a row share a scale.
+
+    Returns:
+        Its ``codes``, of 4 bits two to a byte, and its ``scale``.
+
+    Example:
+        >>> codes, scale = encode(torch.zeros(3, 128), bits=4, group=64)
+        >>> codes.shape, scale.shape
+        (torch.Size([3, 64]), torch.Size([3, 2]))
+    """
+    codes, scale = quantize_weight(weight, bits, group)
+    return pack_nibbles(codes) if bits == 4 else codes, scale
+
+
 class QuantizedLinear(nn.Module):
     """A linear layer whose weights are stored in 8 or 4 bits.
 
@@ -216,8 +236,7 @@ class QuantizedLinear(nn.Module):
         """
         n, m = layer.in_features, layer.out_features
         new = cls(n, m, bits=bits, group=group, bias=False, device=layer.weight.device)
-        codes, new.scale = quantize_weight(layer.weight.detach(), bits, new.group)
-        new.codes = pack_nibbles(codes) if bits == 4 else codes
+        new.codes, new.scale = encode(layer.weight.detach(), bits, new.group)
         if layer.bias is not None:
             new.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
         return new.train(layer.training)

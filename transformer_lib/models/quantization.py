@@ -16,7 +16,7 @@ from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.layers.quantized_linear import QuantizedLinear, check_sizes
 from transformer_lib.models.blocks import Block
 
-Settings = dict[str, dict[str, int]]  # bits and group of each quantised layer, by its name
+QuantizedLayers = dict[str, dict[str, int]]  # bits and group of each quantised layer, by its name
 
 
 class LayerReport(NamedTuple):
@@ -120,7 +120,8 @@ def quantize(
     if not chosen:
         raise ValueError("layers is empty; expected names of linear layers")
     for layer, names in chosen:
-        _check_layer(names[0], layer, bits, group)
+        _check_sizes(names[0], layer, bits, group)
+        _check_weight(names[0], layer)
     bytes_before = _count_bytes(model)
     reports: list[LayerReport] = []
     squares = torch.zeros(2, dtype=torch.float64)  # of the differences, and of the weights
@@ -138,7 +139,7 @@ def quantize(
     return QuantizationReport(bytes_before, _count_bytes(model), error, tuple(reports))
 
 
-def describe_quantized(model: nn.Module) -> Settings:
+def describe_quantized(model: nn.Module) -> QuantizedLayers:
     """Say which layers of a model are quantised, and how, ready for JSON.
 
     Args:
@@ -158,7 +159,36 @@ def describe_quantized(model: nn.Module) -> Settings:
     }
 
 
-def make_room(model: nn.Module, settings: Settings) -> None:
+def choose_layers(model: nn.Module, bits: int, group: int | None) -> QuantizedLayers:
+    """Say which layers :func:`quantize` takes if none are named; their weights need not be there.
+
+    Args:
+        model: any model, also on the device ``meta``.
+        bits: 8 or 4.
+        group: how many neighbours in a row of weights share a scale; a whole row if ``None``.
+
+    Returns:
+        ``bits`` and ``group`` of each of them, by its name.
+
+    Raises:
+        ValueError: as :func:`quantize`.
+
+    Example:
+        >>> from transformer_lib import CausalLM, TransformerConfig
+        >>> with torch.device("meta"):
+        ...     model = CausalLM(TransformerConfig(n_layers=1))
+        >>> found = choose_layers(model, bits=8, group=None)
+        >>> found["decoder.stack.blocks.0.feed_forward.down"]
+        {'bits': 8, 'group': 2048}
+    """
+    settings: QuantizedLayers = {}
+    for layer, names in _layers_in_blocks(model):
+        own_group = _check_sizes(names[0], layer, bits, group)
+        settings |= {name: {"bits": bits, "group": own_group} for name in names}
+    return settings
+
+
+def make_room(model: nn.Module, settings: QuantizedLayers) -> None:
     """Put quantised layers without content into the places of linear ones, to be loaded into.
 
     The other parameters are frozen, unless some are already: it was said what is trained, then.
@@ -233,11 +263,17 @@ def _is_linear(part: nn.Module) -> bool:
     return type(part) is nn.Linear  # a subclass may multiply in another way
 
 
-def _check_layer(name: str, layer: nn.Linear, bits: int, group: int | None) -> None:
+def _check_sizes(name: str, layer: nn.Linear, bits: int, group: int | None) -> int:
+    """Refuse settings that do not fit a layer; return its group."""
+    own_group = layer.in_features if group is None else group
     try:
-        check_sizes(layer.in_features, bits, layer.in_features if group is None else group)
+        check_sizes(layer.in_features, bits, own_group)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+    return own_group
+
+
+def _check_weight(name: str, layer: nn.Linear) -> None:
     if touched := Fingerprint([layer]).touched:
         raise ValueError(f"{name} was changed ({', '.join(touched)}); expected a layer as built")
     if layer.weight.is_meta:

@@ -18,7 +18,7 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.files import whole_files, why_missing
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.models import language_models as models
-from transformer_lib.models.quantization import Settings, describe_quantized, make_room
+from transformer_lib.models.quantization import QuantizedLayers, describe_quantized, make_room
 
 Tensors = dict[str, Tensor]
 _ClassName = TypedDict("_ClassName", {"class": str})  # a word that cannot be a field below
@@ -51,7 +51,7 @@ class ModelDescription(_ClassName):
 
     arguments: dict[str, object]
     parts: NotRequired[dict[str, str]]
-    quantized: NotRequired[Settings]
+    quantized: NotRequired[QuantizedLayers]
 
 
 @runtime_checkable
@@ -139,7 +139,7 @@ def load_model(
         arguments = dict(description["arguments"])
         if "config" in arguments:
             arguments["config"] = TransformerConfig(**arguments["config"])
-        quantized: Settings = description.get("quantized", {})
+        quantized: QuantizedLayers = description.get("quantized", {})
         # On this device weights take no memory.
         place = torch.device("meta") if quantized else nullcontext()
         with torch.random.fork_rng(devices=[]), place:  # as if no weights were drawn
