@@ -32,13 +32,7 @@ from transformer_lib.layers.fast.quantized_kernels import use_quantized_kernels
 from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import padding_mask
-from transformer_lib.layers.quantized_linear import (
-    QuantizedLinear,
-    dequantize,
-    pack_nibbles,
-    quantize_weight,
-    unpack_nibbles,
-)
+from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,
@@ -106,7 +100,7 @@ def test_codes_and_scales_are_those_of_the_reference():
     for bits, group in SETTINGS:
         weight = uneven_weights()
         wanted, scales = reference(weight.numpy(), bits, group)
-        found = quantize_weight(weight, bits, group)
+        found = quantized_linear.quantize_weight(weight, bits, group)
         assert found.codes.tolist() == wanted.tolist()
         assert found.scale.dtype == torch.bfloat16
         assert found.scale.double().tolist() == scales.tolist()
@@ -116,7 +110,7 @@ def test_a_code_times_the_scale_of_its_group_is_the_weight():
     codes = torch.tensor([[1, -2, 3, 4], [5, 6, -7, 0]], dtype=torch.int8)
     scale = torch.tensor([[0.5, 10.0], [2.0, 0.25]])
     wanted = [[0.5, -1.0, 30.0, 40.0], [10.0, 12.0, -1.75, 0.0]]
-    assert dequantize(codes, scale, torch.float32).tolist() == wanted
+    assert quantized_linear.dequantize(codes, scale, torch.float32).tolist() == wanted
 
 
 def test_two_codes_share_a_byte_the_first_in_the_low_half():
@@ -124,18 +118,18 @@ def test_two_codes_share_a_byte_the_first_in_the_low_half():
     wanted = [
         [(row[i] + 8) + 16 * (row[i + 1] + 8) for i in range(0, 4, 2)] for row in codes.tolist()
     ]
-    assert pack_nibbles(codes).tolist() == wanted
+    assert quantized_linear.pack_nibbles(codes).tolist() == wanted
 
 
 def test_all_codes_come_back_from_their_bytes():
     pairs = torch.cartesian_prod(torch.arange(-8, 8), torch.arange(-8, 8)).to(torch.int8)
-    assert pack_nibbles(pairs).flatten().unique().numel() == 256
-    assert torch.equal(unpack_nibbles(pack_nibbles(pairs)), pairs)
+    assert quantized_linear.pack_nibbles(pairs).flatten().unique().numel() == 256
+    assert torch.equal(quantized_linear.unpack_nibbles(quantized_linear.pack_nibbles(pairs)), pairs)
 
 
 def test_known_bytes_stand_for_known_codes():
     packed = torch.tensor([[0xF1], [0x8A], [0x07]], dtype=torch.uint8)
-    assert unpack_nibbles(packed).tolist() == [[-7, 7], [2, 0], [-1, -8]]
+    assert quantized_linear.unpack_nibbles(packed).tolist() == [[-7, 7], [2, 0], [-1, -8]]
 
 
 def test_a_layer_multiplies_by_the_weights_of_the_reference():
@@ -153,8 +147,8 @@ def test_a_layer_multiplies_by_the_weights_of_the_reference():
 def test_no_weight_is_off_by_more_than_half_a_step():
     for bits, group in SETTINGS:
         weight = uneven_weights()
-        codes, scale = quantize_weight(weight, bits, group)
-        off = (dequantize(codes, scale, torch.float64) - weight).abs()
+        codes, scale = quantized_linear.quantize_weight(weight, bits, group)
+        off = (quantized_linear.dequantize(codes, scale, torch.float64) - weight).abs()
         step = scale.double().repeat_interleave(group, dim=1)
         rounding = 1 + LARGEST[bits] / 128  # the largest weight may lie behind the last step
         assert (off <= rounding * step / 2).all()
@@ -328,11 +322,12 @@ class AliveMatrices:
     """How many matrices that were made of codes are there at once."""
 
     def __init__(self, monkeypatch):
-        self.most, self.made, self._alive = 0, 0, weakref.WeakSet()
+        self.most, self.made, self._alive = 0, 0, []
+        self._make = quantized_linear.dequantize
         monkeypatch.setattr(quantized_linear, "dequantize", self._note)
 
     def _note(self, codes, scale, dtype):
-        weight = dequantize(codes, scale, dtype)
+        weight = self._make(codes, scale, dtype)
         self._alive = [ref for ref in self._alive if ref() is not None] + [weakref.ref(weight)]
         self.most, self.made = max(self.most, len(self._alive)), self.made + 1
         return weight

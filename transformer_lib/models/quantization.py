@@ -240,7 +240,7 @@ def _layers_in_blocks(model: nn.Module) -> _Chosen:
 def _named_layers(model: nn.Module, names: Collection[str]) -> _Chosen:
     """The layers of these names, each with all names under which the model has it."""
     if isinstance(names, str):
-        raise TypeError(f"layers={names!r} must be a collection of names, such as [{names!r}]")
+        raise TypeError(f"layers has type str; expected a collection of names, such as [{names!r}]")
     parts = dict(model.named_modules(remove_duplicate=False))
     known_as: dict[nn.Module, list[str]] = {}
     for name, part in parts.items():
@@ -253,7 +253,8 @@ def _named_layers(model: nn.Module, names: Collection[str]) -> _Chosen:
         if isinstance(part, QuantizedLinear):
             raise ValueError(f"layers holds {name!r}, which is quantised already")
         if not isinstance(part, nn.Linear) or not _is_linear(part):
-            raise TypeError(f"layers holds {name!r}, a {type(part).__name__}; expected nn.Linear")
+            kind = type(part).__name__
+            raise TypeError(f"{name} has type {kind}; expected an nn.Linear in layers")
         if all(part is not layer for layer, _ in chosen):
             chosen.append((part, known_as[part]))
     return chosen
