@@ -31,7 +31,7 @@ from transformer_lib.generation.fast.decode_kernel import append_and_attend
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import attention
 from transformer_lib.layers.fast import padding_free, quantized_kernels
-from transformer_lib.layers.fast.quantized_kernels import use_quantized_kernels
+from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import additive_mask, causal_mask, padding_mask
@@ -543,7 +543,7 @@ def test_quantised_layers_multiply_by_the_kernel(bits, group, dtype, monkeypatch
         layer = nn.Linear(688 if group != 64 else 256, outputs)
         plain = QuantizedLinear.from_linear(layer, bits, group).cuda().to(dtype)
         model = nn.Sequential(copy.deepcopy(plain))
-        assert use_quantized_kernels(model) == 1
+        assert use_int_kernels(model) == 1
         for shape in ((1,), (2, 3), (quantized_kernels.MOST_ROWS_ON_GPU,)):
             x = torch.randn(*shape, layer.in_features, device="cuda", dtype=dtype)
             wanted = plain.double()(x.double())
@@ -568,7 +568,7 @@ def test_a_quantised_model_writes_the_same_by_all_paths(bits, group, kernels, re
     wanted = generate(model, prompt, max_new_tokens=24, cache=KeyValueCache(2, 60))
     assert not recordings
     if kernels:
-        use_quantized_kernels(model)
+        use_int_kernels(model)
     assert torch.equal(generate(model, prompt, max_new_tokens=24), wanted)
     assert recordings
     fast = CompiledDecoder(model, max_len=60)

@@ -20,7 +20,7 @@ from transformer_lib.hugging_face.pretrained import save_pretrained
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
 from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
-from transformer_lib.layers.fast.quantized_kernels import use_quantized_kernels
+from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
@@ -909,7 +909,7 @@ BITS = [
         "x has shape (3, 6); expected (..., n) with n=8, got n=6",
     ),
     (
-        lambda: use_quantized_kernels(nn.Linear(4, 4)),
+        lambda: use_int_kernels(nn.Linear(4, 4)),
         "model has no quantised layers without kernels; call quantize first",
     ),
 ]

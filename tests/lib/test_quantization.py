@@ -28,7 +28,7 @@ from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretra
 from transformer_lib.layers import quantized_linear
 from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.fast import padding_free, quantized_kernels
-from transformer_lib.layers.fast.quantized_kernels import use_quantized_kernels
+from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.feedforward import MixtureOfExperts
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import padding_mask
@@ -280,7 +280,7 @@ def test_the_report_tells_bytes_and_errors():
     assert report.relative_error == pytest.approx(math.sqrt(off / whole))
     assert report.largest_error == max(layer.largest_error for layer in report.layers)
     sizes = f"{report.bytes_before:,} -> {report.bytes_after:,} bytes"
-    assert str(report).startswith(f"{len(report.layers)} layers quantised: {sizes}, weights off")
+    assert str(report).startswith(f"{len(report.layers)} layers: {sizes}, weights off")
 
 
 def test_layers_can_be_named_and_a_layer_used_twice_stays_one():
@@ -555,7 +555,7 @@ def wide_layers(bits, group, dtype=torch.bfloat16):
     layer = nn.Linear(128, 48).to(dtype)
     plain = QuantizedLinear.from_linear(layer, bits, group)
     model = nn.Sequential(copy.deepcopy(plain))
-    assert use_quantized_kernels(model) == 1
+    assert use_int_kernels(model) == 1
     assert type(model[0]) is quantized_kernels._KernelLinear
     return plain, model[0]
 
@@ -607,7 +607,7 @@ def test_a_model_with_kernels_is_saved_loaded_copied_and_pickled_as_without(tmp_
     other = CausalLM(TransformerConfig(**choices)).eval()
     quantize(other, 4, 32)
     fast = copy.deepcopy(model)
-    assert use_quantized_kernels(fast) == 6
+    assert use_int_kernels(fast) == 6
     save_model(fast, tmp_path)
     ids = random_ids(1, 7)
     assert torch.equal(run(load_model(tmp_path), ids), run(model, ids))
@@ -623,7 +623,7 @@ def test_settings_without_a_kernel_are_left():
     layers = [QuantizedLinear(128, 48, bits=8, group=64), QuantizedLinear(128, 47)]
     layers += [QuantizedLinear(128, 48, group=16)]
     model = nn.Sequential(*layers)
-    assert use_quantized_kernels(model) == 0
+    assert use_int_kernels(model) == 0
     assert list(model) == layers
     x = random_like(torch.zeros(2, 128))
     for layer in layers:
@@ -636,7 +636,7 @@ def test_greedy_text_of_a_trained_model_is_the_same_with_kernels():
     tokenizer = Tokenizer.load(RESULTS / "shakespeare" / "tokenizer.json")
     quantize(model, 8, None)
     fast = copy.deepcopy(model)
-    assert use_quantized_kernels(fast) == 28
+    assert use_int_kernels(fast) == 28
     prompt = torch.tensor([tokenizer.encode("ROMEO:\n")])
     written = [generate(each, prompt, max_new_tokens=12) for each in (model, fast)]
     assert torch.equal(*written)

@@ -56,7 +56,7 @@ class QuantizationReport(NamedTuple):
     Example:
         >>> layer = LayerReport("output.projection", 4_000, 625, 0.1, 0.02)
         >>> print(QuantizationReport(9_000, 5_625, 0.1, (layer,)))
-        1 layers quantised: 9,000 -> 5,625 bytes, weights off by 10.0 %, at most by 0.02
+        1 layers: 9,000 -> 5,625 bytes, weights off by 10.0 %, at most by 0.02
     """
 
     bytes_before: int
@@ -72,7 +72,7 @@ class QuantizationReport(NamedTuple):
     def __str__(self) -> str:
         sizes = f"{self.bytes_before:,} -> {self.bytes_after:,} bytes"
         errors = f"weights off by {self.relative_error:.1%}, at most by {self.largest_error:.2g}"
-        return f"{len(self.layers)} layers quantised: {sizes}, {errors}".replace("%", " %")
+        return f"{len(self.layers)} layers: {sizes}, {errors}".replace("%", " %")
 
 
 def quantize(

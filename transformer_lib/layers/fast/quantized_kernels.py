@@ -177,7 +177,7 @@ class _KernelLinear(QuantizedLinear):
         return multiply_on_gpu(x, self)
 
 
-def use_quantized_kernels(model: nn.Module) -> int:
+def use_int_kernels(model: nn.Module) -> int:
     """Let the quantised layers of a model multiply by kernels; the model is changed in place.
 
     On a CPU, codes of 4 bits are laid out once more, so that a weight takes a byte instead of half
@@ -196,7 +196,7 @@ def use_quantized_kernels(model: nn.Module) -> int:
         >>> model = nn.Sequential(
         ...     QuantizedLinear(128, 64), QuantizedLinear(128, 3)
         ... )
-        >>> use_quantized_kernels(model)  # for 3 outputs there is none
+        >>> use_int_kernels(model)  # for 3 outputs there is none
         1
     """
     found = {
