@@ -287,3 +287,18 @@ from transformer_lib.training.weight_average import WeightAverage as WeightAvera
 
 __all__: list[str]
 __version__: str
+from transformer_lib.layers.fast.quantized_kernels import use_int_kernels as use_int_kernels
+from transformer_lib.layers.quantized_linear import Codes as Codes
+from transformer_lib.layers.quantized_linear import QuantizedLinear as QuantizedLinear
+from transformer_lib.layers.quantized_linear import check_sizes as check_sizes
+from transformer_lib.layers.quantized_linear import dequantize as dequantize
+from transformer_lib.layers.quantized_linear import encode as encode
+from transformer_lib.layers.quantized_linear import pack_nibbles as pack_nibbles
+from transformer_lib.layers.quantized_linear import quantize_weight as quantize_weight
+from transformer_lib.layers.quantized_linear import unpack_nibbles as unpack_nibbles
+from transformer_lib.models.quantization import LayerReport as LayerReport
+from transformer_lib.models.quantization import QuantizationReport as QuantizationReport
+from transformer_lib.models.quantization import choose_layers as choose_layers
+from transformer_lib.models.quantization import describe_quantized as describe_quantized
+from transformer_lib.models.quantization import make_room as make_room
+from transformer_lib.models.quantization import quantize as quantize

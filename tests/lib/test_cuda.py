@@ -20,6 +20,7 @@ from recording_changes import (
     lively_model,
     new_weights_elsewhere,
 )
+from torch import nn
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
@@ -29,14 +30,18 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import append_and_attend
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import attention
-from transformer_lib.layers.fast import padding_free
+from transformer_lib.layers.fast import padding_free, quantized_kernels
+from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import additive_mask, causal_mask, padding_mask
+from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.layers.static_kv_cache import StaticCache, StaticLayerCache
 from transformer_lib.models.blocks import Stack
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.models.presets import PRESETS, build_preset
+from transformer_lib.models.quantization import quantize
+from transformer_lib.models.saving import load_model, save_model
 from transformer_lib.training import losses
 from transformer_lib.training.data import IGNORE, TextWindows
 from transformer_lib.training.loop import train
@@ -528,6 +533,56 @@ def test_long_contexts_give_the_tokens_of_the_model(window, padded, recordings):
     assert recordings
     fast = CompiledDecoder(model, max_len=1_300)
     assert torch.equal(generate(fast, prompt, max_new_tokens=24, **inputs), cached)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("bits", "group"), [(8, 64), (8, None), (8, 43), (4, 16), (4, 688)])
+def test_quantised_layers_multiply_by_the_kernel(bits, group, dtype, monkeypatch):
+    torch.manual_seed(0)
+    for outputs in (1, 50, 256):
+        layer = nn.Linear(688 if group != 64 else 256, outputs)
+        plain = QuantizedLinear.from_linear(layer, bits, group).cuda().to(dtype)
+        model = nn.Sequential(copy.deepcopy(plain))
+        assert use_int_kernels(model) == 1
+        for shape in ((1,), (2, 3), (quantized_kernels.MOST_ROWS_ON_GPU,)):
+            x = torch.randn(*shape, layer.in_features, device="cuda", dtype=dtype)
+            wanted = plain.double()(x.double())
+            plain.to(dtype)
+            with monkeypatch.context() as patch, torch.no_grad():
+                patch.setattr(QuantizedLinear, "_product", lambda *_: pytest.fail("no kernel"))
+                found = model(x)
+            assert found.dtype == dtype
+            tolerance = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}[dtype]
+            assert relative_error(found, wanted) < tolerance
+        many = torch.randn(300, layer.in_features, device="cuda", dtype=dtype)
+        assert_close(model(many), plain(many))  # by the formula
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, 16)])
+def test_a_quantised_model_writes_the_same_by_all_paths(bits, group, kernels, recordings):
+    model = lively_model(position="rope", max_len=60, d_model=64, n_heads=4)
+    quantize(model, bits, group)
+    model.cuda()
+    prompt = PROMPT.cuda()
+    wanted = generate(model, prompt, max_new_tokens=24, cache=KeyValueCache(2, 60))
+    assert not recordings
+    if kernels:
+        use_int_kernels(model)
+    assert torch.equal(generate(model, prompt, max_new_tokens=24), wanted)
+    assert recordings
+    fast = CompiledDecoder(model, max_len=60)
+    assert torch.equal(generate(fast, prompt, max_new_tokens=24), wanted)
+
+
+def test_a_quantised_file_is_loaded_onto_the_gpu(tmp_path):
+    model = lively_model(position="rope").eval()
+    quantize(model, 4, 8)
+    save_model(model, tmp_path)
+    loaded = load_model(tmp_path, "cuda")
+    assert all(tensor.is_cuda for tensor in loaded.state_dict().values())
+    with torch.no_grad():
+        assert_close(loaded(PROMPT.cuda()).cpu(), model(PROMPT), rtol=1e-4, atol=1e-4)
 
 
 def test_a_decoder_compiles_one_step_for_all_lengths():

@@ -36,6 +36,7 @@ from transformer_lib.models.lora import (
 )
 from transformer_lib.models.lora_files import load_lora, save_lora
 from transformer_lib.models.presets import PRESETS
+from transformer_lib.models.quantization import quantize
 from transformer_lib.models.saving import load_model, save_model
 from transformer_lib.training.data import TextWindows
 from transformer_lib.training.loop import train
@@ -502,3 +503,26 @@ def test_a_rank_learns_as_much_as_a_matrix_of_this_rank_can(rank):
 
     optimizer.step(loss)
     assert loss().item() == pytest.approx(missing.item(), abs=1e-6)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_adapters_beside_quantised_layers_learn_and_are_saved(tmp_path):
+    model = make(CausalLM, tiny(**LLAMA)).float()
+    quantize(model, bits=4, group=4)
+    base = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    add_lora(model, rank=2, layers="all")
+    train(model, text(), recipe(), progress=False, device="cpu")
+    for layer in lora_layers(model).values():
+        assert layer.up.abs().sum() > 0
+    save_model(model, tmp_path / "whole")
+    save_lora(model, tmp_path / "adapters")
+    loaded, by_itself = load_model(tmp_path / "whole"), make(CausalLM, tiny(**LLAMA)).float()
+    quantize(by_itself, bits=4, group=4)
+    by_itself.load_state_dict(base)
+    load_lora(by_itself, tmp_path / "adapters")
+    with torch.no_grad():
+        expected = model.eval()(IDS)
+        assert torch.equal(loaded(IDS), expected)
+        assert torch.equal(by_itself.eval()(IDS), expected)
+    remove_lora(model)
+    assert all(torch.equal(tensor, base[name]) for name, tensor in model.state_dict().items())

@@ -20,9 +20,11 @@ from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.speculative import NgramDraft, speculative_generate
 from transformer_lib.generation.text_generation import write_on
+from transformer_lib.hugging_face.pretrained import save_pretrained
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
 from transformer_lib.layers.build_parts import Parts
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
+from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
@@ -44,6 +46,7 @@ from transformer_lib.layers.positions import (
     sinusoidal,
     t5_bucket,
 )
+from transformer_lib.layers.quantized_linear import QuantizedLinear, quantize_weight
 from transformer_lib.layers.rolling_kv_cache import RollingCache
 from transformer_lib.layers.split_attention import split_attention
 from transformer_lib.layers.static_kv_cache import StaticCache
@@ -59,6 +62,7 @@ from transformer_lib.models.language_models import (
 from transformer_lib.models.lora import LoraLinear, add_lora, merge_lora, remove_lora
 from transformer_lib.models.lora_files import load_lora, save_lora
 from transformer_lib.models.presets import PRESETS, build_preset
+from transformer_lib.models.quantization import quantize
 from transformer_lib.text.text_stream import TextStream
 from transformer_lib.text.tokenizers import CharTokenizer
 from transformer_lib.tracing.watch import influence
@@ -71,6 +75,7 @@ from transformer_lib.training.muon import Muon, orthogonalise
 from transformer_lib.training.packing import pack
 from transformer_lib.training.recipes import Recipe
 from transformer_lib.training.run_checkpoints import check_same_data, sum_up
+from transformer_lib.training.training_step import Learner
 from transformer_lib.training.weight_average import WeightAverage
 
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -217,6 +222,36 @@ def roll_back():
     with torch.no_grad():
         model(IDS, cache=cache)
     cache.rewind(2)
+
+
+def quantized(*args, **changes):
+    def run():
+        model = CausalLM(small_config()).eval()
+        quantize(model, *args, **changes)
+        return model
+
+    return run
+
+
+def quantize_twice():
+    quantize(quantized(8, 4)(), 8, 4)
+
+
+def train_in_few_bits():
+    Learner(quantized(8, 4)(), recipe(), torch.device("cpu"))
+
+
+def write_few_bits_as_a_checkpoint():
+    save_pretrained(quantized(8, 4)(), "nowhere")
+
+
+def quantize_changed(change):
+    def run():
+        model = CausalLM(small_config()).eval()
+        change(model.decoder.stack.blocks[0].attention.key)
+        quantize(model, 4, 4)
+
+    return run
 
 
 def full_cache():
@@ -1119,6 +1154,79 @@ ADAPTERS = [
     ),
 ]
 
+KEY = "decoder.stack.blocks.0.attention.key"
+QUERY = "decoder.stack.blocks.0.attention.query"
+BITS = [
+    (quantized(3, 4), f"{QUERY}: bits=3 must be one of 8, 4"),
+    (quantized(4, 0), f"{QUERY}: group=0 must be a whole number of at least 1"),
+    (
+        quantized(4),
+        f"{QUERY}: group=64 must divide in_features=8: 8 / 64 leaves a remainder of 8",
+    ),
+    (
+        lambda: quantize_weight(zeros(2, 5), 4, 5),
+        "in_features=5 must be even: with bits=4 two share a byte",
+    ),
+    (
+        lambda: quantize_weight(zeros(2, 4) / 0, 8, 2),
+        "weight has numbers that are infinite or not a number",
+    ),
+    (
+        quantize_twice,
+        f"model is quantised already, as {QUERY} is; expected full weights",
+    ),
+    (
+        quantized(8, 4, layers="output.projection"),
+        "layers has type str; expected a collection of names, such as ['output.projection']",
+    ),
+    (quantized(8, 4, layers=[]), "layers is empty; expected names of linear layers"),
+    (
+        quantized(8, 4, layers=["output.head"]),
+        "layers holds 'output.head', and model has no module of that name",
+    ),
+    (
+        quantized(8, 4, layers=["decoder.embedding.tokens"]),
+        "decoder.embedding.tokens has type Embedding; expected an nn.Linear in layers",
+    ),
+    (
+        lambda: quantize(quantized(8, 4)(), 8, 4, layers=[QUERY]),
+        f"layers holds '{QUERY}', which is quantised already",
+    ),
+    (
+        lambda: quantize(nn.Linear(4, 4), 8, 4),
+        "model has no linear layers in blocks; expected some, or layers=[names]",
+    ),
+    (
+        quantize_changed(lambda layer: layer.register_forward_hook(print)),
+        f"{KEY} was changed (hooks); expected a layer as built",
+    ),
+    (
+        quantize_changed(lambda layer: layer.to("meta")),
+        f"{KEY} is on the device meta; expected weights that are there",
+    ),
+    (
+        quantize_changed(lambda layer: layer.weight.data.fill_(float("inf"))),
+        f"{KEY} has weights that are infinite or not a number",
+    ),
+    (
+        train_in_few_bits,
+        "model is quantised, and its weights are frozen; expected full weights (train first, and "
+        "quantize what was trained), or adapters beside them (add_lora)",
+    ),
+    (
+        write_few_bits_as_a_checkpoint,
+        "model is quantised, which a checkpoint cannot say; call save_model",
+    ),
+    (
+        lambda: QuantizedLinear(8, 2, bits=8, group=4)(zeros(3, 6)),
+        "x has shape (3, 6); expected (..., n) with n=8, got n=6",
+    ),
+    (
+        lambda: use_int_kernels(nn.Linear(4, 4)),
+        "model has no quantised layers without kernels; call quantize first",
+    ),
+]
+
 TABLE = [
     pytest.param(call, message, id=message[:60])
     for call, message in CONFIGURATION
@@ -1131,6 +1239,7 @@ TABLE = [
     + TODAY
     + COMMAND_LINE
     + ADAPTERS
+    + BITS
 ]
 
 

@@ -8,6 +8,7 @@ this library make every mistake and check that the test named notices.
 
 from transformer_book.mistakes import (  # noqa: F401  (they enter)
     attention,
+    bits,
     families,
     fine_tuning,
     generating,

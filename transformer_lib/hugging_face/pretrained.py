@@ -26,8 +26,15 @@ from transformer_lib.hugging_face.config_json import (
 from transformer_lib.hugging_face.family import Family, LazyTensors, Settings, is_copy
 from transformer_lib.hugging_face.weight_layouts import SAME, Layout, Model
 from transformer_lib.layers.feedforward import ACTIVATIONS
+from transformer_lib.layers.quantized_linear import encode
 from transformer_lib.models.language_models import VisionTransformer
 from transformer_lib.models.lora import lora_layers
+from transformer_lib.models.quantization import (
+    QuantizedLayers,
+    choose_layers,
+    describe_quantized,
+    make_room,
+)
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 
 
@@ -77,6 +84,8 @@ def load_pretrained(
     revision: str | None = None,
     with_tokenizer: bool = True,
     ignore: Collection[str] = (),
+    bits: int | None = None,
+    group: int | None = 64,
 ) -> Pretrained:
     """Read a Hugging Face checkpoint of one of the families that our models can follow.
 
@@ -98,6 +107,10 @@ def load_pretrained(
         with_tokenizer: whether to read the tokenizer too, if there is one.
         ignore: keys of ``config.json`` that are read as if they were not there, such as one that
             is refused. Each is warned of: without it, the model may compute something else.
+        bits: 8 or 4 to quantise the layers in blocks, each as soon as it is read: as
+            :func:`~transformer_lib.models.quantization.quantize` would, without room for the model.
+        group: if they are quantised, how many neighbours in a row of weights share a scale; a whole
+            row if ``None``.
 
     Returns:
         One of our models in evaluation mode, and its tokenizer. BERT becomes a ``MaskedLM``, a
@@ -111,7 +124,7 @@ def load_pretrained(
         OSError: if it cannot be downloaded.
         TypeError: if ``ignore`` is a string.
         ValueError: if the checkpoint is damaged or is not one of these, if a folder is given and
-            a revision, or if a key to ignore is not there.
+            a revision, if a key to ignore is not there, or if a layer cannot be quantised so.
 
     Example:
         >>> import tempfile
@@ -146,7 +159,10 @@ def load_pretrained(
         model = family.architectures[architecture](config, settings, tensors)
     places = _places(model, family)
     _check_names(places, tensors, family, f"{architecture} in {folder}")
-    parameters = _read_parameters(model, places, tensors, dtype, torch.device(device))
+    quantized = {} if bits is None else choose_layers(model, bits, group)
+    parameters = _read_parameters(model, places, tensors, dtype, torch.device(device), quantized)
+    if quantized:
+        make_room(model, quantized)
     model.load_state_dict(parameters, assign=True)
     generation = folder / _GENERATION
     take_notes(
@@ -183,8 +199,9 @@ def save_pretrained(
 
     Raises:
         ValueError: if no family has models like this one; it says which choice or part differs. Or
-            if the tokenizer has more tokens than the model, or cannot be written. Or if the model
-            has adapters (LoRA), which have a format of their own.
+            if the model is quantised, which only ``save_model`` can write, or has adapters (LoRA),
+            which have a format of their own. Or if the tokenizer has more tokens than the model, or
+            cannot be written.
 
     Example:
         >>> from transformer_lib import CausalLM, TransformerConfig
@@ -204,6 +221,8 @@ def save_pretrained(
             "model has adapters, for which a checkpoint has no place; call merge_lora first, or "
             "write the adapters alone with save_peft"
         )
+    if describe_quantized(model):
+        raise ValueError("model is quantised, which a checkpoint cannot say; call save_model")
     settings = write_settings(model, tokenizer)
     family, architecture = find_family(settings)
     ours, tensors = model.state_dict(), {}
@@ -368,11 +387,16 @@ def _check_names(places: Places, tensors: LazyTensors, family: Family, whose: st
 
 
 def _read_parameters(
-    model: Model, places: Places, tensors: LazyTensors, dtype: torch.dtype, device: torch.device
-) -> dict[str, nn.Parameter]:
+    model: Model,
+    places: Places,
+    tensors: LazyTensors,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantized: QuantizedLayers,
+) -> dict[str, Tensor]:
     """Read every tensor, check its shape, and cut it into parameters; tied ones are one object."""
     ours = model.state_dict()
-    parameters: dict[str, nn.Parameter] = {}
+    parameters: dict[str, Tensor] = {}
     for name, (names, layout) in places.items():
         tensor = tensors[name]()
         shape = layout.write([ours[part] for part in names], model).shape
@@ -385,5 +409,11 @@ def _read_parameters(
             nn.Parameter(piece.to(device, dtype, copy=True, memory_format=torch.contiguous_format))
             for piece in layout.read(tensor, ours[names[0]].shape)
         ]
-        parameters.update(zip(names, cycle(pieces), strict=False))
+        for our_name, piece in zip(names, cycle(pieces), strict=False):
+            layer, _, last = our_name.rpartition(".")
+            if last == "weight" and layer in quantized:
+                codes, scale = encode(piece.detach(), **quantized[layer])
+                parameters |= {f"{layer}.codes": codes, f"{layer}.scale": scale}
+            else:
+                parameters[our_name] = piece
     return parameters

@@ -21,6 +21,7 @@ from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCac
 from transformer_lib.layers.masks import additive_mask, query_key_distances
 from transformer_lib.layers.norms import LayerNorm, RMSNorm
 from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles
+from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.models.lora import LoraLinear
 from transformer_lib.models.padding import check_mask
 
@@ -335,7 +336,7 @@ class Stack(nn.Module):
 # with an AttentionPattern: whoever adds one here makes sure of that.
 _TOKEN_BY_TOKEN = {
     Stack, Block, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, AlibiBias, T5Bias,
-    nn.ModuleList, nn.Linear, nn.Dropout, nn.Embedding, LoraLinear,
+    nn.ModuleList, nn.Linear, nn.Dropout, nn.Embedding, LoraLinear, QuantizedLinear,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from transformer_lib.core.files import whole_files, why_missing
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.models import language_models as models
 from transformer_lib.models.lora import LoraSettings, add_adapters, describe_adapters
+from transformer_lib.models.quantization import QuantizedLayers, describe_quantized, make_room
 
 Tensors = dict[str, Tensor]
 _ClassName = TypedDict("_ClassName", {"class": str})  # a word that cannot be a field below
@@ -41,6 +43,7 @@ class ModelDescription(_ClassName):
         arguments: what the class was called with.
         parts: the names of what makes those of its parts that are not the library's.
         adapters: what the adapters of its layers were made with, if it has some.
+        quantized: bits and group of each layer whose weights are quantised, if there are some.
 
     Example:
         >>> described = describe_model(nn.Linear(2, 3))
@@ -51,6 +54,7 @@ class ModelDescription(_ClassName):
     arguments: dict[str, object]
     parts: NotRequired[dict[str, str]]
     adapters: NotRequired[dict[str, LoraSettings]]
+    quantized: NotRequired[QuantizedLayers]
 
 
 @runtime_checkable
@@ -71,7 +75,8 @@ def save_model(
 
     Args:
         model: one of the models of ``models``. Of parts of its own only the names are written: who
-            loads it gives them again. Adapters (LoRA) are written with it, beside their layers.
+            loads it gives them again. Adapters (LoRA) are written with it, beside their layers, and
+            quantised layers as they are.
         folder: where ``model.json`` (class and arguments) and ``model.safetensors`` (weights by our
             own names, tied ones once) are written; made if need be.
         tokenizer: written beside it as ``tokenizer.json``.
@@ -119,7 +124,8 @@ def load_model(
         parts: how attention, networks and norms are made, if the model had some of its own.
 
     Returns:
-        The model in evaluation mode, in float32.
+        The model in evaluation mode, in float32. Of layers that were quantised no full weights are
+        made, and the other weights are frozen, as :func:`~transformer_lib.quantize` left them.
 
     Raises:
         ValueError: if a file is missing, damaged or of another kind, or parts are not given.
@@ -137,16 +143,24 @@ def load_model(
         arguments = dict(description["arguments"])
         if "config" in arguments:
             arguments["config"] = TransformerConfig(**arguments["config"])
-        with torch.random.fork_rng(devices=[]):  # as if no weights were drawn only to be replaced
+        quantized: QuantizedLayers = description.get("quantized", {})
+        # On this device weights take no memory.
+        place = torch.device("meta") if quantized else nullcontext()
+        with torch.random.fork_rng(devices=[]), place:  # as if no weights were drawn
             model = _CLASSES[description["class"]](**arguments, parts=parts)
             if "adapters" in description:
                 add_adapters(model, description["adapters"])
+            if quantized:  # by its names, a layer that has an adapter is in it
+                make_room(model, quantized)
         path = Path(folder) / "model.safetensors"
         tensors = with_current_names(load(path.read_bytes()), model.state_dict())
         check_tensors(model, tensors)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}{why_missing(path)}") from None
-    model.load_state_dict(tensors, strict=False)  # those that are missing are tied
+    if quantized:
+        _take_over(model, tensors)
+    else:
+        model.load_state_dict(tensors, strict=False)  # those that are missing are tied
     return model.to(device).eval()
 
 
@@ -158,7 +172,7 @@ def describe_model(model: nn.Module) -> ModelDescription:
 
     Returns:
         ``class`` and ``arguments``, ready for JSON; and ``parts``, the names of what makes those
-        that are not the library's, and ``adapters``, if there are any.
+        that are not the library's, ``adapters`` and ``quantized``, if there are any.
 
     Example:
         >>> config = TransformerConfig(vocab_size=100, d_model=8, n_heads=2)
@@ -185,7 +199,27 @@ def describe_model(model: nn.Module) -> ModelDescription:
         description["parts"] = own_parts
     if adapters := describe_adapters(model):
         description["adapters"] = adapters
+    if quantized := describe_quantized(model):
+        description["quantized"] = quantized
     return description
+
+
+def _take_over(model: nn.Module, tensors: Tensors) -> None:
+    """Give stored tensors to a model on the device meta; those that it ties are one."""
+    places = model.state_dict(keep_vars=True)
+    stored: dict[int, Tensor] = {}
+    for name, tensor in tensors.items():
+        place = places[name]
+        converted = tensor.to(place.dtype)
+        is_weight = isinstance(place, nn.Parameter)
+        stored[id(place)] = nn.Parameter(converted) if is_weight else converted
+    model.load_state_dict({name: stored[id(places[name])] for name in places}, assign=True)
+    for name, buffer in model.named_buffers():
+        if buffer.is_meta:
+            raise ValueError(
+                f"{name} is not stored, and without full weights nothing makes it: load the model "
+                "that was quantised, and quantize it again"
+            )
 
 
 def _own_parts(parts: object) -> dict[str, str]:

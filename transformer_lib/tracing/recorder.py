@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.tracing.dimension_letters import (
     ELEMENTWISE,
     RULES,
@@ -17,7 +18,7 @@ from transformer_lib.tracing.dimension_letters import (
     complete_letters,
     declared_letters,
 )
-from transformer_lib.tracing.step_wording import Words, words_for
+from transformer_lib.tracing.step_wording import PART_OF_NEXT_STEP, Words, words_for
 
 _PRODUCTS = ("linear", "matmul", "mm", "bmm")
 _JOINS = ("matmul", "mm", "bmm", "cat", "index_add")  # all their inputs are shown
@@ -188,7 +189,12 @@ class Recorder(TorchFunctionMode):
     def _words(self, name: str) -> Words:
         """Look up what a function does here; a plain layer does what its parent has it for."""
         path, caller = self._running[-1]
-        if isinstance(caller, nn.Linear | nn.Embedding) and len(self._running) > 1:
+        if isinstance(caller, QuantizedLinear) and name != "linear":
+            return PART_OF_NEXT_STEP  # its codes become a matrix
+        if (
+            isinstance(caller, nn.Linear | nn.Embedding | QuantizedLinear)
+            and len(self._running) > 1
+        ):
             caller, name = self._running[-2][1], path.rpartition(".")[2]
         return words_for(caller, name)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transformer_lib.core.eval_mode import evaluating
+from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.models.lora import lora_layers
 from transformer_lib.models.saving import Tensors
 from transformer_lib.training.data import IGNORE, Batch, Batches
@@ -48,9 +49,9 @@ class Learner:
 
     Raises:
         TypeError: if an objective or an optimizer is given instead of what builds it.
-        ValueError: if all weights are frozen; if weights to be trained are in float16 or bfloat16,
-            and the recipe does not say so; if the optimizer has parameters that are not the
-            model's.
+        ValueError: if all weights are frozen, as those of a quantised model are; if weights to be
+            trained are in float16 or bfloat16, and the recipe does not say so; if the optimizer has
+            parameters that are not the model's.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -349,11 +350,17 @@ def _check_builds(name: str, build: object) -> None:
 
 def _check_learns(model: nn.Module) -> None:
     parameters = list(model.parameters())
-    if parameters and not any(parameter.requires_grad for parameter in parameters):
+    if not parameters or any(parameter.requires_grad for parameter in parameters):
+        return
+    if any(isinstance(part, QuantizedLinear) for part in model.modules()):
         raise ValueError(
-            "model has no parameter to train: all are frozen; expected some with requires_grad, "
-            "such as the adapters of add_lora"
+            "model is quantised, and its weights are frozen; expected full weights (train first, "
+            "and quantize what was trained), or adapters beside them (add_lora)"
         )
+    raise ValueError(
+        "model has no parameter to train: all are frozen; expected some with requires_grad, "
+        "such as the adapters of add_lora"
+    )
 
 
 def _check_precise(model: nn.Module) -> None:

@@ -1,0 +1,234 @@
+"""Kernels for quantised layers: products that read codes, not the weights they stand for.
+
+:class:`~transformer_lib.layers.quantized_linear.QuantizedLinear` makes its whole matrix for each
+product, which takes longer than the product. The kernels here multiply code by code. For the few
+rows of a decoding step the time is that of reading the weights, and codes are fewer bytes. Where
+there are many rows (a prompt), to make the matrix once is faster, and the layer does so.
+
+On a CPU they are PyTorch's own, which are fast in bfloat16 alone: in a float32 model what goes into
+a layer and what comes out is rounded to it (each by up to 1 part in 256). With 8 bits, PyTorch's
+kernel knows one scale for each row of weights: quantise with ``group=None`` for it. On a GPU it is
+a Triton kernel, for all groups and dtypes, that sums in float32; its speed was not yet measured.
+
+They are for asking the model, not for gradients, and compiled steps do without them.
+"""
+
+import inspect
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_lib.core.shapes import expect_last
+from transformer_lib.layers.quantized_linear import QuantizedLinear, unpack_nibbles
+
+if find_spec("triton") is not None:  # comes with PyTorch for CUDA
+    import triton
+    import triton.language as tl
+else:
+    triton = None
+
+MOST_ROWS = 32  # on a CPU: for more, it is faster to make the matrix (measured: from 32 to 64)
+MOST_ROWS_ON_GPU = 8  # each row reads the codes anew; not measured
+_GROUPS_ON_CPU = (32, 64, 128, 256)  # of PyTorch's kernel for 4 bits
+_OUTPUTS_ON_CPU = 16  # it makes so many outputs together
+_DTYPES_ON_CPU = (torch.float32, torch.bfloat16)
+_DTYPES_ON_GPU = (torch.float32, torch.bfloat16, torch.float16)
+
+
+if triton is not None:
+
+    def _compiled(function: Callable[..., None]) -> triton.JITFunction:
+        """Compile a function as it is written, also where an import hook has wrapped it in checks.
+
+        Inside such a wrapper Triton would not find the names of this file.
+        """
+        return triton.jit(inspect.unwrap(function))
+
+    @_compiled
+    def _multiply(  # type: ignore[no-untyped-def]
+        x_ptr,  # the rows, (rows, n), contiguous
+        codes_ptr, scale_ptr,  # (m, n) or (m, n / 2), and (m, n / group), contiguous
+        out_ptr,  # (rows, m), contiguous
+        n, m,  # the widths of input and output
+        group,  # inputs that share a scale
+        bits: tl.constexpr,  # 8 or 4
+        outputs: tl.constexpr,  # how many a program makes: a power of two
+        block: tl.constexpr,  # bytes of each row of codes that are looked at together: the same
+    ):  # fmt: skip
+        """One program for some outputs of one row; sums are in float32."""
+        output = tl.program_id(0) * outputs + tl.arange(0, outputs)
+        row = tl.program_id(1)
+        in_byte: tl.constexpr = 8 // bits  # codes
+        n_bytes = n // in_byte
+        n_groups = n // group
+        total = tl.zeros((outputs,), tl.float32)
+        for first in range(0, n_bytes, block):
+            byte = first + tl.arange(0, block)
+            is_input = byte < n_bytes
+            inside = (output < m)[:, None] & is_input[None, :]
+            at = output[:, None].to(tl.int64) * n_bytes + byte[None, :]
+            code = tl.load(codes_ptr + at, inside, 0)
+            # Both codes of a byte belong to one group, whose size is even.
+            scale_at = output[:, None] * n_groups + (byte * in_byte // group)[None, :]
+            scale = tl.load(scale_ptr + scale_at, inside, 0.0).to(tl.float32)
+            x_at = x_ptr + row * n + byte * in_byte
+            x = tl.load(x_at, is_input, 0.0).to(tl.float32)[None, :]
+            if bits == 8:
+                product = code.to(tl.float32) * x
+            else:
+                second = tl.load(x_at + 1, is_input, 0.0).to(tl.float32)[None, :]
+                low, high = (code & 15).to(tl.float32) - 8.0, (code >> 4).to(tl.float32) - 8.0
+                product = low * x + high * second
+            total += tl.sum(product * scale, 1)
+        out_at = out_ptr + row * m + output
+        tl.store(out_at, total.to(out_ptr.dtype.element_ty), output < m)
+
+
+def multiply_on_gpu(x: Float[Tensor, "*batch n"], layer: QuantizedLinear) -> Float[Tensor, "..."]:
+    """Multiply a few rows by the weights of a layer, each made of its code in a register.
+
+    Args:
+        x: the rows, ``(..., in_features)``.
+        layer: with a ``group`` of even size, if it has 4 bits.
+
+    Returns:
+        The products without the bias, ``(..., out_features)``.
+
+    Example:
+        >>> layer = QuantizedLinear(128, 3, bits=8).cuda()  # doctest: +SKIP
+        >>> x = torch.ones(1, 128, device="cuda")  # doctest: +SKIP
+        >>> multiply_on_gpu(x, layer).shape  # doctest: +SKIP
+        torch.Size([1, 3])
+    """
+    rows = x.reshape(-1, layer.in_features).contiguous()
+    out = rows.new_empty(len(rows), layer.out_features)
+    outputs, block = 16, 128
+    _multiply[(triton.cdiv(layer.out_features, outputs), len(rows))](
+        x_ptr=rows, codes_ptr=layer.codes.contiguous(), scale_ptr=layer.scale.contiguous(),
+        out_ptr=out, n=layer.in_features, m=layer.out_features, group=layer.group,
+        bits=layer.bits, outputs=outputs, block=block,
+    )  # fmt: skip
+    return out.view(*x.shape[:-1], layer.out_features)
+
+
+class _KernelLinear(QuantizedLinear):
+    """A quantised layer that multiplies few rows by a kernel.
+
+    It has the codes, the scales and the settings of the layer in whose place it stands, and is
+    saved as that would be.
+    """
+
+    def __init__(self, layer: QuantizedLinear) -> None:
+        nn.Module.__init__(self)
+        vars(self).update(vars(layer))
+        # For 4 bits on a CPU: the codes and, of each group, scale and zero, as PyTorch has them.
+        self.laid_out: tuple[Tensor, Tensor] | None = None
+        self.lay_out()
+        self.register_load_state_dict_post_hook(_lay_out_again)  # type: ignore[no-untyped-call]
+
+    def lay_out(self) -> None:
+        """Lay codes of 4 bits out as PyTorch's kernel reads them, beside those that are there."""
+        self.laid_out = None
+        if self.bits == 4 and self.codes.device.type == "cpu" and _has_kernel_on_cpu(self):
+            codes = (unpack_nibbles(self.codes) + 8).int()  # it counts from 0 to 15 and takes 8 off
+            pairs = torch.stack((self.scale, torch.zeros_like(self.scale)), dim=2)
+            packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+            self.laid_out = packed, pairs.transpose(0, 1).contiguous()
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
+        """Multiply ``x``, ``(..., in_features)``, by a kernel, if there is one for it."""
+        expect_last("x", x, "n", {"n": self.in_features})
+        kernel = self._kernel_for(x)
+        if kernel is None:
+            return super().forward(x)
+        product = kernel(x)
+        return product if self.bias is None else product + self.bias
+
+    def _kernel_for(self, x: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """What multiplies these rows, or nothing if the matrix has to be made."""
+        if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+            return None
+        if x.device != self.codes.device or (torch.is_grad_enabled() and x.requires_grad):
+            return None
+        n_rows = x.numel() // self.in_features
+        if x.device.type == "cpu" and x.dtype in _DTYPES_ON_CPU and 0 < n_rows <= MOST_ROWS:
+            is_ready = self.bits == 8 or self.laid_out is not None
+            return self._multiply_on_cpu if is_ready and _has_kernel_on_cpu(self) else None
+        if x.device.type == "cuda" and x.dtype in _DTYPES_ON_GPU:
+            return self._multiply_on_gpu if _has_kernel_on_gpu(self, n_rows) else None
+        return None
+
+    def _multiply_on_cpu(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.in_features).bfloat16().contiguous()
+        if self.bits == 8:
+            product = torch.ops.aten._weight_int8pack_mm(rows, self.codes, self.scale[:, 0])
+        else:
+            assert self.laid_out is not None, "_kernel_for says no"
+            codes, pairs = self.laid_out
+            kernel = torch.ops.aten._weight_int4pack_mm_for_cpu
+            product = kernel(rows, codes, self.group, pairs)
+        found: Tensor = product.to(x.dtype).view(*x.shape[:-1], self.out_features)
+        return found
+
+    def _multiply_on_gpu(self, x: Tensor) -> Tensor:
+        return multiply_on_gpu(x, self)
+
+
+def use_int_kernels(model: nn.Module) -> int:
+    """Let the quantised layers of a model multiply by kernels; the model is changed in place.
+
+    On a CPU, codes of 4 bits are laid out once more, so that a weight takes a byte instead of half
+    of one. What is saved is the same as before.
+
+    Args:
+        model: a quantised model, on the device where it will be used.
+
+    Returns:
+        For how many of its layers there is a kernel; the others multiply as before.
+
+    Raises:
+        ValueError: if the model has no quantised layers, or only such as have kernels already.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     QuantizedLinear(128, 64), QuantizedLinear(128, 3)
+        ... )
+        >>> use_int_kernels(model)  # for 3 outputs there is none
+        1
+    """
+    found = {
+        name: part for name, part in model.named_modules(remove_duplicate=False)
+        if type(part) is QuantizedLinear
+    }  # fmt: skip
+    if not found:
+        raise ValueError("model has no quantised layers without kernels; call quantize first")
+    fast: dict[QuantizedLinear, _KernelLinear] = {}
+    for name, layer in found.items():
+        has = _has_kernel_on_gpu(layer) if layer.codes.is_cuda else _has_kernel_on_cpu(layer)
+        if has:
+            fast[layer] = fast.get(layer) or _KernelLinear(layer)
+            model.set_submodule(name, fast[layer])
+    return len(fast)
+
+
+def _has_kernel_on_cpu(layer: QuantizedLinear) -> bool:
+    """Whether PyTorch has a kernel for the settings of a layer."""
+    if layer.bits == 8:
+        return layer.group == layer.in_features
+    if not hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu"):
+        return False  # before PyTorch 2.6
+    return layer.group in _GROUPS_ON_CPU and layer.out_features % _OUTPUTS_ON_CPU == 0
+
+
+def _has_kernel_on_gpu(layer: QuantizedLinear, n_rows: int = 1) -> bool:
+    if triton is None or not 0 < n_rows <= MOST_ROWS_ON_GPU:
+        return False
+    return layer.bits == 8 or layer.group % 2 == 0
+
+
+def _lay_out_again(layer: _KernelLinear, loaded: object) -> None:
+    """Follow a state dict that was loaded."""
+    layer.lay_out()
