@@ -1310,12 +1310,17 @@ def test_a_letter_that_is_given_is_read_and_not_written():
     assert 0.05 < changed[:, 1:].double().mean() < 0.15
 
 
-def test_fingers_counts_three_ways_to_go_on(results):
+def test_fingers_counts_the_ways_to_go_on(results):
     rows = read_csv(results(fingers) / "results.csv")
     assert {row["kind"] for row in rows} == {"shipped", *fingers.KINDS}
     assert {row["letter"] for row in rows} == {"elsewhere", "nowhere"}
     for row in rows:
         assert sum(float(row[way]) for way in fingers.WAYS) <= 1 + 1e-3
+    for row in read_csv(results(fingers) / "examples.csv"):
+        *given, wrong = row["given"]
+        assert row["answer"].startswith("".join(given))
+        assert (wrong in row["answer"]) == (row["letter"] == "elsewhere")
+        assert row["kind"] == "shipped" or row["answer"] == row["source"][::-1]
 
 
 def test_a_model_that_keeps_a_finger_on_the_line_is_found():
@@ -1325,14 +1330,46 @@ def test_a_model_that_keeps_a_finger_on_the_line_is_found():
         def forward(self, source, target, mask):
             return torch.nn.functional.one_hot((target + 1) % 20, 20).float()
 
-    rows = fingers.count(Finger(), [(word, word)] * 20, range(3, 13), fingers.SPECIAL, "cpu")
-    assert [row["from_there"] for row in rows] == [1, 0]
+    rows = counted(Finger(), word)
+    assert {row["from_there"] for row in rows if row["letter"] == "elsewhere"} == {1}
+    assert {row["from_there"] for row in rows if row["letter"] == "nowhere"} == {0}
     found = fingers.cases(word, [*word, 11], {})
     usual = dict.fromkeys(word, (4, 5, 6))  # cannot be told from these letters in their place
     assert 0 < len(fingers.cases(word, [*word, 11], usual)) < len(found)
     assert fingers.spelling([word, [3, 9, 9, 9], word])[3] == (4, 5, 6)
     assert all(fingers.ways(word, place, letter)[2] for place, letter, _ in found)
-    assert fingers.ways(word, 1, 6) == [{(5, 6, 7)}, {(4, 5, 6)}, {(7, 8, 9)}]
+    assert fingers.ways(word, 1, 6) == [{(5, 6, 7)}, {(4, 5, 6)}, {(7, 8, 9)}, {(4, 5, 7)}]
+    assert not fingers.ways(word, 1, 7)[3]  # it comes after the letters that are compared
+    assert not fingers.ways(word, 3, 4)[3]  # it is written
+
+
+def counted(model, word):
+    pairs = [(word, word)] * 40
+    rows, examples = fingers.count(
+        model, pairs, range(3, 13), fingers.SPECIAL, "cpu", fingers.in_letters
+    )
+    assert {row["answer"] for row in examples} == {"abcdefgh"}
+    return rows
+
+
+def test_a_model_that_crosses_off_what_is_written_is_found():
+    word = [3, 4, 5, 6, 7, 8, 9, 10]
+
+    class Crosses(torch.nn.Module):  # writes the first letter of the source that is not there yet
+        def forward(self, source, target, mask):
+            logits = torch.zeros(*target.shape, 20)
+            for b, t in itertools.product(range(len(target)), range(target.shape[1])):
+                written = target[b, : t + 1].tolist()
+                logits[b, t, next((i for i in source[b].tolist() if i not in written), 2)] = 1
+            return logits
+
+    rows = counted(Crosses(), word)
+    assert {(row["letter"], row["soon"]) for row in rows} == set(
+        itertools.product(("elsewhere", "nowhere"), ("no", "yes"))
+    )
+    for row in rows:
+        crossed = (row["letter"], row["soon"]) == ("elsewhere", "yes")
+        assert (row["crossed_off"], row["letter_due"]) == ((1, 0) if crossed else (0, 1))
 
 
 def test_runs_in_processes_come_back_in_the_order_of_the_plan(tmp_path):

@@ -135,6 +135,7 @@ PICTURES = {
     "words": lambda: sketches.token_rows({"a": ["x", "y"]}, title="Words", unit="words"),
     "across": lambda: sketches.looking_across(["a"], ["x", "y"], [[0.25, 0.75]], title="Across"),
     "two stacks": lambda: sketches.two_stacks([1, 1]),
+    "the loop": lambda: sketches.two_stacks([1, 1], writes=True),
     "storyboard": lambda: sketches.storyboard("ab", [("", "B", [0.1, 0.9])], title="Story"),
     "chains": lambda: unrolled.word_chains(
         ["a", "b", "c"], {"RNN": (True, False), "attention": (False, True)}, title="Chains"

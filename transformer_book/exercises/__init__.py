@@ -115,6 +115,7 @@ EXERCISES: dict[str, Exercise] = {
     "residuals.penalty": residuals.PENALTY,
     "residuals.all_kept": residuals.ALL_KEPT,
     "decoder.open_cells": decoder.OPEN_CELLS,
+    "decoder.cross_attention": decoder.CROSS_ATTENTION,
     "decoder.future_links": decoder.FUTURE_LINKS,
     "decoder.shift": decoder.SHIFT,
     "decoder.exact_match": decoder.EXACT_MATCH,

@@ -6,7 +6,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
-from transformer_book.exercises.grading.checking import Exercise
+from transformer_book.exercises.grading.checking import Arguments, Exercise
+from transformer_book.exercises.grading.slips import (
+    attend,
+    mask_slips,
+    mixing_slips,
+    scale_slips,
+)
 from transformer_lib import IGNORE
 
 
@@ -53,6 +59,77 @@ OPEN_CELLS = Exercise(
         "A triangle of side n has n (n + 1) / 2 cells. In the rectangle every row has as many open "
         "cells as the source has real tokens.",
         "The second number is `n_targets * sum(source_lengths)`.",
+    ),
+)
+
+
+def _asked(
+    x: Tensor, memory: Tensor, source: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values, and where the source is real, ``(B, 1, S)``."""
+    return x @ w_q, memory @ w_k, memory @ w_v, (source != 0)[:, None]
+
+
+def _cross_attention(*given: Tensor) -> Tensor:
+    return attend(*_asked(*given))
+
+
+def _also_causal(*given: Tensor) -> Tensor:
+    q, k, v, real = _asked(*given)
+    steps = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
+    return attend(q, k, v, steps.tril() & real)
+
+
+def _sentences(n_targets: int, lengths: Sequence[int], widths: Sequence[int]) -> Arguments:
+    """Two sentences and three matrices; the sources are filled up with 0."""
+    d, d_k, d_v = widths
+    generator = torch.Generator("cpu").manual_seed(n_targets)
+    shapes = (2, n_targets, d), (2, max(lengths), d), (d, d_k), (d, d_k), (d, d_v)
+    x, memory, *matrices = (torch.randn(shape, generator=generator) for shape in shapes)
+    places = torch.arange(max(lengths), device="cpu")
+    source = torch.where(places < torch.tensor(lengths, device="cpu")[:, None], places + 7, 0)
+    return x, memory, source, *matrices
+
+
+CROSS_ATTENTION = Exercise(
+    reference=_cross_attention,
+    inputs=[  # square first: there the mistakes that need equal sizes can run, and are found
+        lambda: _sentences(4, (4, 2), (4, 4, 4)),
+        lambda: _sentences(3, (5, 2), (6, 2, 3)),
+    ],
+    mistakes={
+        "That is self-attention: keys and values must come from `memory`.": (
+            lambda x, m, s, q, k, v: _cross_attention(x, x, s, q, k, v)
+        ),
+        "That is self-attention of the memory: the queries must come from `x`.": (
+            lambda x, m, s, q, k, v: _cross_attention(m, m, s, q, k, v)
+        ),
+        "x and memory are swapped: the answer asks, so queries come from `x`.": (
+            lambda x, m, s, q, k, v: _cross_attention(m, x, s, q, k, v)
+        ),
+        "The values come from `x`; what is found must come from the source, from `memory`.": (
+            lambda x, m, s, q, k, v: attend(x @ q, m @ k, x @ v, (s != 0)[:, None])
+        ),
+        "Cross-attention has no causal mask: also the first position sees the whole source.": (
+            _also_causal
+        ),
+        "The mask lies along the answer: it must hide columns, so it needs the shape (B, 1, S).": (
+            lambda *given: attend(*_asked(*given)[:3], (given[2] != 0)[..., None])
+        ),
+        "The padding of one sentence is hidden in all: each sentence has a mask of its own.": (
+            lambda *given: attend(*_asked(*given)[:3], (given[2] != 0).all(dim=0))
+        ),
+        **scale_slips(_asked),
+        **mask_slips(_asked),
+        **mixing_slips(lambda *given: _asked(*given)[:3]),
+    },
+    hints=(
+        "Without padding it is three products, a softmax and a fourth product. Which of them use "
+        "`x`, which `memory`? Then ask which scores must not count.",
+        "The scores are (B, T, S). `source == 0` is (B, S): with `[:, None]` it is (B, 1, S), and "
+        "the same columns are hidden in each row of a sentence.",
+        "`scores.masked_fill((source == 0)[:, None], -math.inf).softmax(dim=-1) @ (memory @ w_v)`, "
+        "with `scores = (x @ w_q) @ (memory @ w_k).mT / math.sqrt(w_q.shape[1])`.",
     ),
 )
 

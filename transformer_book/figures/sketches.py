@@ -107,11 +107,13 @@ def token_rows(
     return canvas.picture(title, f"{title}: " + " ".join(sentences))
 
 
-def two_stacks(reads: Sequence[int]) -> Picture:
+def two_stacks(reads: Sequence[int], *, writes: bool = False) -> Picture:
     """Draw an encoder and a decoder in full, with the lines that join them.
 
     Args:
         reads: for each decoder layer the number of the encoder layer whose output it reads.
+        writes: whether to draw the loop that writes: each next token goes back to the decoder's
+            input, while the encoder runs once.
 
     Returns:
         The picture.
@@ -127,11 +129,13 @@ def two_stacks(reads: Sequence[int]) -> Picture:
     if not all(0 <= layer < len(reads) for layer in reads):
         raise ValueError(f"reads must name encoder layers 0 to {len(reads) - 1}; it is {reads}")
     canvas = Canvas()
-    bottom = 36 + 52.0 * len(reads)  # both stacks are read upwards
+    top = 88.0 if writes else 36.0
+    bottom = top + 52.0 * len(reads)  # both stacks are read upwards
     boxes: dict[tuple[str, int], Box] = {}
     for name, x, role in (("encoder", 14.0, "query"), ("decoder", 330.0, "value")):
         ids = "source ids" if name == "encoder" else "target ids so far"
         below = canvas.box(x, bottom, [ids], tensor=True)
+        boxes[name, -1] = below
         for layer in range(len(reads)):
             box = canvas.box(x, bottom - (layer + 1) * 52, [f"{name} layer {layer}"], role=role)
             canvas.arrow(below.top, box.bottom)
@@ -141,11 +145,28 @@ def two_stacks(reads: Sequence[int]) -> Picture:
         start, end = boxes["encoder", made_by], boxes["decoder", layer]
         y0, y1 = start.y + start.height / 2, end.y + end.height / 2
         canvas.arrow((start.x + start.width, y0), (lane, y0), (lane, y1), (end.x, y1), color=color)
-    canvas.text(lane - 4, 24, "memory", bold=True, color=color)
-    canvas.text(430, 24, "to the output layer ↑")
+    canvas.text(lane - 4, top - 12, "memory", bold=True, color=color)
     title = "Two stacks, unrolled"
     lines = "; ".join(f"decoder layer {i} reads encoder layer {j}" for i, j in enumerate(reads))
-    return canvas.picture(title, f"{title}: {lines}.")
+    if not writes:
+        canvas.text(430, 24, "to the output layer ↑")
+        return canvas.picture(title, f"{title}: {lines}.")
+    _draw_loop(canvas, boxes["decoder", len(reads) - 1], boxes["decoder", -1])
+    canvas.text(114, top - 12, "once for each source")
+    canvas.text(430, 24, "again for each token")
+    title = "Encode once, write again and again"
+    loop = "the encoder runs once; each next token goes back to the decoder's input"
+    return canvas.picture(title, f"{title}: {loop}; {lines}.")
+
+
+def _draw_loop(canvas: Canvas, last: Box, first: Box) -> None:
+    """Draw the next token above the last layer, and its way back to the ids below the first."""
+    token = canvas.box(last.x, last.y - 52, ["likeliest next token"], role="plain")
+    canvas.arrow(last.top, token.bottom)
+    right, lane = token.x + token.width, token.x + token.width + 24
+    start, end = token.y + token.height / 2, first.y + first.height / 2
+    canvas.arrow((right, start), (lane, start), (lane, end), (right, end))
+    canvas.width = lane + 14
 
 
 def storyboard(

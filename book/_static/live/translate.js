@@ -291,7 +291,7 @@ Live.define({
   name: "translate",
   title: "A translator, letter by letter",
   question: "Where does it look before it writes a letter, and what does it keep?",
-  page: "13b_one_step",
+  page: "12_decoder",
   heights: [591, 634],
   models: ["numbers"],
   needs: () => "numbers",
