@@ -71,13 +71,15 @@ def _asked(
 
 
 def _cross_attention(*given: Tensor) -> Tensor:
-    return attend(*_asked(*given))
+    found: Tensor = attend(*_asked(*given))
+    return found
 
 
 def _also_causal(*given: Tensor) -> Tensor:
     q, k, v, real = _asked(*given)
     steps = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
-    return attend(q, k, v, steps.tril() & real)
+    found: Tensor = attend(q, k, v, steps.tril() & real)
+    return found
 
 
 def _sentences(n_targets: int, lengths: Sequence[int], widths: Sequence[int]) -> Arguments:
