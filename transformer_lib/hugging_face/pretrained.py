@@ -210,16 +210,16 @@ def save_pretrained(
         Traceback (most recent call last):
         ValueError: no family of checkpoints has a CausalLM with position=...
     """
+    if lora_layers(model):
+        raise ValueError(
+            "model has adapters, for which a checkpoint has no place; call merge_lora first, or "
+            "write the adapters alone with save_peft"
+        )
     check_whole("shard_bytes", shard_bytes)
     if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size} tokens; expected "
             f"vocab_size={model.config.vocab_size}, those of the model, at most"
-        )
-    if lora_layers(model):
-        raise ValueError(
-            "model has adapters, for which a checkpoint has no place; call merge_lora first, or "
-            "write the adapters alone with save_peft"
         )
     if describe_quantized(model):
         raise ValueError("model is quantised, which a checkpoint cannot say; call save_model")

@@ -88,7 +88,8 @@ class LoraLinear(nn.Module):
             raise TypeError(
                 f"base has type {kind}; expected a layer with in_features and out_features"
             )
-        self.base, self.rank, self.alpha = base, rank, float(alpha)
+        self.base = base
+        self.rank, self.alpha = rank, float(alpha)
         self.in_features, self.out_features = _sizes(base)
         self.dropout = nn.Dropout(dropout)
         dtype, device = _place(base)

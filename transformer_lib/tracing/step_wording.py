@@ -16,6 +16,7 @@ from transformer_lib.models.language_models import (
     SequenceClassifier,
     VisionTransformer,
 )
+from transformer_lib.models.lora import LoraLinear
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,12 @@ WORDS: dict[type, dict[str, Words]] = {
         "gate": Words("expand for the gate", ends="F"),
         "mul": Words("multiply by the gate"),
         "down": Words("contract", ends="D"),
+    },
+    LoraLinear: {
+        "base": Words("the frozen layer"),
+        "linear": Words("through the adapter"),
+        "mul": Words("scale the adapter by {}"),
+        "add": Words("add what the adapter says"),
     },
     MixtureOfExperts: {
         "flatten": Words("line up all tokens"),

@@ -76,9 +76,9 @@ class Learner:
     ) -> None:
         _check_builds("objective", objective)
         _check_builds("optimizer", optimizer)
-        _check_learns(model)
         if not recipe.half_weights:
             _check_precise(model)
+        _check_learns(model)
         self.recipe, self.device = recipe, device
         self.rank, self.world = rank_and_world()
         sharded = self.world > 1 and recipe.strategy == "fsdp"  # for good, so only a copy is
@@ -348,6 +348,17 @@ def _check_builds(name: str, build: object) -> None:
         raise TypeError(f"{name} has type {kind}; expected a function that makes one for a model")
 
 
+def _check_precise(model: nn.Module) -> None:
+    """Where the next number is 1/256 of a weight away, most steps would leave it as it is."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype.itemsize < 4:
+            raise ValueError(
+                f"model has {name} in {parameter.dtype}, which rounds small steps away; expected "
+                "float32: call model.float(), and set precision='bfloat16' in the recipe to be as "
+                "fast; or set half_weights=True to train it as it is"
+            )
+
+
 def _check_learns(model: nn.Module) -> None:
     parameters = list(model.parameters())
     if not parameters or any(parameter.requires_grad for parameter in parameters):
@@ -361,17 +372,6 @@ def _check_learns(model: nn.Module) -> None:
         "model has no parameter to train: all are frozen; expected some with requires_grad, "
         "such as the adapters of add_lora"
     )
-
-
-def _check_precise(model: nn.Module) -> None:
-    """Where the next number is 1/256 of a weight away, most steps would leave it as it is."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype.itemsize < 4:
-            raise ValueError(
-                f"model has {name} in {parameter.dtype}, which rounds small steps away; expected "
-                "float32: call model.float(), and set precision='bfloat16' in the recipe to be as "
-                "fast; or set half_weights=True to train it as it is"
-            )
 
 
 def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
