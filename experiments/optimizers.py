@@ -54,7 +54,9 @@ ABOUT = {
     "Limits": """A tiny model in the first steps of a training: what Muon gains here is more than
         what is known of long trainings of large models. Two seeds show how large the noise is, and
         not more. Losses are compared after equal numbers of steps, not after equal times: Muon's
-        steps take more work. Momentum, betas, decays and beta are the usual ones, for none of the
+        steps take more work. At Muon's best rate, which is higher, the embeddings and the output
+        layer have AdamW with that higher rate, too; how much of the gain is theirs was not
+        measured. Momentum, betas, decays and beta are the usual ones, for none of the
         arms were they searched.""",
 }
 
