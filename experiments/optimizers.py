@@ -54,7 +54,10 @@ ABOUT = {
     "Limits": """A tiny model in the first steps of a training: what Muon gains here is more than
         what is known of long trainings of large models. Two seeds show how large the noise is, and
         not more. Losses are compared after equal numbers of steps, not after equal times: Muon's
-        steps take more work. Momentum, betas, decays and beta are the usual ones, for none of the
+        steps take more work. At Muon's best rate, which is higher, the embeddings and the output
+        layer have AdamW with that rate, too. That is not all of the gain: at AdamW's best rate,
+        0.008, where these have the same rate in both arms, Muon's loss is lower by 0.22 to 0.26 in
+        all three schedules. Momentum, betas, decays and beta are the usual ones, for none of the
         arms were they searched.""",
 }
 
