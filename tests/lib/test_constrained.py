@@ -104,6 +104,7 @@ def test_random_expressions_match_what_they_match_in_python():
         "[]a]",
         "[^]a-]",
         r"\u00e9",
+        r"[\n\t]",
     ],
 )
 def test_classes_hold_the_characters_that_they_hold_in_python(pattern):

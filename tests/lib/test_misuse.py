@@ -510,6 +510,10 @@ ATTENTION = [
         write_behind_a_prefix_in_a_used_cache,
         "cache holds 2 tokens; a prefix needs an empty one",
     ),
+    (
+        write_behind_a_prefix(cache=KeyValueCache(3, 16)),
+        "the cache has 3 layers; expected n_layers=2 of the model",
+    ),
     (write_allowed(["yes"]), "allowed has type list; expected a OneOf or a Pattern"),
     (
         write_allowed(OneOf(["yes"], CharTokenizer()), eos_id=None),
