@@ -25,6 +25,7 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.generation.sampling import filter_logits
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.generation.text_generation import generate_text, write_on
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.text.byte_automaton import read_pattern, read_texts
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
@@ -104,6 +105,7 @@ def test_random_expressions_match_what_they_match_in_python():
         "[]a]",
         "[^]a-]",
         r"\u00e9",
+        r"[\n\t]",
     ],
 )
 def test_classes_hold_the_characters_that_they_hold_in_python(pattern):
@@ -374,6 +376,17 @@ def test_all_ways_to_generate_take_it(model, monkeypatch):
     assert torch.equal(generate(CompiledDecoder(model, 20), PROMPT, **usual), wanted)
     penalised = generate(model, PROMPT, repetition_penalty=3.0, top_p=0.5, **usual)
     assert re.fullmatch("(ab|ba){2,3}", TOKENIZER.decode(penalised[0, 2:].tolist()))
+
+
+def test_a_text_is_given_only_what_is_allowed(model):
+    """As a text from a text, and in pieces."""
+    allowed = Pattern("(ab|ba){2}", TOKENIZER)
+    text = generate_text(model, TOKENIZER, "abb", max_new_tokens=9, allowed=allowed)
+    assert re.fullmatch("abb(ab|ba){2}", text)
+    pieces = write_on(
+        model, TOKENIZER, TOKENIZER.encode("abb"), Sampling(), 9, "cpu", allowed=allowed
+    )
+    assert re.fullmatch("(ab|ba){2}", "".join(pieces))
 
 
 def test_what_is_cut_off_is_a_beginning(model):

@@ -19,7 +19,7 @@ from transformer_lib.generation.decoding_step import read_prefix
 from transformer_lib.generation.generate import generate
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.speculative import NgramDraft, speculative_generate
-from transformer_lib.generation.text_generation import write_on
+from transformer_lib.generation.text_generation import generate_text, write_on
 from transformer_lib.hugging_face.pretrained import save_pretrained
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
 from transformer_lib.layers.build_parts import Parts
@@ -551,6 +551,20 @@ ATTENTION = [
     (
         write_behind_a_prefix_in_a_used_cache,
         "cache holds 2 tokens; a prefix needs an empty one",
+    ),
+    (
+        write_behind_a_prefix(cache=KeyValueCache(3, 16)),
+        "the cache has 3 layers; expected n_layers=2 of the model",
+    ),
+    (
+        lambda: generate_text(
+            CausalLM(small_config(vocab_size=260)),
+            CharTokenizer(),
+            "Is it? ",
+            max_new_tokens=11,
+            allowed=OneOf(["yes"], CharTokenizer()),
+        ),
+        "max_new_tokens=11 after 7 tokens: allowed text must fit into the model's context, 16",
     ),
     (write_allowed(["yes"]), "allowed has type list; expected a OneOf or a Pattern"),
     (

@@ -82,7 +82,8 @@ class SharedPrefix:
         # What stands at the places of padding is never seen: the key of the first token will do.
         places = torch.arange(held, device=prompt.device) - padding[:, None]
         places = places.clamp(min=0)  # (B, held): which token of the prefix goes there
-        for own, layer in zip(cache.layers, self._cache.layers, strict=True):
+        own_layers = cache.for_blocks(len(self._cache.layers), None)
+        for (own, _), layer in zip(own_layers, self._cache.layers, strict=True):
             # (G, B, held, Dk) to (B, G, held, Dk)
             k, v = (x[0][:, places].transpose(0, 1) for x in layer.read())
             own.append(k, v)

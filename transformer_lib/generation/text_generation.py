@@ -6,6 +6,7 @@ from dataclasses import asdict
 import torch
 
 from transformer_lib.core.checks import check_whole
+from transformer_lib.generation.constrained import AllowedText
 from transformer_lib.generation.fast_interfaces import FastDecoder
 from transformer_lib.generation.generate import stream
 from transformer_lib.generation.sampling import GREEDY
@@ -25,6 +26,7 @@ def generate_text(
     *,
     max_new_tokens: int = 200,
     sampling: Sampling = GREEDY,
+    allowed: AllowedText | None = None,
 ) -> str:
     """Let a language model go on from a text.
 
@@ -37,13 +39,15 @@ def generate_text(
         prompt: the beginning of the text.
         max_new_tokens: how many tokens are written at most.
         sampling: how tokens are drawn; the best one always, if left out.
+        allowed: what may be written behind the prompt: a ``OneOf`` or a ``Pattern``.
 
     Returns:
         The prompt, and what the model goes on with.
 
     Raises:
         TypeError: if the model is of another kind, or the prompt is no text.
-        ValueError: if the prompt has no tokens, or the tokenizer more than the model.
+        ValueError: if the prompt has no tokens, the tokenizer more than the model, or if what is
+            allowed may not fit into the model's context.
 
     Example:
         >>> from transformer_lib import CharTokenizer, TransformerConfig
@@ -69,7 +73,8 @@ def generate_text(
     if not ids:
         raise ValueError(f"{prompt=} has no tokens; expected something for the model to read")
     device = str(next(model.parameters()).device)
-    return prompt + "".join(write_on(model, tokenizer, ids, sampling, max_new_tokens, device))
+    pieces = write_on(model, tokenizer, ids, sampling, max_new_tokens, device, allowed=allowed)
+    return prompt + "".join(pieces)
 
 
 def write_on(
@@ -81,6 +86,7 @@ def write_on(
     device: str,
     *,
     goes_on: bool = True,
+    allowed: AllowedText | None = None,
 ) -> Iterator[str]:
     """Write on from ids, until there is a new end token, or until there are enough tokens.
 
@@ -93,12 +99,13 @@ def write_on(
         device: where the model is.
         goes_on: whether the new text goes on from that of the prompt; if not, it is a text of its
             own, such as an answer. Some tokenizers begin a text without its first space.
+        allowed: what may be written.
 
     Yields:
         The new text in pieces, never half a letter.
 
     Raises:
-        ValueError: if there are no ids.
+        ValueError: if there are no ids, or what is allowed may not fit into the context.
 
     Example:
         >>> from transformer_lib import CharTokenizer, TransformerConfig
@@ -113,6 +120,9 @@ def write_on(
     if not ids:
         raise ValueError("ids is empty; expected one token at least to go on from")
     context, ends = writer.config.max_len, end_ids(tokenizer)
+    if allowed is not None and len(ids) + n_tokens > context + 1:
+        room = f"allowed text must fit into the model's context, {context}"
+        raise ValueError(f"max_new_tokens={n_tokens} after {len(ids)} tokens: {room}")
     text = TextStream(tokenizer, prompt=ids if goes_on else ())
     ids, end, ended = list(ids), len(ids) + n_tokens, False
     while len(ids) < end and not ended:
@@ -122,6 +132,7 @@ def write_on(
             torch.tensor([known], device=device),
             max_new_tokens=min(end - len(ids), context + 1 - len(known)),
             eos_id=ends or None,
+            allowed=allowed,
             **asdict(sampling),
         )
         for token in tokens:
