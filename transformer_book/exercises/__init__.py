@@ -98,7 +98,7 @@ EXERCISES: dict[str, Exercise] = {
     "encoder.share": encoder.SHARE,
     "encoder.cosines": encoder.COSINES,
     "transformer.count": transformer.COUNT,
-    "transformer.token_rms": transformer.TOKEN_RMS,
+    "transformer.table_start": transformer.TABLE_START,
     "transformer.logit_gradient": transformer.LOGIT_GRADIENT,
     "transformer.tied_gradient": transformer.TIED_GRADIENT,
     "transformer.adam": transformer.ADAM,

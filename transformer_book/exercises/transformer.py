@@ -73,34 +73,46 @@ COUNT = Exercise(
 )
 
 
-def _token_rms(vocab_size: int, d_model: int) -> float:
-    return math.sqrt(2 * d_model / (vocab_size + d_model))
+def _table_start(d_model: int, output_factor: float) -> tuple[float, float]:
+    std = 1 / (output_factor * math.sqrt(d_model))
+    return std, 1 / std
 
 
-TOKEN_RMS = Exercise(
-    reference=_token_rms,
-    inputs=[(32_000, 512), (1_000, 64), (100, 100)],
+TABLE_START = Exercise(
+    reference=_table_start,
+    returns=("standard deviation", "input factor"),
+    inputs=[(512, 1.0), (512, 512**-0.5), (64, 0.5), (100, 0.02)],
     mistakes={
-        "The factor √D is missing: the table is looked up, and then multiplied.": (
-            lambda v, d: math.sqrt(2 / (v + d))
+        "The output factor is forgotten: it multiplies every logit.": (
+            lambda d, f: (1 / math.sqrt(d), math.sqrt(d))
         ),
-        "That is the mean square; take its root.": lambda v, d: 2 * d / (v + d),
-        "The 2 is missing: the variance is 2 / (rows + columns).": (
-            lambda v, d: math.sqrt(d / (v + d))
+        "A logit is a sum of D products: its standard deviation has a factor √D.": (
+            lambda d, f: (1 / f, f)
         ),
-        "That is the bound of the uniform distribution; its standard deviation is smaller by √3.": (
-            lambda v, d: math.sqrt(6 * d / (v + d))
+        "That is the variance of the table; take its root.": (
+            lambda d, f: (1 / (f * f * d), f * math.sqrt(d))
         ),
-        "The factor is √D, not D.": lambda v, d: d * math.sqrt(2 / (v + d)),
-        "The variance is multiplied by √D; the entries are, so the variance grows by D.": (
-            lambda v, d: math.sqrt(math.sqrt(d) * 2 / (v + d))
+        "Larger logits need a smaller table: divide by the output factor.": (
+            lambda d, f: (f / math.sqrt(d), math.sqrt(d) / f)
+        ),
+        "The input factor must undo the table's standard deviation, whatever that is; it is √D "
+        "only without a factor at the output.": (
+            lambda d, f: (1 / (f * math.sqrt(d)), math.sqrt(d))
+        ),
+        "The two numbers are swapped: first the standard deviation, then the input factor.": (
+            lambda d, f: (f * math.sqrt(d), 1 / (f * math.sqrt(d)))
+        ),
+        "A sum of D independent products grows with √D, not with D.": (
+            lambda d, f: (1 / (f * d), f * d)
         ),
     },
     hints=(
-        "The entries have mean 0. What is their root mean square before the factor?",
-        "It is the root of the variance 2 / (rows + columns). The factor multiplies every entry, "
-        "and with it the root mean square.",
-        "Multiply `math.sqrt(2 / (vocab_size + d_model))` by the factor.",
+        "Take the output first. Of what size is a sum of D products of an entry of size 1 and an "
+        "entry of the table?",
+        "Its standard deviation is √D times the table's. Multiplied by the output factor, it must "
+        "be 1. At the input the rows have the table's standard deviation; make it 1.",
+        "The standard deviation is `1 / (output_factor * math.sqrt(d_model))`, and the input "
+        "factor is 1 divided by it.",
     ),
 )
 
