@@ -1,6 +1,7 @@
 """Exercises of chapter 09, Normalisation."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -44,32 +45,49 @@ FOLD = Exercise(
 )
 
 
+def _centre(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return weight - weight.mean(dim=1, keepdim=True), bias - bias.mean()
+
+
 CENTRE = Exercise(
-    reference=lambda weight: weight - weight.mean(dim=0),
-    inputs=[random_inputs((3, 4)), random_inputs((5, 5))],
+    reference=_centre,
+    inputs=[random_inputs((3, 4), (4,)), random_inputs((5, 5), (5,))],
     mistakes={
-        "The rows have mean 0 now, so equal inputs write nothing. The mean over what is written, "
-        "the first axis, must be 0.": lambda w: w - w.mean(dim=1, keepdim=True),
+        "The columns have mean 0 now, so equal inputs write nothing. The weight lies as (in, out) "
+        "here: the mean over what is written, the last axis, must be 0.": (
+            lambda w, b: (w - w.mean(dim=0), b - b.mean())
+        ),
         "One mean for the whole matrix: a single input can still write a mean.": (
-            lambda w: w - w.mean()
+            lambda w, b: (w - w.mean(), b - b.mean())
         ),
         "The scale changed, too: take the mean away and leave the rest.": (
-            lambda w: (w - w.mean(dim=0)) / w.std(dim=0, correction=0)
+            lambda w, b: (_plain(w), b - b.mean())
         ),
-        "That is the mean itself; take it away.": lambda w: w.mean(dim=0).expand_as(w),
+        "The bias is written, too: its mean has to go.": lambda w, b: (_centre(w, b)[0], b),
+        "The bias is as it was asked for, and the weight is not yet changed.": (
+            lambda w, b: (w, b - b.mean())
+        ),
+        "A bias of zeros writes no mean, but nothing else either: take away its mean only.": (
+            lambda w, b: (_centre(w, b)[0], torch.zeros_like(b))
+        ),
     },
     hints=(
         "The mean of the output is the mean over its entries. Which average of `weight` gives it "
         "for an input x?",
-        "The mean of weight @ x is (the mean of all rows) @ x. It is 0 for every x if the mean "
-        "over the rows is 0: so each column must have mean 0.",
-        "Take `weight.mean(dim=0)` away.",
+        "The mean of x @ weight + bias is x @ (the mean of all columns) + the mean of the bias. It "
+        "is 0 for every x if each row has mean 0, and the bias, too.",
+        "Take `weight.mean(dim=1, keepdim=True)` and `bias.mean()` away.",
     ),
+    returns=("weight", "bias"),
 )
 
 
-def _sublayer(x: Tensor) -> Tensor:
+def _turn(x: Tensor) -> Tensor:
     return torch.tanh(x.flip(-1))
+
+
+def _roll(x: Tensor) -> Tensor:
+    return torch.sin(x.roll(1, dims=-1)) + 0.5 * x
 
 
 def _plain(x: Tensor) -> Tensor:
@@ -77,37 +95,79 @@ def _plain(x: Tensor) -> Tensor:
     return away / away.square().mean(dim=-1, keepdim=True).sqrt()
 
 
+Map = Callable[[Tensor], Tensor]
+
+
+def _orders(x: Tensor, norm: Map, sublayers: Sequence[Map]) -> tuple[Tensor, Tensor]:
+    post = pre = x
+    for f in sublayers:
+        post = norm(post + f(post))
+        pre = pre + f(norm(pre))
+    return post, norm(pre)
+
+
+def _other_orders(
+    post: Callable[[Tensor, Map, Map], Tensor] = lambda x, norm, f: norm(x + f(x)),
+    pre: Callable[[Tensor, Map, Map], Tensor] = lambda x, norm, f: x + f(norm(x)),
+) -> Callable[[Tensor, Map, Sequence[Map]], tuple[Tensor, Tensor]]:
+    """Make stacks with other steps, of which post-norm ends as it is, and pre-norm with a norm."""
+
+    def stacks(x: Tensor, norm: Map, sublayers: Sequence[Map]) -> tuple[Tensor, Tensor]:
+        first = second = x
+        for f in sublayers:
+            first, second = post(first, norm, f), pre(second, norm, f)
+        return first, norm(second)
+
+    return stacks
+
+
+def _without_the_final_norm(
+    x: Tensor, norm: Map, sublayers: Sequence[Map]
+) -> tuple[Tensor, Tensor]:
+    pre = x
+    for f in sublayers:
+        pre = pre + f(norm(pre))
+    return _orders(x, norm, sublayers)[0], pre
+
+
 ORDERS = Exercise(
-    reference=lambda x, norm, f: (norm(x + f(x)), x + f(norm(x))),
+    reference=_orders,
     inputs=[
-        (*random_inputs((2, 3, 4)), _plain, _sublayer),
-        (*random_inputs((4, 6)), _plain, _sublayer),
+        (*random_inputs((2, 3, 4)), _plain, (_turn, _roll)),
+        (*random_inputs((4, 6)), _plain, (_roll, _turn, _roll)),
     ],
     mistakes={
         "The two are the wrong way round: post-norm first, then pre-norm.": (
-            lambda x, norm, f: (x + f(norm(x)), norm(x + f(x)))
+            lambda x, norm, fs: _orders(x, norm, fs)[::-1]
+        ),
+        "What a pre-norm stack hands to the output layer needs one more norm, the final norm.": (
+            _without_the_final_norm
+        ),
+        "That is the first sublayer alone: carry the stream through all of them.": (
+            lambda x, norm, fs: _orders(x, norm, fs[:1])
         ),
         "Post-norm normalises the sum, not what the sublayer says.": (
-            lambda x, norm, f: (x + norm(f(x)), x + f(norm(x)))
+            _other_orders(post=lambda x, norm, f: x + norm(f(x)))
         ),
         "Pre-norm adds to the stream itself, not to its normalised copy.": (
-            lambda x, norm, f: (norm(x + f(x)), norm(x) + f(norm(x)))
+            _other_orders(pre=lambda x, norm, f: norm(x) + f(norm(x)))
         ),
-        "The residual of post-norm is missing.": (lambda x, norm, f: (norm(f(x)), x + f(norm(x)))),
-        "The residual of pre-norm is missing.": (lambda x, norm, f: (norm(x + f(x)), f(norm(x)))),
+        "The residual of post-norm is missing.": _other_orders(post=lambda x, norm, f: norm(f(x))),
+        "The residual of pre-norm is missing.": _other_orders(pre=lambda x, norm, f: f(norm(x))),
         "Post-norm has a norm in front, too: its sublayer reads the stream as it is.": (
-            lambda x, norm, f: (norm(x + f(norm(x))), x + f(norm(x)))
+            _other_orders(post=lambda x, norm, f: norm(x + f(norm(x))))
         ),
         "Pre-norm normalises what the sublayer reads, not what it says.": (
-            lambda x, norm, f: (norm(x + f(x)), x + norm(f(x)))
+            _other_orders(pre=lambda x, norm, f: x + norm(f(x)))
         ),
     },
     hints=(
-        "Both have a sublayer, a sum with the stream, and a norm. Only the place of the norm "
-        "differs.",
+        "Both orders have a sublayer, a sum with the stream, and a norm. Only the place of the "
+        "norm differs, and in one of them the last sum is never normalised by a block.",
         "Post-norm: the norm comes last, around the whole sum. Pre-norm: the norm comes first, "
-        "before the sublayer, and the stream in the sum stays as it is.",
-        "The first is `norm(x + f(x))`; in the second `f` reads `norm(x)`.",
+        "before the sublayer, the stream in the sum stays as it is; one norm stands at the end.",
+        "In the loop: `post = norm(post + f(post))` and `pre = pre + f(norm(pre))`; after it, "
+        "`norm(pre)`.",
     ),
     returns=("post-norm", "pre-norm"),
 )
