@@ -84,8 +84,9 @@ ABOUT = {
     "How to read the tables": """`results.csv`: `share`, of the variance; `chance`, what a random
         split into the same groups would explain on average; `right`, the part that is told by the
         nearer mean, where each vector is left out of the means. Layer 0 is the input.
-        `cosines.csv`: the cosines of the twenty vectors of *bank* with each other, after `layer`
-        layers of the trained encoder, or of the first twin.""",
+        `pairs.csv`: the mean cosine of a vector of *bank* with those of *bank* in other sentences
+        of the same meaning and of the other one, and with those of all other words in other
+        sentences. `sentences.csv`: the sentences.""",
     "Intended use": "Teaching: what a contextual vector is about, beside controls.",
     "Limits": """Forty plain sentences and one encoder. Sentences on one meaning share other words
         and a subject, and the vectors of all their words may show it: the rows of `inputs` and of
@@ -94,14 +95,17 @@ ABOUT = {
 
 
 @torch.no_grad()
+def states_of(model: SequenceClassifier, sentence: str) -> Tensor:
+    """Return the vectors of a sentence's tokens, ``(layers + 1, T, D)``."""
+    ids = torch.tensor([minilm.tokenizer().encode(sentence)])
+    return torch.cat(list(hidden_states(model.encoder, ids).values())).double()
+
+
 def vectors(model: SequenceClassifier, sentences: Sequence[str], word: str) -> Tensor:
     """Return the vectors of a word's first place in sentences, ``(layers + 1, N, D)``."""
-    found = []
-    for sentence in sentences:
-        place = minilm.tokenizer().tokens(sentence).index(word)
-        states = hidden_states(model.encoder, torch.tensor([minilm.tokenizer().encode(sentence)]))
-        found.append(torch.stack([state[0, place] for state in states.values()]))
-    return torch.stack(found, dim=1).double()
+    places = [minilm.tokenizer().tokens(sentence).index(word) for sentence in sentences]
+    found = [states_of(model, s)[:, place] for s, place in zip(sentences, places, strict=True)]
+    return torch.stack(found, dim=1)
 
 
 @torch.no_grad()
@@ -149,15 +153,41 @@ def rows_of(word: str, kind: str, draw: int, layers: Tensor, second: Tensor) -> 
     ]
 
 
-def cosine_rows(kind: str, layers: Tensor) -> list[Row]:
-    """Return the cosines of all pairs, for each layer ``(N, D)``; a row for each vector."""
-    rows = []
-    for layer, x in enumerate(layers):
-        table = F.cosine_similarity(x[:, None], x[None], dim=-1).tolist()
-        for n, row in enumerate(table):
-            found = {f"s{k}": round(cosine, 3) for k, cosine in enumerate(row)}
-            rows.append({"kind": kind, "layer": layer, "sentence": n} | found)
-    return rows
+def mean_cosines(x: Tensor, second: Tensor, others: Tensor, owner: Tensor) -> Row:
+    """Compare the vectors ``(N, D)`` of a word with each other, and with those of other words.
+
+    Args:
+        x: the word's vector in each sentence.
+        second: which sentences have the second meaning, ``(N,)``.
+        others: the vectors of other words, ``(M, D)``.
+        owner: the sentence in which each of these stands, ``(M,)``.
+    """
+    x, others = F.normalize(x, dim=-1), F.normalize(others, dim=-1)
+    same, sentence = second[:, None] == second, torch.arange(len(x))
+    twice = torch.eye(len(x), dtype=torch.bool)
+    cosines, beside = x @ x.T, x @ others.T
+    return {
+        "same_meaning": rounded(cosines[same & ~twice].mean().item(), 4),
+        "other_meaning": rounded(cosines[~same].mean().item(), 4),
+        "other_word": rounded(beside[sentence[:, None] != owner].mean().item(), 4),
+    }
+
+
+def pair_rows(model: SequenceClassifier, kind: str, draw: int, word: str) -> list[Row]:
+    """Return the mean cosines of a word's vectors; a row for each layer."""
+    sentences, found, owner = SENTENCES[word], [], []
+    for n, sentence in enumerate(sentences):
+        tokens = enumerate(minilm.tokenizer().tokens(sentence)[1:-1], start=1)
+        places = [place for place, token in tokens if token != word]
+        found.append(states_of(model, sentence)[:, places])
+        owner += [n] * len(places)
+    second = torch.arange(len(sentences)) >= len(sentences) // 2
+    layers = zip(vectors(model, sentences, word), torch.cat(found, dim=1), strict=True)
+    return [
+        {"kind": kind, "draw": draw, "layer": layer}
+        | mean_cosines(x, second, others, torch.tensor(owner))
+        for layer, (x, others) in enumerate(layers)
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -170,15 +200,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.manual_seed(options.seed + draw)
         models.append(("untrained", draw, SequenceClassifier(fresh, 2).cpu().eval()))
     results: list[Row] = []
-    cosines: list[Row] = []
+    pairs = [row for kind, draw, each in models for row in pair_rows(each, kind, draw, "bank")]
     for word, sentences in SENTENCES.items():
         second = torch.arange(len(sentences)) >= len(sentences) // 2
         results += rows_of(word, "inputs", 0, inputs(model, sentences, word)[None], second)
         for kind, draw, each in models:
-            layers = vectors(each, sentences, word)
-            results += rows_of(word, kind, draw, layers, second)
-            if word == "bank" and draw == 0:
-                cosines += cosine_rows(kind, layers)
+            results += rows_of(word, kind, draw, vectors(each, sentences, word), second)
     have = [n for n, text in enumerate(SENTENCES["bank"]) if COMMON in text.split()]
     some, second = [SENTENCES["bank"][n] for n in have], torch.tensor([n >= 10 for n in have])
     results += rows_of(COMMON, "trained", 0, vectors(model, some, COMMON), second)
@@ -187,9 +214,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in results
         if row["draw"] == 0 and row["layer"] in (0, 6)
     }
+    texts = [
+        {"word": word, "meaning": 1 + (n >= len(sentences) // 2), "sentence": sentence}
+        for word, sentences in SENTENCES.items()
+        for n, sentence in enumerate(sentences)
+    ]
     write_results(
         options, f"40 sentences; weights: {minilm.PACKAGE}", ABOUT, metrics, constant_adam(1),
-        tables={"results": results, "cosines": cosines},
+        tables={"results": results, "pairs": pairs, "sentences": texts},
     )  # fmt: skip
 
 

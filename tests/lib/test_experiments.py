@@ -70,8 +70,8 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.eval_mode import evaluating
 from transformer_lib.layers.attention import attention
 from transformer_lib.layers.feedforward import MixtureOfExperts
-from transformer_lib.layers.masks import window_mask
-from transformer_lib.layers.positions import rope_angles
+from transformer_lib.layers.masks import token_mask, window_mask
+from transformer_lib.layers.positions import rope_angles, sinusoidal
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.saving import load_model
 from transformer_lib.text.tokenizers import CharTokenizer, Tokenizer
@@ -1902,10 +1902,52 @@ def test_senses_measures_by_hand():
     assert senses.told(x, second) == 1
 
 
+def test_senses_compares_a_word_with_itself_and_with_others(results):
+    rows = read_csv(results(senses) / "pairs.csv")
+    assert [(row["kind"], row["layer"]) for row in rows] == [
+        (kind, layer) for kind in ("trained", "untrained") for layer in "0123456"
+    ]
+    texts = read_csv(results(senses) / "sentences.csv")
+    assert [row["sentence"] for row in texts] == [s for w in senses.SENTENCES.values() for s in w]
+    assert [row["meaning"] for row in texts if row["word"] == "bat"] == ["1"] * 5 + ["2"] * 5
+
+
+def test_senses_mean_cosines_by_hand():
+    x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 1.0]]).double()
+    second = torch.tensor([False, False, True, True])
+    others = torch.tensor([[5.0, 0.0], [0.0, 5.0]]).double()  # words of the first, of the last
+    found = senses.mean_cosines(x, second, others, torch.tensor([0, 3]))
+    assert found["same_meaning"] == 1
+    assert found["other_meaning"] == 0
+    # Six pairs come from different sentences, and two of them are parallel.
+    assert found["other_word"] == pytest.approx(1 / 3, abs=1e-4)
+
+
 def test_sublayers_trains_every_stack(results):
     rows = read_csv(results(sublayers) / "results.csv")
     assert [row["stack"] for row in rows] == [*sublayers.STACKS]
     assert all(0 <= float(row["right"]) <= 1 for row in rows)
+    assert json.loads((results(sublayers) / "card.json").read_text())["recipe"]["clip"] == 1
+
+
+def test_sublayers_side_by_side_has_the_parts_of_four_blocks_and_reads_once():
+    deep, flat = (sublayers.Reader(sublayers.STACKS[n], 5, 8) for n in ("4 blocks", "side by side"))
+    sizes = [sorted(tuple(p.shape) for p in model.sublayers.parameters()) for model in (deep, flat)]
+    assert sizes[0] == sizes[1]
+    assert [len(group) for group in flat.sublayers] == [4, 4]
+    ids = torch.tensor([[1, 2, 3, 0]])
+    x = flat.embedding(ids) + sinusoidal(torch.arange(4), 8)
+    mask = token_mask(ids, 0)
+    for norm, parts in zip(flat.norms, flat.sublayers, strict=False):
+        read = norm(x)
+        x = x + sum(p(read, mask=mask) if parts is flat.sublayers[0] else p(read) for p in parts)
+    torch.testing.assert_close(flat(ids), flat.output(flat.norms[-1](x)))
+
+
+def test_sublayers_counts_the_commonest_letter_of_each_place():
+    learn = torch.tensor([[1, 2, 0], [1, 3, 0], [2, 3, 0], [1, 1, 0]])
+    assert sublayers.commonest(learn, 4).tolist() == [1, 3, 1, 1]
+    assert sublayers.commonest(learn, 1).tolist() == [1]
 
 
 def test_sublayers_hides_letters_and_no_padding():
