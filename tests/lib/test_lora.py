@@ -306,6 +306,9 @@ def test_adapters_are_saved_alone(name, tmp_path):
     assert torch.equal(other(*inputs), model(*inputs))
     assert describe_adapters(other) == describe_adapters(model)
     assert trainable_parameters(other) == trainable_parameters(model)
+    (tmp_path / "lora.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"lora\.safetensors cannot be read: "):
+        load_lora(build(name, torch.float32)[0], tmp_path)
 
 
 # --- generation ---------------------------------------------------------------------------------
