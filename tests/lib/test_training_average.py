@@ -27,7 +27,7 @@ def no_pictures(monkeypatch):
 
 def make_model(**choices):
     torch.manual_seed(0)
-    return CausalLM(tiny(**choices))
+    return CausalLM(tiny(n_layers=1, **choices))
 
 
 def windows(n=200):
@@ -160,7 +160,7 @@ class PulledPlugError(Exception):
     pass
 
 
-@pytest.mark.parametrize("changes", [{}, {"patience": 9}, {"accumulate": 2, "clip": None}])
+@pytest.mark.parametrize("changes", [{"patience": 9}, {"accumulate": 2, "clip": None}])
 def test_a_run_with_an_average_goes_on_to_the_last_bit(changes, tmp_path):
     how = recipe(checkpoint_every=2, validate_every=3, **changes)
     straight, again = make_model(), make_model()

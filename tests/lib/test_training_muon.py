@@ -284,10 +284,9 @@ def test_a_run_makes_the_steps_of_pytorchs_two_optimizers(monkeypatch):
         assert_close(a, b, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_it_learns_at_the_rate_of_adamw():
-    for optimizer in ("muon", "adamw"):
-        rows = run(make_model(), recipe(steps=30, optimizer=optimizer, learning_rate=0.02))
-        assert rows[-1]["loss"] < 1.5 < math.log(8) < rows[0]["loss"], optimizer
+def test_it_learns():
+    rows = run(make_model(), recipe(steps=30, learning_rate=0.02))
+    assert rows[-1]["loss"] < 1.5 < math.log(8) < rows[0]["loss"]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
