@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
-from jaxtyping import BFloat16, Float, Int8, UInt8
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -44,8 +44,8 @@ class Codes(NamedTuple):
         tensor([[-7,  7]])
     """
 
-    codes: Int8[Tensor, "m n"]
-    scale: BFloat16[Tensor, "m groups"]
+    codes: Int[Tensor, "m n"]
+    scale: Float[Tensor, "m groups"]
 
 
 def quantize_weight(weight: Float[Tensor, "m n"], bits: int, group: int) -> Codes:
@@ -80,7 +80,7 @@ def quantize_weight(weight: Float[Tensor, "m n"], bits: int, group: int) -> Code
 
 
 def dequantize(
-    codes: Int8[Tensor, "m n"], scale: Float[Tensor, "m groups"], dtype: torch.dtype
+    codes: Int[Tensor, "m n"], scale: Float[Tensor, "m groups"], dtype: torch.dtype
 ) -> Float[Tensor, "m n"]:
     """Make weights again: each code times the scale of its group.
 
@@ -104,7 +104,7 @@ def dequantize(
     return weight.flatten(start_dim=1)
 
 
-def pack_nibbles(codes: Int8[Tensor, "m n"]) -> UInt8[Tensor, "m half_n"]:
+def pack_nibbles(codes: Int[Tensor, "m n"]) -> Integer[Tensor, "m half_n"]:
     """Put two codes of 4 bits into each byte: the first in its low half (nibble).
 
     Args:
@@ -121,7 +121,7 @@ def pack_nibbles(codes: Int8[Tensor, "m n"]) -> UInt8[Tensor, "m half_n"]:
     return nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)
 
 
-def unpack_nibbles(packed: UInt8[Tensor, "m half_n"]) -> Int8[Tensor, "m n"]:
+def unpack_nibbles(packed: Integer[Tensor, "m half_n"]) -> Int[Tensor, "m n"]:
     """Take the codes out of bytes again: :func:`pack_nibbles` backwards.
 
     Args:

@@ -125,7 +125,8 @@ def load_model(
 
     Returns:
         The model in evaluation mode, in float32. Of layers that were quantised no full weights are
-        made, and the other weights are frozen, as :func:`~transformer_lib.quantize` left them.
+        made, and the other weights are frozen, as
+        :func:`~transformer_lib.models.quantization.quantize` left them.
 
     Raises:
         ValueError: if a file is missing, damaged or of another kind, or parts are not given.
