@@ -157,7 +157,13 @@ def words_of_hugging_face():
     outputs = (modeling_outputs.CausalLMOutputWithPast, modeling_outputs.Seq2SeqLMOutput)
     return {
         *(word for family in ANY_FAMILY for word in words_of_family(family)),
-        *arguments(transformers.TrainingArguments, transformers.GenerationMixin.generate),
+        *arguments(
+            transformers.TrainingArguments,
+            transformers.GenerationMixin.generate,
+            transformers.PreTrainedTokenizerBase.apply_chat_template,
+        ),
+        *vars(transformers.GenerationMixin),
+        *vars(transformers.PreTrainedTokenizerBase),
         *transformers.GenerationConfig().to_dict(),
         *(field.name for output in outputs for field in fields(output)),
         *dir(transformers),

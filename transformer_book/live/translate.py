@@ -95,8 +95,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     Example:
         >>> from transformer_book.live import FIGURES, complete
         >>> start = complete(FIGURES["translate"], {})
-        >>> say(start, values(**start)).partition(" Layer")[0]
-        'It has written “zwei”; the likeliest next letter is “u” (92%), then “s” (<1%).'
+        >>> say(start, values(**start)).partition(", then")[0]
+        'It has written “zwei”; the likeliest next letter is “u” (92%)'
     """
     source, written = values["source"], values["written"]
     if not source:
