@@ -50,9 +50,6 @@ class QuantizationReport(NamedTuple):
         relative_error: as of a layer, over the weights of all that were quantised.
         layers: those that were quantised.
 
-    Attributes:
-        largest_error: the largest difference of a weight.
-
     Example:
         >>> layer = LayerReport("output.projection", 4_000, 625, 0.1, 0.02)
         >>> print(QuantizationReport(9_000, 5_625, 0.1, (layer,)))
