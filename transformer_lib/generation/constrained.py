@@ -287,9 +287,9 @@ class AllowedTokens:
         >>> ends = torch.tensor([tokenizer.eos_id])
         >>> next_ones = AllowedTokens(allowed, 1, ends, vocab_size=259)
         >>> for letter in "ab":
-        ...     scores = next_ones.mask(torch.zeros(1, 259))
-        ...     assert tokenizer.decode(scores.argmax(dim=-1)) == letter
-        ...     next_ones.push(scores.argmax(dim=-1))
+        ...     token = next_ones.mask(torch.zeros(1, 259)).argmax(dim=-1)
+        ...     assert tokenizer.decode(token.tolist()) == letter
+        ...     next_ones.push(token)
         >>> next_ones.mask(torch.zeros(1, 259)).argmax() == tokenizer.eos_id
         tensor(True)
     """

@@ -37,10 +37,10 @@ class RollingLayerCache(LayerCache):
     Example:
         >>> layer = RollingLayerCache(max_len=100, window=3)
         >>> for place in range(9):
-        ...     new = torch.full((1, 1, 1, 1), place)
+        ...     new = torch.full((1, 1, 1, 1), float(place))
         ...     k, v = layer.append(new, new)
         >>> k.flatten(), layer.length
-        (tensor([6, 7, 8]), 9)
+        (tensor([6., 7., 8.]), 9)
     """
 
     def __init__(self, max_len: int, window: int) -> None:
