@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser_checks import CHECKS, visit
+from browser_checks import CHECKS, MOST_FILES, visit
 from local_site import give_up, serve, skip_reasons
 from playwright.sync_api import BrowserContext
 from site_links import broken_links, repeated_ids
@@ -61,7 +61,7 @@ BROKEN = {
     "exception": ("<script>throw new Error('oh')</script>", "quiet console"),
     "too many bytes": (f"<!-- {'x' * 1_500_000} -->", "light"),
     "too many files": (
-        "".join(f'<link rel="stylesheet" href="page.html?{i}">' for i in range(26)),
+        "".join(f'<link rel="stylesheet" href="page.html?{i}">' for i in range(MOST_FILES)),
         "light",
     ),
     "text that jumps": (

@@ -158,7 +158,7 @@ def test_layer_norm_marks_no_logarithms_and_excerpts_keep_fractions(
       const ready = BookSearch.prepare(BOOK_INDEX);
       return ready.sections.map((section) => BookSearch.textOf(ready, section)).join("\\n");
     }""")
-    assert "weights 2/3 and 1/3" in texts
+    assert "weights 1/2, 1/4 and 1/4" in texts
     assert "\nBases: " not in texts
 
 

@@ -185,8 +185,8 @@ class QuantizedLinear(nn.Module):
 
     Example:
         >>> layer = QuantizedLinear.from_linear(nn.Linear(128, 3), bits=4)
-        >>> layer
-        QuantizedLinear(in_features=128, out_features=3, bits=4, group=64, bias=True)
+        >>> layer.bits, layer.group
+        (4, 64)
         >>> layer.codes.shape, layer.scale.shape
         (torch.Size([3, 64]), torch.Size([3, 2]))
         >>> layer(torch.zeros(2, 5, 128)).shape
