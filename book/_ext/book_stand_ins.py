@@ -38,6 +38,7 @@ HOMES = {
     "torch.Generator": "torch._C",
     "torch.nn.Embedding": "torch.nn.modules.sparse",
     "torch.nn.Module": "torch.nn.modules.module",
+    "torch.nn.Parameter": "torch.nn.parameter",
     "torch.optim.Optimizer": "torch.optim.optimizer",
 }
 OPERATORS = (
