@@ -11,8 +11,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
+from transformer_lib.layers.caches.kv_cache import LayerCache
 from transformer_lib.layers.fused_attention import fused_attention
-from transformer_lib.layers.kv_cache import LayerCache
 from transformer_lib.layers.masks import causal_mask, padding_mask, query_key_distances
 from transformer_lib.layers.positions import AlibiBias, rope_angles, rotate
 

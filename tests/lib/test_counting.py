@@ -19,7 +19,7 @@ from transformer_book.counting import (
 )
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.attention import MultiHeadAttention
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.models.encoder_decoder import Decoder, Encoder
 from transformer_lib.models.language_models import (
     CausalLM,

@@ -30,13 +30,13 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.fast.decode_kernel import append_and_attend
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import attention
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.static_kv_cache import StaticCache, StaticLayerCache
 from transformer_lib.layers.fast import padding_free, quantized_kernels
 from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.fused_attention import fused_attention
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import additive_mask, causal_mask, padding_mask
 from transformer_lib.layers.quantized_linear import QuantizedLinear
-from transformer_lib.layers.static_kv_cache import StaticCache, StaticLayerCache
 from transformer_lib.models.blocks import Stack
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM, VisionTransformer
 from transformer_lib.models.presets import PRESETS, build_preset

@@ -8,7 +8,7 @@ from transformer_lib.core.config import RopeScaling
 from transformer_lib.generation.fast import cuda_graph as recorded
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here"),

@@ -26,8 +26,8 @@ from transformer_lib.generation.fast.cuda_graph import (
 from transformer_lib.generation.fast.decode_kernel import join_projections, use_step_kernel
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.fused_attention import kernels_for
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 POSITIONS = ["sinusoidal", "learned", "rope", "alibi", "t5", "none"]

@@ -15,8 +15,8 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder, _s
 from transformer_lib.generation.fast.cuda_graph import shared_copy
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import MultiHeadAttention
-from transformer_lib.layers.kv_cache import KeyValueCache
-from transformer_lib.layers.static_kv_cache import StaticCache, StaticLayerCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.static_kv_cache import StaticCache, StaticLayerCache
 from transformer_lib.models.blocks import Stack
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 

@@ -17,7 +17,7 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate
 from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretrained
 from transformer_lib.layers.build_parts import Parts, make_attention
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.positions import rope_angles, rotate
 from transformer_lib.layers.qk_norm_softcap import BoundedAttention
 from transformer_lib.models.encoder_decoder import Decoder

@@ -13,7 +13,7 @@ import transformer_lib
 PACKAGES = (
     "core", "text", "layers", "models", "generation", "training", "hugging_face", "tracing", "cli",
 )  # fmt: skip
-MOST_FILES = 16  # in one folder: more say nothing in a list
+MOST_FILES = 15  # in one folder: more say nothing in a list
 EXPORTS = transformer_lib._MODULES  # a name of the package itself counts as its module
 ROOT = pathlib.Path(transformer_lib.__file__).parent
 FILES = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.parent != ROOT]

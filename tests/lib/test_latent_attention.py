@@ -17,11 +17,11 @@ from transformer_lib.generation.decoding_step import read_prefix
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate
 from transformer_lib.layers.build_parts import Parts
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache
+from transformer_lib.layers.caches.rolling_kv_cache import RollingCache
 from transformer_lib.layers.latent_attention import LatentAttention
 from transformer_lib.layers.masks import causal_mask
 from transformer_lib.layers.positions import rope_angles
-from transformer_lib.layers.rolling_kv_cache import RollingCache
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")

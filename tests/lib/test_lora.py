@@ -16,8 +16,8 @@ from torch import nn
 
 from transformer_lib.generation.fast.single_token import LeanDecoder
 from transformer_lib.generation.generate import generate, stream
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.fast import padding_free
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.language_models import (
     CausalLM,
     MaskedLM,

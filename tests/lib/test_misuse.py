@@ -23,11 +23,13 @@ from transformer_lib.generation.text_generation import generate_text, write_on
 from transformer_lib.hugging_face.pretrained import save_pretrained
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention, attention
 from transformer_lib.layers.build_parts import Parts
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache, MemoryCache
+from transformer_lib.layers.caches.rolling_kv_cache import RollingCache
+from transformer_lib.layers.caches.static_kv_cache import StaticCache
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.layers.latent_attention import LatentAttention
 from transformer_lib.layers.masks import (
     causal_mask,
@@ -47,9 +49,7 @@ from transformer_lib.layers.positions import (
     t5_bucket,
 )
 from transformer_lib.layers.quantized_linear import QuantizedLinear, quantize_weight
-from transformer_lib.layers.rolling_kv_cache import RollingCache
 from transformer_lib.layers.split_attention import split_attention
-from transformer_lib.layers.static_kv_cache import StaticCache
 from transformer_lib.models.blocks import Block, Stack
 from transformer_lib.models.encoder_decoder import Encoder, EncoderDecoder
 from transformer_lib.models.language_models import (

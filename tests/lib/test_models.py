@@ -11,8 +11,8 @@ import torch
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.embeddings import Embedding
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import padding_mask, prefix_mask
 from transformer_lib.models.encoder_decoder import Decoder, Encoder, EncoderDecoder
 from transformer_lib.models.language_models import (

@@ -24,7 +24,7 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.layers.attention import MultiHeadAttention, attention
 from transformer_lib.layers.build_parts import Parts
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache
 from transformer_lib.layers.masks import padding_mask
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.tracing.watch import attention_maps, hidden_states, trace

@@ -10,8 +10,8 @@ from tiny_models import make, random_ids, real_tokens, tiny, tiny_configs
 from torch.testing import assert_close
 from torch_weights import small_config
 
-from transformer_lib.layers.kv_cache import KeyValueCache
-from transformer_lib.layers.static_kv_cache import StaticCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.static_kv_cache import StaticCache
 from transformer_lib.models.encoder_decoder import Encoder
 from transformer_lib.models.language_models import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
 from transformer_lib.models.padding import real_positions

@@ -15,10 +15,10 @@ from transformer_lib.core import fingerprint
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.build_parts import Parts
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.fast import padding_free
 from transformer_lib.layers.fast.padding_free import PaddingFreeBatch, padding_free_batch
 from transformer_lib.layers.feedforward import FeedForward
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import causal_mask, padding_mask, prefix_mask
 from transformer_lib.models.blocks import Stack
 from transformer_lib.models.encoder_decoder import Encoder

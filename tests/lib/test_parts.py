@@ -17,10 +17,10 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from transformer_lib.core.config import RopeScaling
 from transformer_lib.layers.attention import MultiHeadAttention, attention
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts, make_feed_forward
 from transformer_lib.layers.fused_attention import fused_attention
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache
 from transformer_lib.layers.masks import (
     causal_mask,
     prefix_mask,

@@ -27,10 +27,10 @@ from transformer_lib.generation.generate import generate
 from transformer_lib.hugging_face.pretrained import load_pretrained, save_pretrained
 from transformer_lib.layers import quantized_linear
 from transformer_lib.layers.build_parts import Parts
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.fast import padding_free, quantized_kernels
 from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.feedforward import MixtureOfExperts
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import padding_mask
 from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.models.language_models import (

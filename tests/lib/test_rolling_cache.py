@@ -9,8 +9,8 @@ from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.decoding_step import DecodingStep
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate, stream
-from transformer_lib.layers.kv_cache import KeyValueCache
-from transformer_lib.layers.rolling_kv_cache import RollingCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.rolling_kv_cache import RollingCache
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 POSITIONS = ("learned", "rope", "alibi")

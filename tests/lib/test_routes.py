@@ -27,9 +27,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from transformer_lib.layers.attention import AttentionHead, MultiHeadAttention
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import causal_mask
 from transformer_lib.layers.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
 from transformer_lib.layers.positions import change_pairing

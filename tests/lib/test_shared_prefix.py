@@ -12,8 +12,8 @@ from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.decoding_step import DecodingStep, read_prefix
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate, stream
-from transformer_lib.layers.rolling_kv_cache import RollingCache
-from transformer_lib.layers.static_kv_cache import StaticCache
+from transformer_lib.layers.caches.rolling_kv_cache import RollingCache
+from transformer_lib.layers.caches.static_kv_cache import StaticCache
 from transformer_lib.models.language_models import CausalLM
 
 PREFIX = torch.tensor([[3, 1, 4, 1, 5, 9]])

@@ -18,7 +18,7 @@ from transformer_lib.generation.generate import generate, stream
 from transformer_lib.generation.sampling import ScoreWatch
 from transformer_lib.layers.attention import MultiHeadAttention
 from transformer_lib.layers.build_parts import Parts
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 GPT = {"position": "learned", "norm_position": "pre", "activation": "gelu_tanh"}

@@ -18,8 +18,8 @@ from transformer_book.counting import attention_matrix_bytes, forward_flops
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers import attention
 from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.masks import padding_mask
 from transformer_lib.models import blocks
 from transformer_lib.models.blocks import Block, Stack

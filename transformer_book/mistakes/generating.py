@@ -27,7 +27,7 @@ def _all_guesses_kept(chances: Tensor, generator: object = None) -> int:
     return int((chances > 0).long().cumprod(dim=0).sum())
 
 
-@instead_of("layers.rolling_kv_cache.keys_before")
+@instead_of("layers.caches.rolling_kv_cache.keys_before")
 def _rolling_cache_keeps_one_key_too_few(window: int) -> int:
     """A rolling cache counts the new key twice, and lets go of a key that is still seen.
 

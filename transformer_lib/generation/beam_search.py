@@ -13,7 +13,7 @@ from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.sampling import ScoreWatch, at_least_float32
 from transformer_lib.generation.shared_prefix import SharedPrefix
 from transformer_lib.generation.stopping import end_tokens
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 
 _Length = TypeVar("_Length", float, Tensor)
 

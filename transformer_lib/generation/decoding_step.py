@@ -16,8 +16,8 @@ from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.shapes import expect_shape
 from transformer_lib.generation.fast_interfaces import FastStep
 from transformer_lib.generation.shared_prefix import SharedPrefix
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.embeddings import check_ids
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import next_positions
 from transformer_lib.models.encoder_decoder import Decoder, EncoderDecoder
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM

@@ -4,7 +4,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_lib.generation.shared_prefix import SharedPrefix
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 
 

@@ -21,7 +21,7 @@ from transformer_lib.generation.sampling import GREEDY, ScoreWatch, draw_token
 from transformer_lib.generation.sampling_options import Sampling
 from transformer_lib.generation.shared_prefix import SharedPrefix
 from transformer_lib.generation.stopping import Ending, Stop, end_tokens
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.models.padding import prompt_rows
 
 _CUDA_GRAPH = fast_path("cuda_graph")

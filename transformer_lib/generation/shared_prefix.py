@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from transformer_lib.core.precision import autocast_dtype
-from transformer_lib.layers.kv_cache import KeyValueCache
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.padding import prompt_rows
 

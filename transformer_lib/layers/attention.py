@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformer_lib.core.checks import check_divides, check_probability
 from transformer_lib.core.config import RopePairing
 from transformer_lib.core.shapes import check_attention, check_streams
+from transformer_lib.layers.caches.kv_cache import AttentionCache, MemoryCache
 from transformer_lib.layers.fused_attention import fused_attention, repeat_heads
-from transformer_lib.layers.kv_cache import AttentionCache, MemoryCache
 from transformer_lib.layers.masks import with_causal
 from transformer_lib.layers.positions import rotate
 

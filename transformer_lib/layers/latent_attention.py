@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformer_lib.core.checks import check_whole
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
+from transformer_lib.layers.caches.kv_cache import AttentionCache
 from transformer_lib.layers.fused_attention import fused_attention
-from transformer_lib.layers.kv_cache import AttentionCache
 from transformer_lib.layers.norms import RMSNorm
 from transformer_lib.layers.positions import rotate
 

@@ -16,8 +16,8 @@ from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.core.thread_modes import check_modes
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.layers.feedforward import FeedForward
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, MemoryCache
 from transformer_lib.layers.masks import additive_mask, query_key_distances
 from transformer_lib.layers.norms import LayerNorm, RMSNorm
 from transformer_lib.layers.positions import AlibiBias, T5Bias, rope_angles

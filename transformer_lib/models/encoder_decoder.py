@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.shapes import expect_shape
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.embeddings import Embedding, check_ids
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.models.blocks import Stack, check_positions, next_positions
 from transformer_lib.models.initialisation import initialise
 from transformer_lib.models.padding import hide_padding, real_positions

@@ -10,9 +10,9 @@ from torch.nn.modules.module import _IncompatibleKeys
 from transformer_lib.core.checks import check_choice, check_whole
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
+from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
 from transformer_lib.layers.feedforward import ACTIVATIONS
-from transformer_lib.layers.kv_cache import KeyValueCache
 from transformer_lib.layers.positions import AddedPositions
 from transformer_lib.models.blocks import Stack, next_positions
 from transformer_lib.models.encoder_decoder import Decoder, Encoder, EncoderDecoder

@@ -25,8 +25,8 @@ from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.core.precision import autocast_dtype
 from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast_interfaces import FastBatch
+from transformer_lib.layers.caches.static_kv_cache import StaticCache
 from transformer_lib.layers.feedforward import MixtureOfExperts
-from transformer_lib.layers.static_kv_cache import StaticCache
 
 _DECODE_KERNEL = fast_path("decode_kernel")
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
-from transformer_lib.layers.kv_cache import AttentionCache
+from transformer_lib.layers.caches.kv_cache import AttentionCache
+from transformer_lib.layers.caches.static_kv_cache import StaticLayerCache
 from transformer_lib.layers.positions import rotate
-from transformer_lib.layers.static_kv_cache import StaticLayerCache
 
 if find_spec("triton") is not None:  # comes with PyTorch for CUDA
     import triton

@@ -24,9 +24,9 @@ from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.generation.fast_interfaces import FastStep
 from transformer_lib.layers.attention import MultiHeadAttention
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache
 from transformer_lib.layers.feedforward import FeedForward
 from transformer_lib.layers.fused_attention import kernels_for
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache
 from transformer_lib.layers.norms import LayerNorm
 from transformer_lib.layers.positions import rope_angles, turn_pairs
 from transformer_lib.models.blocks import Block, Stack

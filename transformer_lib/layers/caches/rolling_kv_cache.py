@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from transformer_lib.core.config import TransformerConfig
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, check_room, with_room
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache, check_room, with_room
 
 
 def keys_before(window: int) -> int:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer_lib.layers.kv_cache import KeyValueCache, LayerCache, check_room
+from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache, check_room
 
 
 class StaticLayerCache(LayerCache):
