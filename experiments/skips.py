@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from torch import Tensor
 
+from experiments.activations import learn
 from experiments.shared.cards import environment
 from experiments.shared.common import (
     Options,
@@ -40,7 +41,6 @@ from experiments.shared.common import (
     texts,
     write_results,
 )
-from experiments.shared.loops import minimise
 from transformer_book.mistakes import mistake
 from transformer_lib import Block, CausalLM, Recipe, modern_recipe
 
@@ -163,41 +163,17 @@ def line(model: CausalLM, ids: Tensor, targets: Tensor, seed: int, points: int) 
     return found
 
 
+def known_text(options: Options) -> Tensor:
+    """The text that is learned, as ids."""
+    return texts(options.pick(None, 3_000))[0].to(options.device)
+
+
 def new_text(options: Options) -> tuple[Tensor, Tensor, int]:
     """Cut windows of new text: ids and the letters that follow, ``(N, T)``; and count letters."""
     _, unknown, letters = texts(options.pick(None, 3_000))
     n = min(options.pick(64, 4), len(unknown) // (LENGTH + 1))
     new = unknown[: n * (LENGTH + 1)].view(n, LENGTH + 1).to(options.device)
     return new[:, :-1], new[:, 1:], len(letters)
-
-
-def learn(model: CausalLM, recipe: Recipe, batch: int, options: Options) -> list[float]:
-    """Train a decoder on letters.
-
-    Args:
-        model: what learns.
-        recipe: how; its seed draws the windows.
-        batch: how many windows a step sees.
-        options: the experiment's.
-
-    Returns:
-        The loss of every step.
-    """
-    known = texts(options.pick(None, 3_000))[0].to(options.device)
-    drawn = torch.Generator().manual_seed(recipe.seed)
-    starts = torch.randint(len(known) - LENGTH, (recipe.steps, batch), generator=drawn)
-    starts, window = starts.to(known.device), torch.arange(LENGTH + 1, device=known.device)
-    groups = [
-        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
-        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, recipe.learning_rate, recipe.betas)
-
-    def loss_at(step: int) -> Tensor:
-        text = known[starts[step - 1][:, None] + window]  # (B, T + 1)
-        return F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-
-    return minimise(model, optimizer, recipe, loss_at, clip=1.0)
 
 
 def run_one(
@@ -227,7 +203,7 @@ def run_one(
         row = run | {"loss_before": rounded(loss_of(model, ids, targets))}
         for stage in ("before", "after"):
             if stage == "after":
-                losses = learn(model, recipe, BATCH, options)
+                losses = learn(model, known_text(options), LENGTH, BATCH, recipe)
                 row["loss"] = rounded(loss_of(model, ids, targets))
                 row["training_loss"] = rounded(mean(losses[-20:]))
             s = stretches(model, ids[:N_TEXTS, :READ])
@@ -277,7 +253,8 @@ def try_starts(rates: Sequence[float], recipe: Recipe, options: Options) -> None
         with torch.no_grad():
             places = torch.arange(ids.shape[1], device=ids.device)[None]
             enters = model.decoder.embedding(ids, places).square().mean().sqrt().item()
-        losses = learn(model, replace(recipe, learning_rate=rate, seed=seed), START_BATCH, options)
+        its_recipe = replace(recipe, learning_rate=rate, seed=seed)
+        losses = learn(model, known_text(options), LENGTH, START_BATCH, its_recipe)
         run |= {"enters": rounded(enters), "loss": rounded(loss_of(model, ids, targets))}
         run |= {"training_loss": rounded(mean(losses[-20:]))}
         with path.open("a", encoding="utf-8", newline="") as file:
