@@ -36,6 +36,7 @@ from transformer_lib.layers.fast import padding_free, quantized_kernels
 from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.masks import additive_mask, causal_mask, padding_mask
+from transformer_lib.layers.positions import rope_angles, rotate
 from transformer_lib.layers.quantized_linear import QuantizedLinear
 from transformer_lib.models.blocks import Stack
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM, VisionTransformer
@@ -516,6 +517,29 @@ def test_the_kernel_for_a_step_does_what_the_others_do(n_parts, heads, shared, w
         assert_close(found, wanted, rtol=tolerance, atol=tolerance)
         assert torch.equal(keys, caches[1].read()[0])
         assert torch.equal(values, caches[1].read()[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pairing", ["interleaved", "split"])
+@pytest.mark.parametrize("turning", [80, 32])
+def test_the_kernel_for_a_step_turns_queries_and_keys(turning, pairing, dtype):
+    torch.manual_seed(0)
+    q = torch.randn(2, 6, 1, 80, device="cuda").to(dtype)
+    k, v = torch.randn(2, 2, 2, 1, 80, device="cuda").to(dtype)
+    places = torch.tensor([[[3]], [[16_001]]], device="cuda")  # (B, 1, T)
+    angles = rope_angles(places, turning, 10_000.0)
+    wanted_cache, cache = (StaticLayerCache(300, torch.tensor(0, device="cuda")) for _ in range(2))
+    for each in (wanted_cache, cache):
+        each.append(*torch.ones(2, 2, 2, 200, 80, device="cuda", dtype=dtype))
+        each.filled += 200
+    hidden = additive_mask(torch.arange(300, device="cuda") <= 200, None, dtype).expand(1, 300)
+    turned = rotate(q, angles, pairing), rotate(k, angles, pairing)
+    keys, values = wanted_cache.append(turned[1], v)
+    wanted = fused_attention(turned[0], keys, values, bias=hidden, enable_gqa=True)
+    found = append_and_attend(q, k, v, cache, hidden, angles=angles, pairing=pairing, n_parts=3)
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+    assert_close(cache.read()[0], keys, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("padded", [False, True])

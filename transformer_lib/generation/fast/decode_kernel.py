@@ -1,9 +1,9 @@
 """Attention of one new token, in one Triton kernel for the GPU.
 
-A decoding step stores the new token's key and value and lets its query look at all keys so far.
-With PyTorch's own kernels these are three launches and a mask over every place of a static cache,
-in use or not. The kernel here does it in one, and reads only the places that are in use: their
-number is on the device, so that a recorded step can count it up.
+A decoding step turns the new token's query and key (RoPE), stores key and value, and lets the query
+look at all keys so far. With PyTorch's own kernels these are a dozen launches and a mask over every
+place of a static cache, in use or not. The kernel here does it in one, and reads only the places
+that are in use: their number is on the device, so that a recorded step can count it up.
 
 A program reads keys one after the other. Where there is room for many, and few rows and heads to
 occupy the GPU, they are cut into parts: each is read by a program of its own, and a second kernel
@@ -14,18 +14,18 @@ readable version.
 import inspect
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from transformer_lib.core.config import RopePairing
 from transformer_lib.core.fingerprint import Fingerprint
 from transformer_lib.layers.attention import AttentionPattern, MultiHeadAttention
 from transformer_lib.layers.caches.kv_cache import AttentionCache
 from transformer_lib.layers.caches.static_kv_cache import StaticLayerCache
-from transformer_lib.layers.positions import rotate
 
 if find_spec("triton") is not None:  # comes with PyTorch for CUDA
     import triton
@@ -38,8 +38,10 @@ WIDEST_JOINED = 1280  # of the models: with larger weights, one product saves ne
 TILE = 8_192  # bytes of keys that a program looks at together, on the smallest GPU
 MOST_STAGES = 3  # of the kernel's pipeline: blocks of keys and values that are loaded at once
 TILES_IN_MEMORY = 2 * MOST_STAGES + 1  # keys and values of each stage, and room for the rest
-PART = 256  # places of a cache for which one more part may pay: to join takes as long as to read it
+SHORT = 256  # places of a cache for which parts never pay: to join them takes as long as to read
+PART = 64  # places for which one more part may pay, beyond that
 MOST_PARTS = 64  # all of them have room in the registers of the program that joins them
+PROGRAMS = 2  # that each processor of a GPU reads with at once: one waits while the other computes
 
 
 if triton is not None:
@@ -51,6 +53,31 @@ if triton is not None:
         """
         return triton.jit(inspect.unwrap(function))
 
+    @_compiled
+    def _load_turned(  # type: ignore[no-untyped-def]
+        at,  # where the vectors begin
+        feature,  # of each number
+        inside,  # which numbers there are
+        cos_ptr, sin_ptr,  # of this row's angles
+        n_angles,  # pairs that turn; the other features stay
+        pairing: tl.constexpr,  # of features: see rotate(); "" for none
+    ):  # fmt: skip
+        """Load vectors and turn them, in float32: a feature needs the other one of its pair."""
+        x = tl.load(at + feature, inside, 0.0)
+        if pairing == "":
+            return x
+        if pairing == "interleaved":
+            angle, is_first = feature // 2, feature % 2 == 0
+            other = tl.where(is_first, feature + 1, feature - 1)
+        else:
+            angle, is_first = feature % n_angles, feature < n_angles
+            other = tl.where(is_first, feature + n_angles, feature - n_angles)
+        turns = feature < 2 * n_angles
+        cos, sin = tl.load(cos_ptr + angle, turns, 1.0), tl.load(sin_ptr + angle, turns, 0.0)
+        across = tl.load(at + other, inside & turns, 0.0).to(tl.float32)
+        turned = x.to(tl.float32) * cos + tl.where(is_first, -across, across) * sin
+        return turned.to(x.dtype)
+
     # Matrix units take powers of two, at least 16: sizes called padded_*, and block.
     @_compiled
     def _append_and_attend(  # type: ignore[no-untyped-def]
@@ -60,6 +87,7 @@ if triton is not None:
         keys_ptr, values_ptr, cache_row, cache_head, cache_place,  # the cache: strides of both
         filled_ptr,  # how many places of the cache are in use
         bias_ptr, bias_row, bias_head,  # what is added to the scores
+        cos_ptr, sin_ptr, angles_row, n_angles,  # by which pairs of features turn
         out_ptr,  # (B, 1, H, Dk), contiguous; with several parts (parts, B, 1, H, Dk), not divided
         best_ptr, total_ptr,  # with several parts: the best score and the sum, (parts, B, H)
         scale,  # of the scores
@@ -70,6 +98,7 @@ if triton is not None:
         padded_width: tl.constexpr,  # d_head, padded
         block: tl.constexpr,  # keys that are looked at together
         n_parts: tl.constexpr,  # into how many parts the keys are cut
+        pairing: tl.constexpr,  # of features that turn together; "" if none turn
     ):  # fmt: skip
         """One program for each part of a row and key-value head, with the queries that share it."""
         row, kv_head = tl.program_id(0) // n_kv_heads, tl.program_id(0) % n_kv_heads
@@ -81,8 +110,11 @@ if triton is not None:
         is_feature, is_query = feature < d_head, query < queries_per_kv  # not padding
         head = kv_head * queries_per_kv + query
         inside = is_query[:, None] & is_feature[None, :]
-        q = tl.load(q_ptr + row * q_row + head[:, None] * q_head + feature[None, :], inside, 0.0)
-        key = tl.load(k_ptr + row * k_row + kv_head * k_head + feature, is_feature, 0.0)
+        cos, sin = cos_ptr + row * angles_row, sin_ptr + row * angles_row
+        q_at = q_ptr + row * q_row + head[:, None] * q_head
+        k_at = k_ptr + row * k_row + kv_head * k_head
+        q = _load_turned(q_at, feature[None, :], inside, cos, sin, n_angles, pairing)
+        key = _load_turned(k_at, feature, is_feature, cos, sin, n_angles, pairing)
         value = tl.load(v_ptr + row * v_row + kv_head * v_head + feature, is_feature, 0.0)
         start = row.to(tl.int64) * cache_row + kv_head * cache_head
         is_first = part == 0  # the part that the new key belongs to
@@ -154,14 +186,16 @@ def append_and_attend(
     bias: Float[Tensor, "..."],
     scale: float | None = None,
     *,
+    angles: Float[Tensor, "..."] | None = None,
+    pairing: RopePairing = "interleaved",
     tile: int = TILE,
     n_parts: int = 1,
 ) -> Float[Tensor, "B H 1 Dk"]:
     """Store the key and value of one new token, and attend from its query to all so far.
 
-    Equal to ``fused_attention(q, *cache.append(k, v), bias=bias)`` up to rounding, if the bias
-    hides the places that are not in use: these are not read. It runs on a GPU, under
-    ``torch.no_grad``.
+    Equal to ``fused_attention(q, *cache.append(k, v), bias=bias)`` up to rounding, with ``q`` and
+    ``k`` turned before if there are angles, and if the bias hides the places that are not in use:
+    these are not read. It runs on a GPU, under ``torch.no_grad``.
 
     Args:
         q: the query of each head.
@@ -171,6 +205,8 @@ def append_and_attend(
         bias: added to the scores, broadcastable to ``(B, H, 1, S)`` with all S places of the
             cache; what hides the future may be in it, but need not.
         scale: what the scores are multiplied by; ``1/sqrt(Dk)`` if left out.
+        angles: RoPE's for the new token, ``(..., 1, Dk/2)`` or fewer, the same for all heads.
+        pairing: which features turn together; see :func:`~transformer_lib.layers.positions.rotate`.
         tile: how many bytes of keys a program looks at together, at most.
         n_parts: into how many parts the keys are cut, each read by a program of its own; see
             :func:`count_parts`.
@@ -198,8 +234,16 @@ def append_and_attend(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     padded_width = _padded(d_head)
     # Measured on an H200: few programs want long blocks of keys and many threads; many do not.
-    block, warps, stages = (128, 8, 2) if batch * n_kv_heads <= 256 else (32, 2, MOST_STAGES)
+    is_few = batch * n_kv_heads <= 256
+    block = min(padded_width, 128) if is_few else 32
     block = max(16, min(block, _power_of_2_up_to(tile // (padded_width * q.element_size()))))
+    warps, stages = (max(2, block // 16), 2) if is_few else (2, MOST_STAGES)
+    if angles is None:
+        kind, cos = "", q.new_empty(batch, 0)
+        sin = cos  # neither is read
+    else:  # in the kernel, cosines would take longer than all the rest of it
+        kind: str = pairing
+        cos, sin = _rows_of(angles.cos(), batch), _rows_of(angles.sin(), batch)
     _append_and_attend[(batch * n_kv_heads, n_parts)](
         q_ptr=q, q_row=q.stride(0), q_head=q.stride(1),
         k_ptr=k, k_row=k.stride(0), k_head=k.stride(1),
@@ -208,11 +252,12 @@ def append_and_attend(
         cache_row=keys.stride(0), cache_head=keys.stride(1), cache_place=keys.stride(2),
         filled_ptr=cache.filled,
         bias_ptr=bias, bias_row=bias.stride(0), bias_head=bias.stride(1),
+        cos_ptr=cos, sin_ptr=sin, angles_row=cos.stride(0), n_angles=cos.shape[1],
         out_ptr=found, best_ptr=best, total_ptr=total,
         scale=d_head**-0.5 if scale is None else float(scale),  # an int would be compiled in
         n_kv_heads=n_kv_heads, queries_per_kv=queries_per_kv, d_head=d_head,
         padded_queries=_padded(queries_per_kv), padded_width=padded_width, block=block,
-        n_parts=n_parts,
+        n_parts=n_parts, pairing=kind,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if n_parts > 1:
@@ -222,6 +267,11 @@ def append_and_attend(
             padded_width=padded_width,
         )  # fmt: skip
     return out.transpose(1, 2)
+
+
+def _rows_of(x: Float[Tensor, "..."], batch: int) -> Float[Tensor, "B pairs"]:
+    """What each row has for its one new token."""
+    return x.float().reshape(-1, x.shape[-1]).expand(batch, -1)
 
 
 def count_parts(max_len: int, n_programs: int, n_processors: int) -> int:
@@ -239,11 +289,13 @@ def count_parts(max_len: int, n_programs: int, n_processors: int) -> int:
 
     Example:
         >>> count_parts(16_640, n_programs=8, n_processors=132)
-        16
-        >>> count_parts(320, n_programs=8, n_processors=132)
+        33
+        >>> count_parts(192, n_programs=8, n_processors=132)
         1
     """
-    return max(1, min(n_processors // n_programs, max_len // PART, MOST_PARTS))
+    if max_len < SHORT:
+        return 1
+    return max(1, min(PROGRAMS * n_processors // n_programs, max_len // PART, MOST_PARTS))
 
 
 def _padded(n: int) -> int:
@@ -268,6 +320,29 @@ class _StepAttention(MultiHeadAttention):
         self.tile, self.n_processors = tile, n_processors  # bytes of keys at once; of the GPU
         self.joined: tuple[Tensor, Tensor | None] | None = None  # weight and bias of one product
 
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"] | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        angles: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        cache: AttentionCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Attend by the kernel if one token is added to a static cache, else as the base class."""
+        if not isinstance(cache, StaticLayerCache) or x.shape[1] != 1 or bias is None:
+            more: dict[str, Any] = {"bias": bias, "angles": angles, "causal": causal}
+            return super().forward(x, memory, mask, cache=cache, **more)
+        # With a static cache the bias hides what mask and causality hide: see Stack._visibility.
+        n_parts = count_parts(cache.max_len, len(x) * self.n_kv_heads, self.n_processors)
+        heads = append_and_attend(
+            *self.project(x, x), cache, bias, self.scale,
+            angles=angles, pairing=self.pairing, tile=self.tile, n_parts=n_parts,
+        )  # fmt: skip
+        return self.merge(heads)
+
     def project(
         self,
         x: Float[Tensor, "B T D"],
@@ -275,31 +350,11 @@ class _StepAttention(MultiHeadAttention):
         angles: Float[Tensor, "..."] | None = None,
     ) -> tuple[Float[Tensor, "B H T Dk"], Float[Tensor, "B G S Dk"], Float[Tensor, "B G S Dk"]]:
         """Project by one product if the weights were joined for it."""
-        if self.joined is None or source is not x:
+        if self.joined is None or source is not x or angles is not None:
             return super().project(x, source, angles)
         sizes = [layer.out_features for layer in (self.query, self.key, self.value)]
         q, k, v = map(self._split, F.linear(x, *self.joined).split(sizes, dim=-1))
-        if angles is not None:
-            q, k = rotate(q, angles, self.pairing), rotate(k, angles, self.pairing)
         return q, k, v
-
-    def attend_and_keep(
-        self,
-        q: Float[Tensor, "B H T Dk"],
-        k: Float[Tensor, "B G S Dk"],
-        v: Float[Tensor, "B G S Dk"],
-        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
-        bias: Float[Tensor, "..."] | None = None,
-        *,
-        causal: bool = False,
-        cache: AttentionCache | None = None,
-    ) -> Float[Tensor, "B H T Dk"]:
-        """Attend by the kernel if one token is added to a static cache, else as the base class."""
-        if not isinstance(cache, StaticLayerCache) or q.shape[2] != 1 or bias is None:
-            return super().attend_and_keep(q, k, v, mask, bias, causal=causal, cache=cache)
-        # With a static cache the bias hides what mask and causality hide: see Stack._visibility.
-        n_parts = count_parts(cache.max_len, len(q) * self.n_kv_heads, self.n_processors)
-        return append_and_attend(q, k, v, cache, bias, self.scale, tile=self.tile, n_parts=n_parts)
 
     def join(self) -> list[tuple[Tensor, Tensor]]:
         """Prepare for one product; return where weights are to be copied to, and from where."""
