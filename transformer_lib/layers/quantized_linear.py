@@ -263,7 +263,17 @@ class QuantizedLinear(nn.Module):
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, bits={self.bits}, group={self.group}, bias={self.bias is not None}"
 
+    @property
+    def has_row_scales(self) -> bool:
+        """Whether codes of 8 bits have one scale for a whole row."""
+        return self.bits == 8 and self.group == self.in_features
+
     def _product(self, x: Tensor) -> Tensor:
+        if self.has_row_scales and x.dtype != torch.float16:  # sums of codes have no room in that
+            # The scale can wait until after the product: so a compiler reads codes in it, and
+            # never makes the matrix.
+            product = F.linear(x, self.codes.to(x.dtype)) * self.scale[:, 0].to(x.dtype)
+            return product if self.bias is None else product + self.bias
         return F.linear(x, self.full_weight(x.dtype), self.bias)
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # as in PyTorch

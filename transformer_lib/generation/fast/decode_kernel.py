@@ -239,10 +239,8 @@ def append_and_attend(
     block = max(16, min(block, _power_of_2_up_to(tile // (padded_width * q.element_size()))))
     warps, stages = (max(2, block // 16), 2) if is_few else (2, MOST_STAGES)
     if angles is None:
-        kind, cos = "", q.new_empty(batch, 0)
-        sin = cos  # neither is read
+        cos = sin = q.new_empty(batch, 0)  # not read
     else:  # in the kernel, cosines would take longer than all the rest of it
-        kind: str = pairing
         cos, sin = _rows_of(angles.cos(), batch), _rows_of(angles.sin(), batch)
     _append_and_attend[(batch * n_kv_heads, n_parts)](
         q_ptr=q, q_row=q.stride(0), q_head=q.stride(1),
@@ -257,7 +255,7 @@ def append_and_attend(
         scale=d_head**-0.5 if scale is None else float(scale),  # an int would be compiled in
         n_kv_heads=n_kv_heads, queries_per_kv=queries_per_kv, d_head=d_head,
         padded_queries=_padded(queries_per_kv), padded_width=padded_width, block=block,
-        n_parts=n_parts, pairing=kind,
+        n_parts=n_parts, pairing="" if angles is None else pairing,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if n_parts > 1:

@@ -10,10 +10,11 @@ a layer and what comes out is rounded to it (each by up to 1 part in 512). With 
 kernel knows one scale for each row of weights: quantise with ``group=None`` for it. One row times
 4096 x 4096 weights took 5.9 ms in float32, 4.3 in bfloat16, 2.6 with 8 bits and 1.5 with 4 (one
 thread of an x86-64 with AVX-512, CPU time on a busy machine); by the formula 91 and 101 ms. On a
-GPU it is a Triton kernel, for all groups and dtypes, that sums in float32. Its speed was not yet
-measured.
+GPU it is PyTorch's for 4 bits and bfloat16, else a Triton kernel, for all groups and dtypes, that
+sums in float32.
 
-They are for asking the model, not for gradients, and compiled steps do without them.
+They are for asking the model, not for gradients. Compiled steps call those for a GPU. They do
+without them on a CPU, and where a row has one scale: the compiler then writes the product itself.
 """
 
 import inspect
@@ -35,8 +36,9 @@ else:
 
 MOST_ROWS = 32  # on a CPU: for more, it is faster to make the matrix (measured: from 32 to 64)
 MOST_ROWS_ON_GPU = 8  # each row reads the codes anew; not measured
-_GROUPS_ON_CPU = (32, 64, 128, 256)  # of PyTorch's kernel for 4 bits
+_GROUPS = (32, 64, 128, 256)  # of PyTorch's kernels for 4 bits
 _OUTPUTS_ON_CPU = 16  # it makes so many outputs together
+_TILES = 8  # of 16 inputs, which a program of PyTorch's kernel for a GPU reads together
 _DTYPES_ON_CPU = (torch.float32, torch.bfloat16)
 _DTYPES_ON_GPU = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -59,35 +61,38 @@ if triton is not None:
         group,  # inputs that share a scale
         bits: tl.constexpr,  # 8 or 4
         outputs: tl.constexpr,  # how many a program makes: a power of two
-        block: tl.constexpr,  # bytes of each row of codes that are looked at together: the same
+        chunk: tl.constexpr,  # bytes of a row that share a scale: a power of two
+        chunks: tl.constexpr,  # that are looked at together: the same
     ):  # fmt: skip
         """One program for some outputs of one row; sums are in float32."""
         output = tl.program_id(0) * outputs + tl.arange(0, outputs)
         row = tl.program_id(1)
         in_byte: tl.constexpr = 8 // bits  # codes
-        n_bytes = n // in_byte
-        n_groups = n // group
-        total = tl.zeros((outputs,), tl.float32)
-        for first in range(0, n_bytes, block):
-            byte = first + tl.arange(0, block)
+        n_bytes, n_groups = n // in_byte, n // group
+        inside = tl.arange(0, chunk)
+        total = tl.zeros((outputs, chunks), tl.float32)
+        for first in range(0, n_bytes // chunk, chunks):
+            number = first + tl.arange(0, chunks)
+            byte = number[:, None] * chunk + inside[None, :]
             is_input = byte < n_bytes
-            inside = (output < m)[:, None] & is_input[None, :]
-            at = output[:, None].to(tl.int64) * n_bytes + byte[None, :]
-            code = tl.load(codes_ptr + at, inside, 0)
-            # Both codes of a byte belong to one group, whose size is even.
-            scale_at = output[:, None] * n_groups + (byte * in_byte // group)[None, :]
-            scale = tl.load(scale_ptr + scale_at, inside, 0.0).to(tl.float32)
+            is_inside = (output < m)[:, None, None] & is_input[None, :, :]
+            at = output[:, None, None].to(tl.int64) * n_bytes + byte[None, :, :]
+            code = tl.load(codes_ptr + at, is_inside, 0)
             x_at = x_ptr + row * n + byte * in_byte
-            x = tl.load(x_at, is_input, 0.0).to(tl.float32)[None, :]
+            x = tl.load(x_at, is_input, 0.0).to(tl.float32)[None, :, :]
             if bits == 8:
                 product = code.to(tl.float32) * x
             else:
-                second = tl.load(x_at + 1, is_input, 0.0).to(tl.float32)[None, :]
+                second = tl.load(x_at + 1, is_input, 0.0).to(tl.float32)[None, :, :]
                 low, high = (code & 15).to(tl.float32) - 8.0, (code >> 4).to(tl.float32) - 8.0
                 product = low * x + high * second
-            total += tl.sum(product * scale, 1)
+            scale_at = output[:, None] * n_groups + (number * chunk * in_byte // group)[None, :]
+            is_scale = (output < m)[:, None] & (number * chunk < n_bytes)[None, :]
+            scale = tl.load(scale_ptr + scale_at, is_scale, 0.0).to(tl.float32)
+            total += tl.sum(product, 2) * scale  # a chunk belongs to one group
         out_at = out_ptr + row * m + output
-        tl.store(out_at, total.to(out_ptr.dtype.element_ty), output < m)
+        found = tl.sum(total, 1)
+        tl.store(out_at, found.to(out_ptr.dtype.element_ty), output < m)
 
 
 def multiply_on_gpu(x: Float[Tensor, "*batch n"], layer: QuantizedLinear) -> Float[Tensor, "..."]:
@@ -108,13 +113,20 @@ def multiply_on_gpu(x: Float[Tensor, "*batch n"], layer: QuantizedLinear) -> Flo
     """
     rows = x.reshape(-1, layer.in_features).contiguous()
     out = rows.new_empty(len(rows), layer.out_features)
-    outputs, block = 16, 128
+    # Measured on an H200: 0.4 to 0.7 of its bandwidth with 8 bits, half of that with 4.
+    outputs, block = (4, 2_048) if layer.bits == 8 else (8, 256)
+    chunk = min(_power_of_2_in(layer.group * layer.bits // 8), 64)
     _multiply[(triton.cdiv(layer.out_features, outputs), len(rows))](
         x_ptr=rows, codes_ptr=layer.codes.contiguous(), scale_ptr=layer.scale.contiguous(),
         out_ptr=out, n=layer.in_features, m=layer.out_features, group=layer.group,
-        bits=layer.bits, outputs=outputs, block=block,
+        bits=layer.bits, outputs=outputs, chunk=chunk, chunks=block // chunk,
     )  # fmt: skip
     return out.view(*x.shape[:-1], layer.out_features)
+
+
+def _power_of_2_in(n: int) -> int:
+    """The largest power of two that divides n."""
+    return n & -n
 
 
 class _KernelLinear(QuantizedLinear):
@@ -127,19 +139,26 @@ class _KernelLinear(QuantizedLinear):
     def __init__(self, layer: QuantizedLinear) -> None:
         nn.Module.__init__(self)
         vars(self).update(vars(layer))
-        # For 4 bits on a CPU: the codes and, of each group, scale and zero, as PyTorch has them.
+        # For PyTorch's kernels for 4 bits: the codes and, of each group, scale and zero.
         self.laid_out: tuple[Tensor, Tensor] | None = None
         self.lay_out()
         self.register_load_state_dict_post_hook(_lay_out_again)  # type: ignore[no-untyped-call]
 
     def lay_out(self) -> None:
-        """Lay codes of 4 bits out as PyTorch's kernel reads them, beside those that are there."""
+        """Lay codes of 4 bits out as PyTorch's kernels read them, beside those that are there."""
         self.laid_out = None
-        if self.bits == 4 and self.codes.device.type == "cpu" and _has_kernel_on_cpu(self):
+        if self.bits == 8:
+            return
+        if self.codes.device.type == "cpu" and _has_kernel_on_cpu(self):
             codes = (unpack_nibbles(self.codes) + 8).int()  # it counts from 0 to 15 and takes 8 off
-            pairs = torch.stack((self.scale, torch.zeros_like(self.scale)), dim=2)
             packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
-            self.laid_out = packed, pairs.transpose(0, 1).contiguous()
+        elif self.codes.is_cuda and _fits_kernel_for_4_bits(self):
+            swapped = self.codes << 4 | self.codes >> 4  # the first code in the high half
+            packed = torch.ops.aten._convert_weight_to_int4pack(swapped, _TILES)
+        else:
+            return
+        pairs = torch.stack((self.scale, torch.zeros_like(self.scale)), dim=2)
+        self.laid_out = packed, pairs.transpose(0, 1).contiguous()
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
         """Multiply ``x``, ``(..., in_features)``, by a kernel, if there is one for it."""
@@ -152,7 +171,9 @@ class _KernelLinear(QuantizedLinear):
 
     def _kernel_for(self, x: Tensor) -> Callable[[Tensor], Tensor] | None:
         """What multiplies these rows, or nothing if the matrix has to be made."""
-        if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+        if torch.compiler.is_compiling() and (not x.is_cuda or self.has_row_scales):
+            return None
+        if torch.is_autocast_enabled(x.device.type):
             return None
         if x.device != self.codes.device or (torch.is_grad_enabled() and x.requires_grad):
             return None
@@ -177,14 +198,20 @@ class _KernelLinear(QuantizedLinear):
         return found
 
     def _multiply_on_gpu(self, x: Tensor) -> Tensor:
-        return multiply_on_gpu(x, self)
+        if self.laid_out is None or x.dtype != torch.bfloat16:
+            return multiply_on_gpu(x, self)
+        rows = x.reshape(-1, self.in_features)
+        product: Tensor = torch.ops.aten._weight_int4pack_mm(
+            rows, self.laid_out[0], self.group, self.laid_out[1]
+        )
+        return product.view(*x.shape[:-1], self.out_features)
 
 
 def use_int_kernels(model: nn.Module) -> int:
     """Let the quantised layers of a model multiply by kernels; the model is changed in place.
 
-    On a CPU, codes of 4 bits are laid out once more, so that a weight takes a byte instead of half
-    of one. What is saved is the same as before.
+    For PyTorch's kernels, codes of 4 bits are laid out once more, so that a weight takes a byte
+    instead of half of one. What is saved is the same as before.
 
     Args:
         model: a quantised model, on the device where it will be used.
@@ -223,13 +250,24 @@ def _has_kernel_on_cpu(layer: QuantizedLinear) -> bool:
         return layer.group == layer.in_features
     if not hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu"):
         return False  # before PyTorch 2.6
-    return layer.group in _GROUPS_ON_CPU and layer.out_features % _OUTPUTS_ON_CPU == 0
+    return layer.group in _GROUPS and layer.out_features % _OUTPUTS_ON_CPU == 0
 
 
 def _has_kernel_on_gpu(layer: QuantizedLinear, n_rows: int = 1) -> bool:
     if triton is None or not 0 < n_rows <= MOST_ROWS_ON_GPU:
         return False
     return layer.bits == 8 or layer.group % 2 == 0
+
+
+def _fits_kernel_for_4_bits(layer: QuantizedLinear) -> bool:
+    """Whether PyTorch's kernel for a GPU knows these sizes, and this GPU."""
+    fits = layer.in_features % (16 * _TILES) == 0 and layer.out_features % 8 == 0
+    return (
+        fits
+        and layer.group in _GROUPS
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(layer.codes.device) >= (8, 0)
+    )
 
 
 def _lay_out_again(layer: _KernelLinear, loaded: object) -> None:
