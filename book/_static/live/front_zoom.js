@@ -1,14 +1,15 @@
 "use strict";
-/* The figure of the front page: how one head of an attention comes from scores to shares to a mixture.
+/* The figure of the front page: how one head of an attention comes from scores to shares to a mixture, and
+   what all heads then write.
    A vector is drawn as a row of bars, up where it is positive, and down where it is negative. */
 (() => {
-const { FIRST, strongest, upTo, sign, sumOf } = Live.front;
+const { FIRST, ZOOMS, strongest, upTo, sign, sumOf, signed } = Live.front;
 
 /* A vector as bars, larger than between the lanes. */
-const bars_ = ({ svg, colour }, vector, x, py, side, role) => {
+const bars_ = ({ svg, colour }, vector, x, py, side, role, tall = 24) => {
   const most = Math.max(1e-9, ...vector.map(Math.abs));
   return svg("g", {}, svg("path", { d: `M${x} ${py}h${vector.length * side}`, class: "live-gridline" }), svg("path", {
-    d: vector.map((value, n) => `M${(x + (n + 0.5) * side).toFixed(1)} ${py}v${((-24 * value) / most).toFixed(1)}`).join(""),
+    d: vector.map((value, n) => `M${(x + (n + 0.5) * side).toFixed(1)} ${py}v${((-tall * value) / most).toFixed(1)}`).join(""),
     stroke: colour(role), "stroke-width": side - 1.2,
   }));
 };
@@ -23,6 +24,47 @@ function shades({ svg, colour }, list, side, most = Math.max(...list.map(([, , v
 /* Columns, in px of a picture that is 684 or 316 wide. */
 const WIDE = { of: 684, cell: 6, key: 40, query: 122, bar: [208, 288], score: 338, share: [354, 426], percent: 466, value: 480, mix: 606, maps: 598 };
 const NARROW = { of: 316, cell: 3, key: 26, query: 54, bar: [84, 118], score: 156, share: [162, 196], percent: 232, value: 240, mix: 290 };
+
+/* What each head writes onto the lane, with bars: by how much it raises or lowers the score of the letter that
+   the lane answers in the end, and of its strongest rival. The last row is all heads together. */
+function written({ svg, colour, number }, where, { look, heads, head }, onhead) {
+  const { width, narrow, top, bottom } = where, f = width / (narrow ? NARROW : WIDE).of, { effects, rivals, mixtures, writes } = look;
+  const step = (bottom - top - 34) / (heads.length + 1), middle = (n) => top + 34 + (n + 0.5) * step;
+  const words = (text, x, py, more) => svg("text", { x: x * f, y: py, text, class: "live-tick", ...more });
+  const [name, columns, half, ends] = narrow ? [28, [72, 162], 24, [132, 222]] : [58, [300, 428], 38, [384, 510]]; // px of the picture
+  const sums = effects.map((each) => each.reduce((sum, one) => sum + one));
+  const most = Math.max(1e-9, ...effects.flat().map(Math.abs), ...sums.map(Math.abs));
+  const roles = ["weight", "muted"];
+  const effect = (n, column, value) => {
+    const zero = columns[column] * f, bar = svg("rect", { y: middle(n) - 7, height: 14, rx: 2, fill: colour(roles[column]) });
+    return {
+      bar, zero, long: (half * f * value) / most,
+      node: svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar,
+        words(signed(value), ends[column], middle(n) + 4.5, { "text-anchor": "end", class: "live-tick front-percent" })),
+    };
+  };
+  const bars = [];
+  const row = (n, label, values, more, ...children) => {
+    const both = values.map((value, column) => effect(n, column, value));
+    bars.push(...both);
+    return svg("g", more, ...children, words(label, name, middle(n) + 4.5, { class: n === head ? "live-tick front-now" : "live-tick" }), ...both.map((each) => each.node));
+  };
+  const strip = (vector, x, n, role) => (narrow ? null : bars_({ svg, colour }, vector, x * f, middle(n), 5 * f, role, 14));
+  const rows = heads.map((_, n) => row(
+    n, narrow ? n + 1 : `head ${n + 1}`, effects.map((each) => each[n]), { class: "front-map", onclick: () => onhead(n) },
+    svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === head ? "front-mark" : "front-room" }),
+    strip(mixtures[n], 108, n, "weight"), narrow ? null : svg("path", { d: `M${174 * f} ${middle(n)}h${14 * f}m-5 -4l5 4l-5 4`, stroke: colour("muted") }),
+    strip(writes[n], 194, n, "value")));
+  const last = heads.length, under = svg("path", { d: `M${(name - 6) * f} ${middle(last) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" });
+  const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { "text-anchor": "end", class: "front-role", style: `fill: ${colour(roles[n])}` }));
+  const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
+    : [words("mixture", 108, top + 26), words("its write", 194, top + 26), words("lifts or lowers the score of", ends[1], top + 6, { "text-anchor": "end" })];
+  const node = svg("g", {}, ...above, ...titles, ...rows, under, row(last, narrow ? "all" : `all ${last}`, sums, {}));
+  return { node, pose: (share) => bars.forEach(({ bar, zero, long }) => {
+    bar.setAttribute("x", zero + Math.min(0, long * share));
+    bar.setAttribute("width", Math.abs(long * share));
+  }) };
+}
 
 function zoom({ svg, colour, number }, where, found, onhead) {
   const { width, narrow, pitch, bottom, y } = where, { look, heads, head, first, at, tokens, attention, layer } = found;
@@ -90,7 +132,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
     d: `M${from} ${y(row)}C${from + bend} ${y(row)} ${to - bend} ${slot} ${to} ${slot}`, pathLength: 1,
     stroke: colour("value"), "stroke-width": 1 + 8 * weights[first + row], opacity: 0.3 + 0.6 * weights[first + row],
   }))));
-  const mixture = group({}, strip(look.mixture, plan.mix, slot, tall, "weight"), frame(plan.mix, slot, "weight"), words("mixture", plan.of - 2, bottom + 17, end));
+  const mixture = group({}, strip(look.mixtures[head], plan.mix, slot, tall, "weight"), frame(plan.mix, slot, "weight"), words("mixture", plan.of - 2, bottom + 17, end));
 
   // All heads beside each other, and the average that the lanes show.
   const mean = attention[layer][own];
@@ -105,20 +147,29 @@ function zoom({ svg, colour, number }, where, found, onhead) {
 
   const [scoreName, ...names] = [words("", plan.score, above, end), words("softmax", plan.percent, above, end), words("value", plan.value, above)];
   const titles = group({}, words("key", plan.key - (narrow ? 5 : 0), above), words("query", plan.query - 1, above), scoreName, ...names);
-  const steps = [[], [0, 1, 2], [2], [2], [3], [4]]; // what each step is about
-  const node = group({ class: "front-zoom" }, born, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
+  const steps = [[], [0, 1, 2], [2], [2], [3], [3, 4], []]; // what each step is about
+  const whole = group({}, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
+  const end_ = written({ svg, colour, number }, where, found, onhead);
+  const node = group({ class: "front-zoom" }, born, whole, end_.node);
+  const scoreNames = ["score", "score", `${narrow ? "" : "score "}÷ √${look.width}`, narrow ? "masked" : "masked score", narrow ? "scaled" : "scaled score"];
   past.setAttribute("pathLength", 1);
   const reveal = (one, share) => { if (one) one.style.opacity = share; };
 
-  /* c: how many of the six steps are done. */
+  /* c: how many of the steps are done. */
   function pose(c) {
-    const [seen, scaled, masked, shared, mixed] = [1, 2, 3, 4, 5].map((n) => upTo(0, c - n, 1));
+    const [seen, scaled, masked, shared, mixed, wrote] = [1, 2, 3, 4, 5, 6].map((n) => upTo(0, c - n, 1));
     const step = Math.round(c), come = upTo(0, (c - 1) * 2, 1);
     reveal(born, 1 - come);
     born.style.visibility = come < 1 ? "" : "hidden";
     reveal(titles, come);
     titles.childNodes.forEach((title, n) => title.classList.toggle("front-now", steps[Math.max(1, step) - 1].includes(n)));
-    scoreName.textContent = ["score", "score", `÷ √${look.width}`, "mask"][upTo(0, step - 1, 3)];
+    scoreName.textContent = scoreNames[upTo(0, step - 1, 4)];
+    names[0].textContent = step < ZOOMS - 1 ? "softmax" : "share";
+    for (const [one, share] of [[whole, 1 - wrote], [end_.node, wrote]]) {
+      reveal(one, share);
+      one.style.visibility = share ? "" : "hidden";
+    }
+    end_.pose(wrote);
     mark.setAttribute("y", y(step === 4 ? own + 1 : Math.max(0, most - first)) - pitch / 2);
     mark.style.opacity = most < first && step !== 4 ? 0 : upTo(0, (c - 1) * 3, 1);
     past.style.strokeDashoffset = 1 - seen;
@@ -145,6 +196,23 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   return { node, pose };
 }
 
+/* Where the names of marked cells stand, [x, y, anchor]: beside, below or above each, and on none of the others.
+   A cell has `side` px, a name is `wide` and `tall`. */
+function besides(cells, side, right, wide = 9, tall = 11) {
+  const taken = cells.map(([x, y]) => [x - 3, y - 3, x + side + 3, y + side + 3]);
+  const isFree = ([left, top, end, foot]) => end < right && !taken.some((one) => left < one[2] && end > one[0] && top < one[3] && foot > one[1]);
+  return cells.map(([x, y]) => {
+    const low = y + side, middle = x + side / 2;
+    const places = [
+      [x + side + 4, low, "start", x + side + 4], [x - 5, low, "end", x - 5 - wide],
+      [middle, low + tall + 3, "middle", middle - wide / 2], [middle, y - 5, "middle", middle - wide / 2],
+    ].map(([at, foot, anchor, left]) => ({ at, foot, anchor, box: [left, foot - tall, left + wide, foot] }));
+    const { at, foot, anchor, box } = places.find((one) => isFree(one.box)) || places[0];
+    taken.push(box);
+    return [at, foot, anchor];
+  });
+}
+
 /* A feed-forward: every unit as a cell, the darker the more it writes; the busiest by name; then the sum. */
 function deep({ svg, colour, number }, where, { units, tokens, at, inner, write }) {
   const { width, narrow, top, y } = where, cells = narrow ? 8 : FIRST, tick = { class: "live-tick" };
@@ -156,10 +224,11 @@ function deep({ svg, colour, number }, where, { units, tokens, at, inner, write 
   const most = Math.max(...units.long);
   const wide = shades({ svg, colour }, units.long.map((long, n) => [...place(n), Math.sqrt(long / most) * units.signs[n]]), side - 1, 1);
   const into = `M${left + cells * c + 4} ${middle}H${grid - 5}m-5 -4l5 4l-5 4`;
+  const names = besides(units.busy.map(([n]) => place(n - 1)), side, grid + columns * side + 4);
   const rings = units.busy.map(([n], at_) => {
-    const [x, py] = place(n - 1), isRight = n % columns > columns - 4;
+    const [x, py] = place(n - 1), [left_, foot_, anchor] = names[at_];
     return svg("g", {}, svg("rect", { x: x - 1.5, y: py - 1.5, width: side + 2, height: side + 2, class: "front-asks", stroke: colour("plain") }),
-      words(at_ + 1, x + (isRight ? -5 : side + 4), py + side, { class: "live-tick front-percent live-halo", "text-anchor": isRight ? "end" : "start" }));
+      words(at_ + 1, left_, foot_, { class: "live-tick front-percent live-halo", "text-anchor": anchor }));
   });
   const row = (n) => foot + 34 + 24 * n;
   const list = units.busy.map(([unit, , , answer, , token], n) => svg("g", {},
@@ -182,5 +251,5 @@ function deep({ svg, colour, number }, where, { units, tokens, at, inner, write 
   } };
 }
 
-Object.assign(Live.front, { zoom, deep });
+Object.assign(Live.front, { zoom, deep, besides });
 })();
