@@ -7,7 +7,7 @@
    Feed-forward opens: 1 its units, 2 what they write. */
 (() => {
 const softmax = (scores) => Live.tensor.softmax(scores);
-const TYPED = 40, MOST = 60; // tokens of the reader's line, and of the model's answer
+const TYPED = 40, MOST = 60; // tokens of the line that is typed, and of the answer
 const ROWS = 18; // lanes in the picture: the last letters
 const LAYERS = 4, ANSWER = 2 * LAYERS + 2, WRITE = ANSWER + 1;
 const HEADS = 8, ZOOMS = 7, DEEPS = 2; // steps of an open attention, and of an open feed-forward

@@ -31,7 +31,7 @@ function written({ svg, colour, number }, where, { look, heads, head }, onhead) 
   const { width, narrow, top, bottom } = where, f = width / (narrow ? NARROW : WIDE).of, { effects, rivals, mixtures, writes } = look;
   const step = (bottom - top - 34) / (heads.length + 1), middle = (n) => top + 34 + (n + 0.5) * step;
   const words = (text, x, py, more) => svg("text", { x: x * f, y: py, text, class: "live-tick", ...more });
-  const [name, columns, half, ends] = narrow ? [28, [72, 162], 24, [132, 222]] : [58, [300, 428], 38, [384, 510]]; // px of the picture
+  const [name, columns, half, ends] = narrow ? [28, [66, 146], 20, [122, 202]] : [58, [300, 428], 38, [384, 510]]; // px of the picture
   const sums = effects.map((each) => each.reduce((sum, one) => sum + one));
   const most = Math.max(1e-9, ...effects.flat().map(Math.abs), ...sums.map(Math.abs));
   const roles = ["weight", "muted"];
@@ -196,20 +196,16 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   return { node, pose };
 }
 
-/* Where the names of marked cells stand, [x, y, anchor]: beside, below or above each, and on none of the others.
-   A cell has `side` px, a name is `wide` and `tall`. */
-function besides(cells, side, right, wide = 9, tall = 11) {
-  const taken = cells.map(([x, y]) => [x - 3, y - 3, x + side + 3, y + side + 3]);
-  const isFree = ([left, top, end, foot]) => end < right && !taken.some((one) => left < one[2] && end > one[0] && top < one[3] && foot > one[1]);
-  return cells.map(([x, y]) => {
-    const low = y + side, middle = x + side / 2;
-    const places = [
-      [x + side + 4, low, "start", x + side + 4], [x - 5, low, "end", x - 5 - wide],
-      [middle, low + tall + 3, "middle", middle - wide / 2], [middle, y - 5, "middle", middle - wide / 2],
-    ].map(([at, foot, anchor, left]) => ({ at, foot, anchor, box: [left, foot - tall, left + wide, foot] }));
-    const { at, foot, anchor, box } = places.find((one) => isFree(one.box)) || places[0];
-    taken.push(box);
-    return [at, foot, anchor];
+/* Where the names of marked cells stand, their middles: beside, below or above each, and on none of the others. */
+function besides(cells, side, right) {
+  const taken = cells.map(([x, y]) => [x + side / 2, y + side / 2]);
+  const [across, down] = [side / 2 + 8, side / 2 + 9]; // px to the middle of a name
+  const isFree = ([x, y]) => x < right && taken.every(([px, py]) => Math.abs(x - px) > across - 1 || Math.abs(y - py) > down - 1);
+  return taken.slice().map(([x, y]) => {
+    const places = [[x + across, y], [x - across, y], [x, y + down], [x, y - down]];
+    const place = places.find(isFree) || places[0];
+    taken.push(place);
+    return place;
   });
 }
 
@@ -224,11 +220,11 @@ function deep({ svg, colour, number }, where, { units, tokens, at, inner, write 
   const most = Math.max(...units.long);
   const wide = shades({ svg, colour }, units.long.map((long, n) => [...place(n), Math.sqrt(long / most) * units.signs[n]]), side - 1, 1);
   const into = `M${left + cells * c + 4} ${middle}H${grid - 5}m-5 -4l5 4l-5 4`;
-  const names = besides(units.busy.map(([n]) => place(n - 1)), side, grid + columns * side + 4);
+  const names = besides(units.busy.map(([n]) => place(n - 1)), side, grid + columns * side);
   const rings = units.busy.map(([n], at_) => {
-    const [x, py] = place(n - 1), [left_, foot_, anchor] = names[at_];
+    const [x, py] = place(n - 1), [middle_, high_] = names[at_];
     return svg("g", {}, svg("rect", { x: x - 1.5, y: py - 1.5, width: side + 2, height: side + 2, class: "front-asks", stroke: colour("plain") }),
-      words(at_ + 1, left_, foot_, { class: "live-tick front-percent live-halo", "text-anchor": anchor }));
+      words(at_ + 1, middle_, high_ + 4.5, { class: "live-tick front-percent live-halo", "text-anchor": "middle" }));
   });
   const row = (n) => foot + 34 + 24 * n;
   const list = units.busy.map(([unit, , , answer, , token], n) => svg("g", {},
