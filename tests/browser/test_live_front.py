@@ -24,7 +24,7 @@ WEIGHTS = "/live/weights/"
 LATER = re.compile("front_(picture|zoom).js")  # come with the model
 PARTS = 8
 STAGES = 12
-ZOOMS = ("query, key and value", "scores", "scale", "mask", "softmax", "mixture")  # of an attention
+ZOOMS = ("query, key and value", "scores", "scale", "mask", "softmax", "mixture", "write")  # of an attention
 STEPS = STAGES + len(ZOOMS) + 2  # both parts of layer 1 are walked through
 LAPTOP = {"width": 1280, "height": 800}
 SCREEN = 740  # px: the height of a phone
@@ -307,7 +307,7 @@ def test_the_opened_attention_shows_what_its_words_say(page: Page, origin: str) 
     assert words(page).endswith("= 62%")
     crosses = page.locator(f"{FIGURE} .front-cross")
     expect(crosses).to_have_count(1)  # the place of the next letter
-    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    page.get_by_role("radio", name=re.compile("^token 9:")).click()
     button(page, "One step back")
     assert words(page).startswith("Layer 1, head 4, mask")
     assert "The 9 letters behind it are crossed out" in words(page)
@@ -354,19 +354,19 @@ def test_a_chosen_letter_goes_with_its_line(page: Page, origin: str) -> None:
     run(page)
     go(page, STAGES - 1)
     chosen = page.locator(f"{FIGURE} [role=radio][aria-checked=true]")
-    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    page.get_by_role("radio", name=re.compile("^token 9:")).click()
     assert words(page).startswith("Answer: The lane of")  # the next letter is not its own
     go(page, STAGES - 1)
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 18:"))
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 18:"))
     assert "Next letter: “e”" in words(page)
     button(page, "One step back")
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 9:"))
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 9:"))
     page.locator(f"{FIGURE} .front-line input").fill("To be, or not t")
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 15:"))
-    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 15:"))
+    page.get_by_role("radio", name=re.compile("^token 9:")).click()
     button(page, "Run until the next letter is written")
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("o", timeout=20_000)
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 16:"))
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 16:"))
 
 
 def test_everything_works_with_the_keyboard_alone(page: Page, origin: str) -> None:
@@ -452,7 +452,7 @@ def test_it_plays_pauses_and_moves_only_for_those_who_like_it(page: Page, origin
     open_front(page, origin)
     run(page)
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_focused()
-    assert words(page).startswith("Tokens: the line has 18 letters")
+    assert words(page).startswith("Tokens: the line has 18 tokens")
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("Embedding", timeout=10_000)
     expect(page.locator(f"{FIGURE}:not([data-settled])")).to_be_attached()
     button(page, "Pause")
@@ -460,7 +460,7 @@ def test_it_plays_pauses_and_moves_only_for_those_who_like_it(page: Page, origin
     said = page.locator(f"{FIGURE} .live-words")
     page.get_by_role("button", name="Speak, spe").click()  # a try plays
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
-    expect(said).to_have_text(re.compile("^Tokens: the line has 10 letters"))
+    expect(said).to_have_text(re.compile("^Tokens: the line has 10 tokens"))
     page.emulate_media(reduced_motion="reduce")
     page.get_by_role("button", name="My lord, the ki").click()
     expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
