@@ -3,6 +3,7 @@
 import re
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import live_v8
@@ -272,6 +273,26 @@ def test_a_stored_picture_that_is_old_is_noticed() -> None:
     moved = split(drawn.replace('width="', 'width="1', 1))
     assert words == moved[0]
     assert max(abs(a - b) for a, b in zip(moved[1], values, strict=True)) > 0.11
+
+
+def test_the_name_of_a_unit_stands_on_no_other(v8: Engine) -> None:
+    """As boxes in px: a name is 9 wide and 11 high, its middle is what is given."""
+    v8.run((SCRIPTS / "front_zoom.js").read_text(encoding="utf-8"))
+    random, side = Random(0), 8
+    for _ in range(300):
+        cells = [
+            [side * x, side * y] for x, y in (divmod(n, 16) for n in random.sample(range(96), 4))
+        ]
+        names = v8.eval(f"Live.front.besides({cells}, {side}, 48)")
+        boxes = [(x, y, side, side) for x, y in cells]
+        boxes += [(x - 4.5, y - 5.5, 9, 11) for x, y in names]
+        for n, (x, y, wide, high) in enumerate(boxes):
+            assert not [
+                other
+                for other in boxes[n + 1 :]
+                if x < other[0] + other[2] and other[0] < x + wide
+                if y < other[1] + other[3] and other[1] < y + high
+            ]
 
 
 def library_lines() -> list[tuple[str, str, str, str]]:

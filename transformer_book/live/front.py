@@ -356,9 +356,9 @@ def _zoomed(values: dict[str, Any]) -> str:
         own = ", ".join(f"{_named(token)} {_signed(each[head])}" for token, each in letters)
         total = ", ".join(_signed(sum(each)) for each in look["effects"])
         return (
-            f"{title}write: one more learned table turns each mixture into what is added to the "
-            "lane. If that points the same way as a letter’s vector, it lifts the letter’s score, "
-            f"before later layers act on it.\nhead {head + 1}: {own}; "
+            f"{title}write: one more learned table turns each mixture into a write, added to the "
+            "lane. If it points the way of a letter’s vector, it directly lifts that letter’s "
+            f"score above the average.\nhead {head + 1}: {own}; "
             f"all {len(values['heads'])}: {total}"
         )
     pairs = [

@@ -218,7 +218,7 @@ function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
       `share of ${other}: e^${score} / (e^${score}${best[1] ? ` + e^${number(look.scores[best[1][0]])}` : ""} + …) = ${share}%`],
     [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies.`,
       `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixtures[head][0])}`],
-    [`write: one more learned table turns each mixture into what is added to the lane. If that points the same way as a letter’s vector, it lifts the letter’s score, before later layers act on it.`,
+    [`write: one more learned table turns each mixture into a write, added to the lane. If it points the way of a letter’s vector, it directly lifts that letter’s score above the average.`,
       `head ${head + 1}: ${look.rivals.map((token, n) => `${named(token)} ${signed(look.effects[n][head])}`).join(", ")}; all ${heads.length}: ${look.effects.map((each) => signed(each.reduce((sum, one) => sum + one))).join(", ")}`],
   ][zoom - 1];
   return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;

@@ -40,7 +40,7 @@ function written({ svg, colour, number }, where, { look, heads, head }, onhead) 
     return {
       bar, zero, long: (half * f * value) / most,
       node: svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar,
-        words(signed(value), ends[column], middle(n) + 4.5, { "text-anchor": "end", class: "live-tick front-percent" })),
+        words(signed(value), ends[column], middle(n) + 4.5, { "text-anchor": "end", class: "live-tick front-effect" })),
     };
   };
   const bars = [];
@@ -51,12 +51,12 @@ function written({ svg, colour, number }, where, { look, heads, head }, onhead) 
   };
   const strip = (vector, x, n, role) => (narrow ? null : bars_({ svg, colour }, vector, x * f, middle(n), 5 * f, role, 14));
   const rows = heads.map((_, n) => row(
-    n, narrow ? n + 1 : `head ${n + 1}`, effects.map((each) => each[n]), { class: "front-map", onclick: () => onhead(n) },
+    n, narrow ? n + 1 : `head ${n + 1}`, effects.map((each) => each[n]), { class: "front-row", onclick: () => onhead(n) },
     svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === head ? "front-mark" : "front-room" }),
     strip(mixtures[n], 108, n, "weight"), narrow ? null : svg("path", { d: `M${174 * f} ${middle(n)}h${14 * f}m-5 -4l5 4l-5 4`, stroke: colour("muted") }),
     strip(writes[n], 194, n, "value")));
   const last = heads.length, under = svg("path", { d: `M${(name - 6) * f} ${middle(last) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" });
-  const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { "text-anchor": "end", class: "front-role", style: `fill: ${colour(roles[n])}` }));
+  const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { "text-anchor": "end", class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
   const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
     : [words("mixture", 108, top + 26), words("its write", 194, top + 26), words("lifts or lowers the score of", ends[1], top + 6, { "text-anchor": "end" })];
   const node = svg("g", {}, ...above, ...titles, ...rows, under, row(last, narrow ? "all" : `all ${last}`, sums, {}));
@@ -196,13 +196,13 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   return { node, pose };
 }
 
-/* Where the names of marked cells stand, their middles: beside, below or above each, and on none of the others. */
+/* Where the names of marked cells stand, their middles: beside, below or above each, on none of the others. */
 function besides(cells, side, right) {
   const taken = cells.map(([x, y]) => [x + side / 2, y + side / 2]);
   const [across, down] = [side / 2 + 8, side / 2 + 9]; // px to the middle of a name
   const isFree = ([x, y]) => x < right && taken.every(([px, py]) => Math.abs(x - px) > across - 1 || Math.abs(y - py) > down - 1);
   return taken.slice().map(([x, y]) => {
-    const places = [[x + across, y], [x - across, y], [x, y + down], [x, y - down]];
+    const places = [[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, 1], [1, -1], [-1, -1]].map(([dx, dy]) => [x + dx * across, y + dy * down]);
     const place = places.find(isFree) || places[0];
     taken.push(place);
     return place;
