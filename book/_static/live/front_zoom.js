@@ -28,10 +28,10 @@ const NARROW = { of: 316, cell: 3, key: 26, query: 54, bar: [84, 118], score: 15
 /* What each head writes onto the lane, with bars: by how much it raises or lowers the score of the letter that
    the lane answers in the end, and of its strongest rival. The last row is all heads together. */
 function written({ svg, colour, number }, where, { look, heads, head }, onhead) {
-  const { width, narrow, top, bottom } = where, f = width / (narrow ? NARROW : WIDE).of, { effects, rivals, mixtures, writes } = look;
+  const { width, narrow, top, bottom } = where, f = width / (narrow ? NARROW : WIDE).of, { effects, rivals, writes } = look;
   const step = (bottom - top - 34) / (heads.length + 1), middle = (n) => top + 34 + (n + 0.5) * step;
   const words = (text, x, py, more) => svg("text", { x: x * f, y: py, text, class: "live-tick", ...more });
-  const [name, columns, half, ends] = narrow ? [28, [66, 146], 20, [122, 202]] : [58, [300, 428], 38, [384, 510]]; // px of the picture
+  const [name, columns, half, ends] = narrow ? [28, [66, 146], 20, [122, 202]] : [58, [276, 424], 48, [374, 514]]; // px of the picture
   const sums = effects.map((each) => each.reduce((sum, one) => sum + one));
   const most = Math.max(1e-9, ...effects.flat().map(Math.abs), ...sums.map(Math.abs));
   const roles = ["weight", "muted"];
@@ -49,16 +49,14 @@ function written({ svg, colour, number }, where, { look, heads, head }, onhead) 
     bars.push(...both);
     return svg("g", more, ...children, words(label, name, middle(n) + 4.5, { class: n === head ? "live-tick front-now" : "live-tick" }), ...both.map((each) => each.node));
   };
-  const strip = (vector, x, n, role) => (narrow ? null : bars_({ svg, colour }, vector, x * f, middle(n), 5 * f, role, 14));
   const rows = heads.map((_, n) => row(
     n, narrow ? n + 1 : `head ${n + 1}`, effects.map((each) => each[n]), { class: "front-row", onclick: () => onhead(n) },
     svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === head ? "front-mark" : "front-room" }),
-    strip(mixtures[n], 108, n, "weight"), narrow ? null : svg("path", { d: `M${174 * f} ${middle(n)}h${14 * f}m-5 -4l5 4l-5 4`, stroke: colour("muted") }),
-    strip(writes[n], 194, n, "value")));
+    narrow ? null : bars_({ svg, colour }, writes[n], 122 * f, middle(n), 6 * f, "value", 14)));
   const last = heads.length, under = svg("path", { d: `M${(name - 6) * f} ${middle(last) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" });
   const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { "text-anchor": "end", class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
   const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
-    : [words("mixture", 108, top + 26), words("its write", 194, top + 26), words("lifts or lowers the score of", ends[1], top + 6, { "text-anchor": "end" })];
+    : [words("its write", 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, { "text-anchor": "end" })];
   const node = svg("g", {}, ...above, ...titles, ...rows, under, row(last, narrow ? "all" : `all ${last}`, sums, {}));
   return { node, pose: (share) => bars.forEach(({ bar, zero, long }) => {
     bar.setAttribute("x", zero + Math.min(0, long * share));
