@@ -193,7 +193,7 @@ def test_a_try_loads_the_model_that_it_needs(page: Page, origin: str) -> None:
     expect(tries.first).to_be_visible()
     bottom, top = (
         figure.locator(place).evaluate(f"node => node.getBoundingClientRect().{side}")
-        for place, side in ((":scope > .figure-scroll", "bottom"), (".live-tries", "top"))
+        for place, side in ((".live-stage", "bottom"), (".live-tries", "top"))
     )
     assert bottom <= top  # the picture comes first
     tries.nth(1).click()
