@@ -229,7 +229,7 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     button(page, "Look inside attention")  # from the answer: into layer 1
     for step, column in ZOOMS.items():
         assert words(page).startswith(f"Layer 1, head 4, {step}: ")
-        expect(lens.get_by_text(column, exact=True).filter(visible=True)).to_have_count(1)
+        expect(lens.get_by_text(column, exact=True).filter(visible=True).first).to_be_visible()
         button(page, "One step forward")
     assert words(page).startswith("Layer 1, feed-forward")
     expect(lens).to_have_count(0)
