@@ -472,7 +472,7 @@ function build(part, figure) {
         inside.replaceChildren(steps);
         costs.replaceChildren(counts);
       }
-      if (isNumber && !(isSame && shown.at === found.at && shown.layer === state.layer)) drawn.views.replaceChildren(...views(found, drawn));
+      if (isNumber && !(isSame && shown.at === found.at && shown.layer === state.layer)) drawn.views.replaceChildren(svg("g", {}, ...views(found, drawn)));
       shown = { preset: state.preset, T: state.T, at: found.at, layer: state.layer };
       bars.set(found.shares.map((share) => 100 * share));
       total.set(found.totals.map(whole));
