@@ -41,7 +41,7 @@ def definitions() -> dict[str, dict[str, object]]:
         v8.eval((SCRIPTS / name).read_text(encoding="utf-8"))
     found: dict[str, dict[str, object]] = json.loads(str(v8.eval("JSON.stringify(Live.figures)")))
     for name, own in scripts.items():
-        models = found[name].get("models", ())
+        models = str(found[name].get("models", ""))
         needed = NUMERIC if models else NUMERIC[:1]  # a page loads what it runs
         needed += FOR_SOME[:1] * ("numbers" in models)
         shown = PAGE if found[name].get("drawings", True) else PAGE[:3]

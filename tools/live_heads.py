@@ -26,7 +26,7 @@ _SCRIPT = """\
 
 def start() -> dict[str, Any]:
     """The values at the start, each number rounded, without the weights that the mask makes 0."""
-    found = _rounded(values(**complete(FIGURES["heads"], {})))
+    found: dict[str, Any] = _rounded(values(**complete(FIGURES["heads"], {})))
     found["weights"] = [row[: at + 1] for at, row in enumerate(found["weights"])]
     for name, row in (("queries", found["queries"]), ("keys", found["keys"])):
         found[name] = "".join(row)  # one letter each
