@@ -42,7 +42,7 @@ def definitions() -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = json.loads(str(v8.eval("JSON.stringify(Live.figures)")))
     for name, own in scripts.items():
         models = str(found[name].get("models", ""))
-        needed = NUMERIC if models else NUMERIC[:1]  # a page loads what it runs
+        needed: tuple[str, ...] = NUMERIC if models else NUMERIC[:1]  # a page loads what it runs
         needed += FOR_SOME[:1] * ("numbers" in models)
         shown = PAGE if found[name].get("drawings", True) else PAGE[:3]
         found[name]["scripts"] = [*dict.fromkeys([*needed, *shown, *own])]
