@@ -15,7 +15,8 @@ from py_mini_racer import MiniRacer
 SCRIPTS = Path(__file__).resolve().parent.parent / "book" / "_static" / "live"
 TARGET = SCRIPTS / "figures.json"
 NUMERIC = ("tensor.js", "text.js", "model.js", "reading.js")  # what computes
-PAGE = ("motion.js", "figure.js", "controls.js", "drawings.js")  # what shows
+FOR_SOME = ("seq2seq.js", "byte_pairs.js")  # what computes, but not in every figure
+PAGE = ("motion.js", "figure.js", "controls.js", "more_controls.js", "drawings.js")  # what shows
 _DEFINES = re.compile(r'Live\.define\(\{\s*name: "([a-z-]+)"')
 _EXTRA = re.compile(r"^ *scripts: (\[.*\]),$", re.MULTILINE)
 
@@ -40,8 +41,10 @@ def definitions() -> dict[str, dict[str, object]]:
         v8.eval((SCRIPTS / name).read_text(encoding="utf-8"))
     found: dict[str, dict[str, object]] = json.loads(str(v8.eval("JSON.stringify(Live.figures)")))
     for name, own in scripts.items():
-        needed = NUMERIC if "models" in found[name] else NUMERIC[:1]  # a page loads what it runs
-        shown = PAGE if found[name].get("drawings", True) else PAGE[:-1]
+        models = str(found[name].get("models", ""))
+        needed: tuple[str, ...] = NUMERIC if models else NUMERIC[:1]  # a page loads what it runs
+        needed += FOR_SOME[:1] * ("numbers" in models)
+        shown = PAGE if found[name].get("drawings", True) else PAGE[:3]
         found[name]["scripts"] = [*dict.fromkeys([*needed, *shown, *own])]
         styles = Path(own[-1]).with_suffix(".css")
         found[name]["styles"] = [styles.name] if (SCRIPTS / styles).is_file() else []

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_book.live.journey_number import SOURCE, WRITTEN, told
+from transformer_book.live.journey_number import FOLLOWED, SOURCE, WRITTEN, drawn, told
 from transformer_book.live.journey_parts import FEW, MODELS, NAMES, Part, parts_of, sizes_of
 
 TARGET = Path(__file__).resolve().parent.parent / "book" / "_static" / "live" / "journey_data.js"
@@ -29,7 +29,9 @@ HEAD = """"use strict";
 
 NUMBER_HEAD = """"use strict";
 /* A real number on its way through the number translator: for each box what it did, a sentence, or
-   one for each layer. Computed with the library: written by `python -m tools.live_journey`. */
+   one for each layer, and what is drawn of it: vectors in tenths, weights in percent, hidden units
+   and those that are open, the likeliest letters. Computed with the library: written by
+   `python -m tools.live_journey`. */
 Live.journey.number = {
 """
 
@@ -78,9 +80,13 @@ def text() -> str:
 
 def number() -> str:
     """The file with the number that travels: what each box did to it."""
-    lines = [f"{dump(box)}:{dump(sentences)}," for box, sentences in told().items()]
-    head = f"source:{dump(SOURCE)},written:{dump(WRITTEN)},told:{{"
-    return NUMBER_HEAD + "\n".join([head, *lines]) + "\n}};\n"
+    words, pictures = (
+        [f"{dump(box)}:{dump(each)}," for box, each in found.items()] for found in (told(), drawn())
+    )
+    head = (
+        f"source:{dump(SOURCE)},written:{dump(WRITTEN)},followed:{dump(SOURCE[FOLLOWED])},told:{{"
+    )
+    return NUMBER_HEAD + "\n".join([head, *words, "},drawn:{", *pictures]) + "\n}};\n"
 
 
 def order(parts: tuple[Part, ...]) -> str:

@@ -49,14 +49,11 @@ MODEL = {
     "attend(linear(x, layer.query), memory, config.n_heads, false)": (
         "attend(linear(x, layer.query), memory, config.n_heads, true)"
     ),
-    "memories, this.config, kept, false)": "memories, this.config, kept, true)",
     "sinusoid(position + t, D)": "sinusoid(t, D)",
     "config.scale_embeddings ? Math.sqrt(D) : 1": "1",
     "cache.length += ids.length;": "",
     "last ? norm(x, last, this.config) : x": "x",
     "x.subarray(-this.config.d_model)": "x.subarray(0, this.config.d_model)",
-    "logit > logits[best]": "logit < logits[best]",
-    "if (id === stop) break;": "",
     "numbers[i] * scales[row]": "numbers[i] * scales[0]",
     "three = (three << 6)": "three = (three << 5)",
     "floats.subarray(float, float + rows)": "floats.subarray(float + 1, float + 1 + rows)",
@@ -67,16 +64,26 @@ MODEL = {
 TEXT = {
     "byte !== 173 && ": "",
     "Array.from(text).flatMap": 'text.split("").flatMap',
-    "Math.min(n, merges.length)": "merges.length",
-    "Math.min(best, rank": "Math.max(0, rank",
-    "result[result.length - 1] === first && symbol": "symbol",
-    "[${SPACE}]+(?![^${SPACE}])|": "",
     "first === 0xe0 ? 0xa0 : 0x80": "0x80",
     "bytes[end] >> 6 === 2": "bytes[end] > 127",
     "id < special.length ? [] : bytes[id]": "bytes[id]",
 }
-DAMAGES = [
-    (file, old, new)
-    for file, damages in {"tensor.js": TENSOR, "model.js": MODEL, "text.js": TEXT}.items()
-    for old, new in damages.items()
-]
+SEQ2SEQ = {
+    "memories, this.config, kept, false)": "memories, this.config, kept, true)",
+    "logit > logits[best]": "logit < logits[best]",
+    "if (id === stop) break;": "",
+}
+BYTE_PAIRS = {
+    "Math.min(n, merges.length)": "merges.length",
+    "Math.min(best, rank": "Math.max(0, rank",
+    "result[result.length - 1] === first && symbol": "symbol",
+    "[${SPACE}]+(?![^${SPACE}])|": "",
+}
+FILES = {
+    "tensor.js": TENSOR,
+    "model.js": MODEL,
+    "text.js": TEXT,
+    "seq2seq.js": SEQ2SEQ,
+    "byte_pairs.js": BYTE_PAIRS,
+}
+DAMAGES = [(file, old, new) for file, damages in FILES.items() for old, new in damages.items()]

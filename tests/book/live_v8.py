@@ -11,7 +11,7 @@ from typing import Any
 
 from py_mini_racer import JSEvalException, MiniRacer
 
-from tools.live_definitions import NUMERIC, PAGE, figure_scripts
+from tools.live_definitions import FOR_SOME, NUMERIC, PAGE, figure_scripts
 from transformer_book.live import FIGURES, complete
 from transformer_book.live.one_byte import weights_script
 
@@ -111,7 +111,7 @@ def engine(*figures: str, scripts: Mapping[str, str] | None = None) -> Engine:
     """
     own = figure_scripts()
     page = (*PAGE, *(file for name in figures for file in own[name])) if figures else ()
-    return Engine((*NUMERIC, *page), scripts or {})
+    return Engine((*NUMERIC, *FOR_SOME, *page), scripts or {})
 
 
 # Figures against the library ----------------------------------------------------------------------

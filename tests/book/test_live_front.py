@@ -3,6 +3,7 @@
 import re
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import live_v8
@@ -35,7 +36,8 @@ STATES: list[dict[str, Any]] = [
     {"text": LINE, "stage": 11, "written": 4, "pick": "drawn"},
     {"text": "né", "stage": 5, "back": 1},
     {"text": "", "stage": 5},
-    *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5, 6)),
+    *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5, 6, 7)),
+    {"text": LINE, "stage": 2, "zoom": 7, "head": 5, "back": 3, "written": 1},
     *({"text": LINE, "stage": 2, "zoom": zoom, "head": 5, "back": 4} for zoom in (1, 2, 4, 5, 6)),
     {"text": LINE, "stage": 8, "zoom": 4, "head": 7, "back": 1},
     {"text": LINE, "stage": 8, "zoom": 6, "head": 0, "written": 14},
@@ -44,6 +46,8 @@ STATES: list[dict[str, Any]] = [
     *({"text": LINE, "stage": stage, "zoom": zoom} for stage, zoom in ((3, 1), (3, 4), (7, 2))),
     {"text": LINE, "stage": 9, "zoom": 1, "back": 3, "written": 2},
     {"text": LINE, "stage": 10, "zoom": 2},
+    {"text": "Zürich 東 is a", "stage": 0},
+    {"text": "東" * 14, "stage": 11},  # 42 bytes: the last letter does not fit
     {"text": "x" * 41, "stage": 10, "back": 17},
 ]
 DAMAGES = {
@@ -83,7 +87,12 @@ DAMAGES = {
     ),
     "one draw for all": ("uniform(FIRST_SEED + n)()", "uniform(FIRST_SEED)()"),
     "always the likeliest": ('if (pick === "likeliest") return', "return"),
-    "too long a line": (".slice(0, TYPED);", ";"),
+    "too long a line": ("let [room, read] = [TYPED,", "let [room, read] = [99,"),
+    "half of a letter": ("encode(readOf(text, model))", "encode(text).slice(0, TYPED)"),
+    "letters counted, not tokens": (
+        "the line has ${counted(T)}",
+        "the line has ${counted([...found.read].length)}",
+    ),
     "lanes for all": ("Math.max(0, T - ROWS)", "0"),
     "a letter further back": ("first, T - 1 - back", "first, T - 2 - back"),
     "the two weakest": ("b[1] - a[1] || a[0] - b[0]", "a[1] - b[1] || a[0] - b[0]"),
@@ -96,8 +105,11 @@ DAMAGES = {
         "row = ({ data }, s) => data.subarray(s * D + (head ? head - 1 : 7) * width,"
         " s * D + (head ? head : 8) * width)",
     ),
-    "the weights of another head": ("own.weights[layer][head], {", "own.weights[layer][0], {"),
-    "the layer after": ("cache.memories[layer].self", "cache.memories[(layer + 1) % 4].self"),
+    "the weights of one head for all": (
+        "shares.reduce((sum, w, s)",
+        "heads[0].reduce((sum, w, s)",
+    ),
+    "the layer after": ("cache.memories[layer].self;", "cache.memories[(layer + 1) % 4].self;"),
     "a query that is not turned": (
         "rotate(made[0], at,",
         "rotate(made[0], 0,",
@@ -108,7 +120,25 @@ DAMAGES = {
         '["key", "key", "value"].map((name)',
     ),
     "values for keys": ("few(keys)", "few(values)"),
-    "a mixture of keys": ("row(values, s).forEach", "row(keys, s).forEach"),
+    "a mixture of keys": ("memories[layer].self.values;", "memories[layer].self.keys;"),
+    "the values of the first head": ("data[s * D + head * Dk + i]", "data[s * D + i]"),
+    "the output table of the first head": ("table[i * D + head * Dk + j]", "table[i * D + j]"),
+    "columns of the output table for rows": (
+        "table[i * D + head * Dk + j]",
+        "table[(head * Dk + j) * D + i]",
+    ),
+    "the norm of the stream on its way": ("stream.at(-1), order", "stream[2 * layer + 1], order"),
+    "no gain of the final norm": ("* gain[i]) / size", ") / size"),
+    "effects that are not above the mean": ("data[id * D + i] - each)", "data[id * D + i])"),
+    "effects on the least likely": (
+        "logits[b] - logits[a]).slice(0, 2)",
+        "logits[a] - logits[b]).slice(0, 2)",
+    ),
+    "the answer of another lane": (
+        "writesOf(kept, own, layer)",
+        "writesOf(kept, letters[0], layer)",
+    ),
+    "the sum without its sign": ('.replace(/^(?!−)/, "+")', ""),
     "the stream after": (
         "lookOf(kept, own.stream[stage - 2]",
         "lookOf(kept, own.stream[stage - 1]",
@@ -243,6 +273,26 @@ def test_a_stored_picture_that_is_old_is_noticed() -> None:
     moved = split(drawn.replace('width="', 'width="1', 1))
     assert words == moved[0]
     assert max(abs(a - b) for a, b in zip(moved[1], values, strict=True)) > 0.11
+
+
+def test_the_name_of_a_unit_stands_on_no_other(v8: Engine) -> None:
+    """As boxes in px: a name is 9 wide and 11 high, its middle is what is given."""
+    v8.run((SCRIPTS / "front_zoom.js").read_text(encoding="utf-8"))
+    random, side = Random(0), 8
+    for _ in range(300):
+        cells = [
+            [side * x, side * y] for x, y in (divmod(n, 16) for n in random.sample(range(96), 4))
+        ]
+        names = v8.eval(f"Live.front.besides({cells}, {side}, 48)")
+        boxes = [(x, y, side, side) for x, y in cells]
+        boxes += [(x - 4.5, y - 5.5, 9, 11) for x, y in names]
+        for n, (x, y, wide, high) in enumerate(boxes):
+            assert not [
+                other
+                for other in boxes[n + 1 :]
+                if x < other[0] + other[2] and other[0] < x + wide
+                if y < other[1] + other[3] and other[1] < y + high
+            ]
 
 
 def library_lines() -> list[tuple[str, str, str, str]]:

@@ -1,21 +1,26 @@
 """The live figure of chapter 6: its numbers are the library's, and its claims are true."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+import live_v8
 import pytest
 from live_v8 import (
     Engine,
     agree,
     caught_in,
     damaged,
+    difference,
     disagreement_in,
     engine,
     library,
+    read_anew,
     settings,
     tried,
 )
 
+from tools import live_heads
 from transformer_book.live import FIGURES, complete, heads
 
 NAME, FILE = "heads", "heads.js"
@@ -82,6 +87,25 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
     caught_in(NAME, ("drawings.js", FILE), DAMAGES[damage], STATES, v8)
+
+
+def written_down(v8: Engine) -> str:
+    """What differs between the start that is written down and the library's; nothing if nothing."""
+    found, expected = v8.eval(f"Live.figures.{NAME}.stored()"), library(NAME)
+    v8.run(f"var _stored = Live.figures.{NAME}.stored(), _first = _state({NAME!r}, {{}});")
+    words = v8.eval(f"[Live.figures.{NAME}.say(_first, _stored)]")[0]
+    same = words == heads.say(complete(FIGURES[NAME], {}), expected)
+    return difference(found, json.loads(json.dumps(expected))) or ("" if same else words)
+
+
+def test_the_start_needs_no_model(v8: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_v8, "ABSOLUTE", 6e-5)  # four digits
+    assert not written_down(v8), "run: python -m tools.live_heads"
+    read_anew(v8, ("heads_start.js", FILE), "row[j] ?? 0", "row[j + 1] ?? 0")
+    assert "weights" in written_down(v8)
+    read_anew(v8, ("heads_start.js", FILE), "at: 15", "at: 14")
+    assert written_down(v8)
+    assert len(live_heads.script().encode()) <= 2_500
 
 
 def test_a_run_serves_all_heads(v8: Engine) -> None:

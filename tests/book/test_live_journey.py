@@ -56,7 +56,18 @@ DAMAGES = {
         "Math.min(state.layer, told.length) - 1",
         "state.layer % told.length",
     ),
-    "a number for every model": (FILE, "state.preset === NUMBERS ? travelling", "travelling"),
+    "a number for every model": (
+        FILE,
+        "told = state.preset === NUMBERS ? travelling",
+        "told = travelling",
+    ),
+    "always the first layer drawn": (
+        FILE,
+        "travelling.drawn[id][layer]",
+        "travelling.drawn[id][0]",
+    ),
+    "a letter without its second half": (FILE, "used.match(/[A-Z]k?/g)", "used.match(/[A-Z]/g)"),
+    "letters of formulas alone": (FILE, "[from, to, parameters, flops,", "[parameters, flops,"),
     "rounding": (FILE, DIGITS, DIGITS.replace("3", "4")),
     "a bias too many": (DATA, "|4·D·H·Dk|8·B·S·D", "|4·D·H·Dk + D|8·B·S·D"),
     "the gate not counted": (DATA, GATED, GATED.replace("3·D·F", "2·D·F")),
@@ -185,7 +196,9 @@ def test_the_sentences_are_those_of_the_translator() -> None:
         found = [
             f"“{SOURCE[max(range(9), key=one.__getitem__)]}” {number(max(one))}" for one in row
         ]
-        words = numbers(box="decoder.cross_attention", layer=layer)["told"]
+        now = numbers(box="decoder.cross_attention", layer=layer)
+        words = now["told"]
+        assert now["drawn"] == [[round(100 * share) for share in one] for one in row]
         assert words.endswith(f"its heads look most at {', '.join(found)}.")
     last = translate.values(SOURCE, WRITTEN, "1", "1", "")["candidates"]
     assert f"“{last[0][0]}” gets {percent(last[0][1])}" in numbers(box="decoder.output")["told"]

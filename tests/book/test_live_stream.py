@@ -36,7 +36,7 @@ DAMAGES = {
     "the norm of the write": ("stream.at(-1), [id,", "parts[stop], [id,"),
     "the norm at the stop": ("stream.at(-1), [id,", "stream[stop], [id,"),
     "no gain of the norm": ("* gain[i]) / size", ") / size"),
-    "the length for the mean square": ("length(final) ** 2 / D +", "length(final) ** 2 +"),
+    "the length for the mean square": ("dot(final, final) / D +", "dot(final, final) +"),
     "the write of the block before": (
         "parts: stream.map(({ x, update = x })",
         "parts: stream.map((_, n) => stream[Math.max(0, n - 2)]).map(({ x, update = x })",
@@ -48,8 +48,8 @@ DAMAGES = {
     ),
     "the lens of the sublayer before": ("answers[2 * n]", "answers[Math.max(0, 2 * n - 1)]"),
     "the mean over all tokens": (
-        "mean(letters.map((id) => data[id * D + i]))",
-        "mean(Array.from({ length: 259 }, (_, id) => data[id * D + i]))",
+        "letters.reduce((sum, id) => sum + data[id * D + i], 0) / letters.length",
+        "data.reduce((sum, one, n) => sum + (n % D === i ? one : 0), 0) / 259",
     ),
     "no mean": ("(data[id * D + i] - each)", "data[id * D + i]"),
     "a letter forgotten": ("?ABCDEF", "?ABCDE"),

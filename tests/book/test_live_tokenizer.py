@@ -95,7 +95,7 @@ DAMAGES = {
     "another base": ("merges.js", "62 * DIGITS", "61 * DIGITS"),
     "a merge turned round": ("merges.js", '"1l19', '"191l'),
     "another order of the bytes": ("text.js", "byte > 32 && byte !== 173", "byte > 31"),
-    "the merge before": ("text.js", "256 + best", "255 + best"),
+    "the merge before": ("byte_pairs.js", "256 + best", "255 + best"),
 }
 
 

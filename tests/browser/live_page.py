@@ -47,9 +47,9 @@ def live_figure(name: str) -> str:
 
 
 def run_model(page: Page, name: str = "Shakespeare model") -> None:
-    page.get_by_role("button", name=f"Run the {name} here").click()
-    stage = page.locator(f"{live_figure('heads')} .live-stage")
-    expect(stage).to_be_visible(timeout=20_000)
+    start = page.get_by_role("button", name=f"Run the {name} here")
+    start.click()
+    expect(start).to_be_hidden(timeout=20_000)
     for start in page.locator(".stream-start").all():
         start.click()
         expect(page.locator(".stream-bus")).to_be_visible(timeout=20_000)

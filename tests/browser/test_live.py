@@ -20,6 +20,7 @@ from live_page import (
     Finger,
     centre,
     live_figure,
+    run_model,
     run_models,
     unit,
     watched,
@@ -459,8 +460,7 @@ def test_the_model_runs_when_asked(where: str, page: Page, origin: str) -> None:
     page.goto(f"{origin if where == 'server' else SITE.as_uri()}/{PLAY}")
     settle(page)
     heads = '.live[data-live="heads"]'
-    page.get_by_role("button", name="Run the Shakespeare model here").click()
-    expect(page.locator(f"{heads} .live-stage")).to_be_visible(timeout=20_000)
+    run_model(page)
     assert words(page, heads).startswith(
         "Layer 1, head 8 (in code: 0, 7). Position 15, “r”, looks at: “e” (14)"
     )

@@ -193,7 +193,7 @@ def test_a_try_loads_the_model_that_it_needs(page: Page, origin: str) -> None:
     expect(tries.first).to_be_visible()
     bottom, top = (
         figure.locator(place).evaluate(f"node => node.getBoundingClientRect().{side}")
-        for place, side in ((":scope > .figure-scroll", "bottom"), (".live-tries", "top"))
+        for place, side in ((".live-stage", "bottom"), (".live-tries", "top"))
     )
     assert bottom <= top  # the picture comes first
     tries.nth(1).click()
@@ -251,9 +251,15 @@ def test_a_link_to_the_translator_shows_no_other_model(page: Page, origin: str) 
 
 def test_the_keyboard_keeps_its_place_when_a_model_runs(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}")
-    page.get_by_role("button", name="Run the Shakespeare model here").focus()
+    figure = page.locator(HEADS)
+    places = "figure => [...figure.querySelectorAll('button')].map((one) => one.offsetTop)"
+    start = page.get_by_role("button", name="Run the Shakespeare model here")
+    height = "figure => figure.getBoundingClientRect().height"
+    before = [figure.evaluate(places)[1:], figure.evaluate(height)]
+    start.focus()
     page.keyboard.press("Enter")
-    expect(page.locator(f"{HEADS} .live-stage")).to_be_visible(timeout=20_000)
+    expect(start).to_be_hidden(timeout=20_000)
+    assert [figure.evaluate(places), figure.evaluate(height)] == before  # it looked so before
     assert page.locator(HEADS).evaluate("figure => figure.contains(document.activeElement)")
     page.keyboard.press("Tab")
     assert page.locator(f"{HEADS} .live-token").first.evaluate(
@@ -277,6 +283,26 @@ def test_journeys_height_stays(screen: dict[str, int], page: Page, origin: str) 
         button.click()
         heights.append(figure.evaluate(height))
     assert len(set(heights)) == 1, heights
+
+
+def test_an_image_has_as_many_tokens_as_it_has(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure = page.locator(JOURNEY)
+    model, tokens = figure.locator("select").first, figure.locator(".live-control").nth(1)
+    model.select_option("vit-b-16")
+    expect(tokens.get_by_role("slider")).to_be_disabled()
+    expect(tokens).to_contain_text(re.compile("196 patches \\+ 1.*197", re.DOTALL))
+    expect(figure).to_contain_text("N patches, P numbers in a patch, C classes, I pixels across")
+    model.select_option("gpt3-175b")
+    expect(tokens.get_by_role("slider")).to_be_enabled()
+    expect(tokens.locator("span").first).to_have_text("tokens T")
+    for fold in figure.locator(".live-folds summary").all():
+        fold.click()
+    total = figure.get_by_text("174,604,259,328").bounding_box()
+    box = figure.bounding_box()
+    assert total
+    assert box
+    assert total["x"] + total["width"] < box["x"] + box["width"]  # it was cut off there
 
 
 def test_boxes_look_like_something_to_press(page: Page, origin: str) -> None:

@@ -24,7 +24,16 @@ WEIGHTS = "/live/weights/"
 LATER = re.compile("front_(picture|zoom).js")  # come with the model
 PARTS = 8
 STAGES = 12
-ZOOMS = ("query, key and value", "scores", "scale", "mask", "softmax", "mixture")  # of an attention
+# Of an attention, with the name of the column that each is about.
+ZOOMS = {
+    "query, key and value": "query",
+    "scores": "score",
+    "scale": "score ÷ √32",
+    "mask": "masked score",
+    "softmax": "softmax",
+    "mixture": "value",
+    "write": "answer e",
+}
 STEPS = STAGES + len(ZOOMS) + 2  # both parts of layer 1 are walked through
 LAPTOP = {"width": 1280, "height": 800}
 SCREEN = 740  # px: the height of a phone
@@ -136,7 +145,7 @@ def test_one_step_there_and_back_gives_the_same_state(page: Page, origin: str) -
         seen.append((words(page), drawing(page)))
         button(page, "One step forward")
     assert len({said for said, _ in seen}) == STEPS + 3
-    assert "the line has 19 letters" in seen[STEPS][0]
+    assert "the line has 19 tokens" in seen[STEPS][0]
     for said, drawn in reversed(seen):
         button(page, "One step back")
         assert words(page) == said
@@ -169,7 +178,7 @@ def test_a_line_is_typed_and_the_next_letter_falls(page: Page, origin: str) -> N
         expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(re.compile(f"^{typed}$"))
         expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible(timeout=20_000)
     assert page.url.endswith("#live:front:text=My%20lord,%20the%20ki;written=3")
-    expect(page.locator(f"{FIGURE} [role=status]")).not_to_be_empty()
+    expect(page.locator(f"{FIGURE} .live-status")).not_to_be_empty()
     page.locator(f"{FIGURE} .front-line input").fill("")
     expect(page.locator(f"{FIGURE} .live-words")).to_have_text(re.compile("no letter yet"))
 
@@ -218,22 +227,27 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     heads = page.get_by_role("group", name="Head")
     expect(heads).to_be_hidden()
     button(page, "Look inside attention")  # from the answer: into layer 1
-    for step in ZOOMS:
+    for step, column in ZOOMS.items():
         assert words(page).startswith(f"Layer 1, head 4, {step}: ")
-        expect(lens).to_be_visible()
+        expect(lens.get_by_text(column, exact=True).filter(visible=True).first).to_be_visible()
         button(page, "One step forward")
     assert words(page).startswith("Layer 1, feed-forward")
     expect(lens).to_have_count(0)
     button(page, "One step back")
-    assert words(page).startswith("Layer 1, head 4, mixture")
+    assert words(page).startswith("Layer 1, head 4, write")
     heads.get_by_role("button", name="head 6").click()
-    assert words(page).startswith("Layer 1, head 6, mixture")
+    assert words(page).startswith("Layer 1, head 6, write")
     pressed = heads.locator("[aria-pressed=true]")
     expect(pressed).to_have_text("6")
     expect(pressed).to_be_focused()
-    assert page.url.endswith("stage=2;zoom=6;head=5")
-    page.locator(f"{FIGURE} .front-map").nth(4).click()
-    assert words(page).startswith("Layer 1, head 5, mixture")
+    assert page.url.endswith("stage=2;zoom=7;head=5")
+    page.locator(f"{FIGURE} .front-row").nth(4).click()
+    assert words(page).startswith("Layer 1, head 5, write")
+    both = page.locator(f"{FIGURE} .front-row").nth(4).locator(".front-effect").all_text_contents()
+    assert f"head 5: “e” {both[0]}, “r” {both[1]}; all 8: " in words(page)
+    button(page, "One step back")
+    page.locator(f"{FIGURE} .front-map").nth(3).click()
+    assert words(page).startswith("Layer 1, head 4, mixture")
     page.get_by_role("button", name="Lanes").click()
     assert words(page).startswith("Layer 1, attention: the only way")
     assert "on average over 8 heads" in words(page)
@@ -243,7 +257,7 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     assert words(page).startswith("Layer 3, feed-forward")
     button(page, "One step back")
     button(page, "Look inside attention")
-    assert words(page).startswith("Layer 3, head 5, query, key and value")
+    assert words(page).startswith("Layer 3, head 4, query, key and value")
     button(page, "Run until the next letter is written")  # quickly, past all steps
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
 
@@ -307,10 +321,10 @@ def test_the_opened_attention_shows_what_its_words_say(page: Page, origin: str) 
     assert words(page).endswith("= 62%")
     crosses = page.locator(f"{FIGURE} .front-cross")
     expect(crosses).to_have_count(1)  # the place of the next letter
-    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    page.get_by_role("radio", name=re.compile("^token 9:")).click()
     button(page, "One step back")
     assert words(page).startswith("Layer 1, head 4, mask")
-    assert "The 9 letters behind it are crossed out" in words(page)
+    assert "The 9 tokens behind it are crossed out" in words(page)
     expect(crosses).to_have_count(10)
     expect(page.locator(f"{FIGURE} .front-zoom text", has_text="−∞")).to_have_count(10)
 
@@ -334,6 +348,29 @@ def test_a_note_goes_when_its_line_has_grown(page: Page, origin: str) -> None:
     expect(page.locator(f"{FIGURE} .front-transport")).to_be_visible()
 
 
+def test_what_is_cut_off_and_what_is_counted_is_said(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    line, cut = (page.locator(f"{FIGURE} {part}") for part in (".front-line input", ".live-cut"))
+    line.fill("a" * 39 + "bcd")
+    left = "A line has at most 40 tokens here. Left out: “%s”."
+    expect(cut).to_have_text(left % "cd")
+    expect(cut).to_have_role("status")
+    expect(line).to_have_value("a" * 39 + "b")
+    line.fill("東" * 14)  # three bytes each
+    expect(cut).to_have_text(left % "東")
+    expect(line).to_have_value("東" * 13)
+    page.locator(f"{FIGURE} .live-reset").click()
+    expect(cut).to_be_hidden()
+    button(page, "Run until the next letter is written")
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
+    go(page, 0)
+    page.locator(f"{FIGURE} summary").click()
+    facts = page.locator(f"{FIGURE} .front-inside dd")
+    expect(facts.first).to_contain_text("T = 19")
+    assert len(facts.nth(1).inner_text().split()) == 19
+
+
 def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
     """Three quick presses, as the figure asks for: the word is whole."""
     open_front(page, origin)
@@ -354,19 +391,19 @@ def test_a_chosen_letter_goes_with_its_line(page: Page, origin: str) -> None:
     run(page)
     go(page, STAGES - 1)
     chosen = page.locator(f"{FIGURE} [role=radio][aria-checked=true]")
-    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    page.get_by_role("radio", name=re.compile("^token 9:")).click()
     assert words(page).startswith("Answer: The lane of")  # the next letter is not its own
     go(page, STAGES - 1)
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 18:"))
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 18:"))
     assert "Next letter: “e”" in words(page)
     button(page, "One step back")
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 9:"))
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 9:"))
     page.locator(f"{FIGURE} .front-line input").fill("To be, or not t")
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 15:"))
-    page.get_by_role("radio", name=re.compile("^letter 9:")).click()
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 15:"))
+    page.get_by_role("radio", name=re.compile("^token 9:")).click()
     button(page, "Run until the next letter is written")
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("o", timeout=20_000)
-    expect(chosen).to_have_attribute("aria-label", re.compile("^letter 16:"))
+    expect(chosen).to_have_attribute("aria-label", re.compile("^token 16:"))
 
 
 def test_everything_works_with_the_keyboard_alone(page: Page, origin: str) -> None:
@@ -452,7 +489,7 @@ def test_it_plays_pauses_and_moves_only_for_those_who_like_it(page: Page, origin
     open_front(page, origin)
     run(page)
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_focused()
-    assert words(page).startswith("Tokens: the line has 18 letters")
+    assert words(page).startswith("Tokens: the line has 18 tokens")
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("Embedding", timeout=10_000)
     expect(page.locator(f"{FIGURE}:not([data-settled])")).to_be_attached()
     button(page, "Pause")
@@ -460,7 +497,7 @@ def test_it_plays_pauses_and_moves_only_for_those_who_like_it(page: Page, origin
     said = page.locator(f"{FIGURE} .live-words")
     page.get_by_role("button", name="Speak, spe").click()  # a try plays
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
-    expect(said).to_have_text(re.compile("^Tokens: the line has 10 letters"))
+    expect(said).to_have_text(re.compile("^Tokens: the line has 10 tokens"))
     page.emulate_media(reduced_motion="reduce")
     page.get_by_role("button", name="My lord, the ki").click()
     expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
@@ -483,7 +520,7 @@ PRESS_TWO = """async (figure) => {
   other.click();
   const begin = performance.now();
   while (!figure.hasAttribute("data-settled") && performance.now() - begin < 20000) await frame();
-  return { atOnce, words: line(), status: figure.querySelector("[role=status]").textContent };
+  return { atOnce, words: line(), status: figure.querySelector(".live-status").textContent };
 }"""
 
 

@@ -2,7 +2,7 @@
 
 Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the
 next letter. Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale, 4 mask, 5 softmax,
-6 mixture of one head. Feed-forward opens: 1 its units, 2 what they write.
+6 mixture of one head, 7 what all heads write. Feed-forward opens: 1 its units, 2 what they write.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,18 @@ from torch import Tensor
 
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.live.numbers import uniforms
+from transformer_book.live.stream import direct_effects, effects_of
 from transformer_book.live.trained import Line, browser_model, read_line
 from transformer_book.live.wording import number, round_half_up
 from transformer_lib import Block, CausalLM, FeedForward, MultiHeadAttention, attention
 
-TYPED, ROWS = 40, 18  # letters of the reader's line; lanes in the picture
+TYPED, ROWS = 40, 18  # tokens of the reader's line; lanes in the picture
 LAYERS = 4
 ANSWER = 2 * LAYERS + 2
 WRITE = ANSWER + 1
 BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
 FIRST_SEED = 1000
-ZOOMS, DEEPS = 6, 2  # steps of an open attention, and of an open feed-forward
+ZOOMS, DEEPS = 7, 2  # steps of an open attention, and of an open feed-forward
 BUSY = 4  # units that are named
 
 
@@ -97,7 +98,7 @@ def _units(run: Line, layer: int, at: int) -> dict[str, Any]:
 def _look(run: Line, layer: int, head: int, first: int, at: int) -> dict[str, Any]:
     """How one head comes from scores to weights to a mixture."""
     q, k, v = (each[head] for each in run.heads[layer])
-    mixture, weights = attention(q, k, v, causal=True)
+    _, weights = attention(q, k, v, causal=True)
     torch.testing.assert_close(weights, run.weights[layer, head])  # what the model itself used
     raw = k @ q[at]  # (T,): also of what the mask will hide
     return {
@@ -108,7 +109,27 @@ def _look(run: Line, layer: int, head: int, first: int, at: int) -> dict[str, An
         "raw": raw.tolist(),
         "scores": (raw / q.shape[-1] ** 0.5).tolist(),
         "values": v[first:, :FIRST].tolist(),
-        "mixture": mixture[at, :FIRST].tolist(),
+    }
+
+
+@torch.no_grad()
+def _head_writes(run: Line, layer: int, at: int) -> dict[str, Any]:
+    """What each head writes onto a lane, and what that does to the answer by itself."""
+    _, tokenizer = browser_model("shakespeare")
+    part = _block(layer).attention
+    assert isinstance(part, MultiHeadAttention)
+    mixtures = attention(*run.heads[layer], causal=True)[0][:, at]  # (H, Dk)
+    alone = torch.block_diag(*mixtures.split(1))  # (H, D): one head, and zeros for all others
+    writes = part.output(alone)
+    torch.testing.assert_close(writes.sum(dim=0), run.writes[2 * layer, at])
+    effects = effects_of(writes, run, at)  # (H, V)
+    torch.testing.assert_close(effects.sum(dim=0), direct_effects(run, at)[0][2 * layer + 1])
+    rivals = run.logits[-1, at].topk(2).indices
+    return {
+        "mixtures": mixtures[:, :FIRST].tolist(),
+        "writes": writes[:, :FIRST].tolist(),
+        "rivals": [tokenizer.tokens[id] for id in rivals.tolist()],
+        "effects": effects[:, rivals].T.tolist(),
     }
 
 
@@ -118,6 +139,14 @@ def _choose(logits: Tensor, pick: str, n: int) -> int:
         return int(chances.argmax())
     passed = (chances.cumsum(dim=-1) > uniforms(FIRST_SEED + n, 1)[0]).nonzero()
     return int(passed[0]) if len(passed) else len(chances) - 1
+
+
+def _read(text: str) -> str:
+    """As many letters as fit: one that the model never saw takes several tokens, its bytes."""
+    _, tokenizer = browser_model("shakespeare")
+    return next(
+        text[:n] for n in range(len(text), -1, -1) if len(tokenizer.encode(text[:n])) <= TYPED
+    )
 
 
 def _guesses(run: Line, at: int, stage: int) -> list[list[Any]]:
@@ -147,7 +176,7 @@ def values(
     """Compute everything that the figure shows.
 
     Args:
-        text: the reader's line; what comes after ``TYPED`` tokens is cut off.
+        text: the reader's line; what does not fit into ``TYPED`` tokens is cut off.
         pick: how the next letter is chosen, ``"likeliest"`` or ``"drawn"``.
         written: how many letters the model has written behind the line.
         stage: how far the line has come.
@@ -165,7 +194,8 @@ def values(
         ('e', 0.76)
     """
     _, tokenizer = browser_model("shakespeare")
-    ids = tokenizer.encode(text)[:TYPED]
+    read = _read(text)
+    ids = tokenizer.encode(read)
     typed = len(ids)
     if not typed:
         return {"tokens": []}
@@ -183,6 +213,7 @@ def values(
         "tokens": [tokenizer.tokens[id] for id in ids],
         "ids": ids,
         "typed": typed,
+        "read": read,
         "stage": stage,
         "layer": layer,
         "first": first,
@@ -196,7 +227,9 @@ def values(
         "heads": run.weights[layer, :, at].tolist() if looks else [],
         "zoom": min(zoom, ZOOMS if looks else DEEPS) if is_layer else 0,
         "head": head,
-        "look": _look(run, layer, head, first, at) if looks else None,
+        "look": _look(run, layer, head, first, at) | _head_writes(run, layer, at)
+        if looks
+        else None,
         "units": _units(run, layer, at) if is_layer and not looks else None,
         "stream": run.stream[found, at, :FIRST].tolist(),
         "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],
@@ -223,6 +256,15 @@ def _named(token: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{number(100 * share, 0)}%"
+
+
+def _signed(value: float) -> str:
+    text = number(value)
+    return text if text[0] == "−" else f"+{text}"
+
+
+def _counted(n: int) -> str:
+    return f"{n} token{'s' * (n > 1)}"
 
 
 def _strongest(weights: list[float]) -> list[tuple[int, str]]:
@@ -291,8 +333,9 @@ def _zoomed(values: dict[str, Any]) -> str:
         )
     if zoom == 4:
         if later:
-            rest = "letters behind it are" if later > 1 else "letter behind it is"
-            hidden, after = f"The {later} {rest}", _named(tokens[at + 1])
+            rest = "are" if later > 1 else "is"
+            hidden = f"The {_counted(later)} behind it {rest}"
+            after = _named(tokens[at + 1])
             sums = f"score of {after}: {number(look['scores'][at + 1])} → −∞"
         else:
             hidden = "Behind the last letter that is only the place of the next one; it is"
@@ -308,16 +351,25 @@ def _zoomed(values: dict[str, Any]) -> str:
             f"are shares of a whole: {who} looks at {_looks(values, weights)}.\n"
             f"share of {other}: e^{score} / (e^{score}{second} + …) = {best[0][1]}"
         )
+    if zoom == 7:
+        letters = zip(look["rivals"], look["effects"], strict=True)
+        own = ", ".join(f"{_named(token)} {_signed(each[head])}" for token, each in letters)
+        total = ", ".join(_signed(sum(each)) for each in look["effects"])
+        return (
+            f"{title}write: one more learned table turns each mixture into a write, added to the "
+            "lane. If it points the way of a letter’s vector, it directly lifts that letter’s "
+            f"score above the average.\nhead {head + 1}: {own}; "
+            f"all {len(values['heads'])}: {total}"
+        )
     pairs = [
         (weights[s], look["values"][s - values["first"]][0])
         for s, _ in best
         if s >= values["first"]
     ]
-    result = number(look["mixture"][0])
+    result = number(look["mixtures"][head][0])
     return (
         f"{title}mixture: each letter offers a value, too. Each value times its share, added up, "
-        f"is what this head copies. All {len(values['heads'])} heads together, through one more "
-        f"learned table, are added to the lane.\nits first number: "
+        "is what this head copies.\nits first number: "
         f"{f'{_sum(pairs)} = ' if pairs else ''}{result}"
     )
 
@@ -365,9 +417,12 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     stage, best, who = values["stage"], values["guesses"], _named(tokens[values["at"]])
     upper = who[0].upper() + who[1:]
     if stage == 0:
+        each = "one for each letter"
+        if any(len(token) > 1 for token in tokens):
+            each += ", or several, its bytes, for one that the model never saw"
         return (
-            f"Tokens: the line has {len(tokens)} letter{'s' * (len(tokens) > 1)}. A model can "
-            f"only calculate, so each letter, its token, becomes its number in a list: {who} is "
+            f"Tokens: the line has {_counted(len(tokens))}, {each}. A model can only calculate, "
+            f"so each token becomes its number in a list: {who} is "
             f"{values['ids'][values['at']]}."
         )
     if stage == 1:
@@ -395,7 +450,7 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         why = f"has the highest probability ({_percent(chance)})"
         return (
             f"Next letter: {_named(letter)} {why if state['pick'] == 'likeliest' else drawn}. "
-            f"It joins the line, and everything begins again, with {len(tokens) + 1} letters: "
+            f"It joins the line, and everything begins again, with {len(tokens) + 1} tokens: "
             "this is how a model writes."
         )
     now = f"If it answered now: {_named(best[0][0])} ({_percent(best[0][2])})."

@@ -8,7 +8,7 @@ from typing import Any
 from transformer_book.counting import Kind, forward_flops
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import INK, MUTED, ROLES
-from transformer_book.live.journey_number import told
+from transformer_book.live.journey_number import drawn, told
 from transformer_book.live.journey_parts import (
     MODELS,
     NAMES,
@@ -34,7 +34,7 @@ MEANINGS = {
     "B": "sequence", "S": "source tokens", "T": "tokens", "D": "width of the stream",
     "H": "heads", "G": "heads of keys and values", "Dk": "width of a head", "F": "inner width",
     "V": "vocabulary", "M": "longest text", "N": "patches", "P": "numbers in a patch",
-    "C": "classes",
+    "C": "classes", "I": "pixels across",
 }  # fmt: skip
 FLOPS = (" FLOPs", " kFLOPs", " MFLOPs", " GFLOPs", " TFLOPs", " PFLOPs")
 
@@ -69,11 +69,18 @@ def values(**state: Any) -> dict[str, Any]:
     at = _chosen(parts, state["box"])
     box = parts[at]
     sentences = told()[box.box] if preset == NUMBERS else [""]
+    pictures: list[Any] = drawn()[box.box] if preset == NUMBERS else [None]
+    used = " ".join(
+        " ".join((*part.shape, part.parameters, part.flops, *(shape for _, shape, _ in part.steps)))
+        for part in parts
+    )
     return {
         "model": NAMES[preset],
         "length": length,
         "source": source_length_of(preset, length),
         "told": sentences[min(state.get("layer", 1), len(sentences)) - 1],
+        "drawn": pictures[min(state.get("layer", 1), len(pictures)) - 1],
+        "letters": [letter for letter in MEANINGS if letter in set(re.findall("[A-Z]k?", used))],
         "boxes": [part.box for part in parts],
         "names": [part.label for part in parts],
         "copies": copies,

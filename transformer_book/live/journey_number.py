@@ -1,4 +1,4 @@
-"""A real number on its way through the number translator: what each box did to it, in a sentence.
+"""A real number on its way through the number translator: what each box did, in words and drawn.
 
 The translator has read *forty-two* and written *zwei*. In the encoder the letter *w* is followed,
 which the decoder looks at first; in the decoder the last letter, which writes the next one.
@@ -17,7 +17,11 @@ from transformer_lib import Block, Seq2SeqLM, attention_maps
 
 SOURCE, WRITTEN = "forty-two", "zwei"
 FOLLOWED = SOURCE.index("w")
+FIRST, BEST = 12, 4  # numbers of a vector, and letters that may come next, that are drawn
 Told = dict[str, list[str]]  # of each box: a sentence, or one for each layer
+# Of each box what is drawn, once or for each layer: vectors in tenths, the heads' weights in
+# percent, the hidden units that are open, the likeliest letters with their chances in percent.
+Drawn = dict[str, list[list[Any]]]
 
 
 class _Walk:
@@ -27,11 +31,19 @@ class _Walk:
         self.tower, self.letters, self.at = tower, letters, at
         self.who = named(letters[at])
         self.told: Told = {}
+        self.drawn: Drawn = {}
         self.x = torch.zeros(0)  # the stream, (T, D)
         self.write = torch.zeros(0)
 
     def say(self, name: str, words: str) -> None:
         self.told.setdefault(f"{self.tower}.{name}", []).append(words)
+
+    def draw(self, name: str, rows: list[Any]) -> None:
+        self.drawn.setdefault(f"{self.tower}.{name}", []).append(rows)
+
+    def vectors(self, name: str, *rows: Tensor) -> None:
+        """Draw the first numbers of some vectors of the letter that is followed."""
+        self.draw(name, [_scaled(row[self.at, :FIRST], 10) for row in rows])
 
     def size(self, x: Tensor) -> str:
         return number(x[self.at].norm().item(), 1)
@@ -42,18 +54,26 @@ class _Walk:
         for row in weights[:, self.at].tolist():
             key = max(range(len(row)), key=row.__getitem__)
             seen.append(f"{named(keys[key])} {number(row[key])}")
+        self.draw(name, [_scaled(row, 100) for row in weights[:, self.at]])
         self.say(name, f"{self.who} asks {asked}; its heads look most at {', '.join(seen)}.")
 
     def add(self, name: str, update: Tensor) -> None:
         total = self.x + update
+        self.vectors(f"{name}_add", self.x, update, total)
         words = f"A write of length {self.size(update)} joins the stream of {self.who}, "
         self.say(f"{name}_add", f"{words}{self.size(self.x)} long: {self.size(total)} in all.")
         self.x = total
 
     def norm(self, name: str, after: Tensor) -> None:
+        self.vectors(f"{name}_norm", self.x, after)
         words = f"{self.who} gets mean 0 and spread 1, then gains: its length goes from "
         self.say(f"{name}_norm", f"{words}{self.size(self.x)} to {self.size(after)}.")
         self.x = after
+
+
+def _scaled(row: Tensor, scale: int) -> list[int]:
+    """Whole numbers, which take little room: tenths, or percent."""
+    return (row * scale).round().int().tolist()
 
 
 def _kept(parts: dict[str, nn.Module], run: Callable[[], Any]) -> dict[str, Tensor]:
@@ -75,6 +95,8 @@ def _embed(walk: _Walk, model: Seq2SeqLM, ids: Tensor, x: Tensor, text: str) -> 
     row = int(ids[0, walk.at])
     walk.say("tokens", f"{text} {walk.who} gets row {row}, times √{width}: length "
              f"{walk.size(rows)}.")  # fmt: skip
+    walk.vectors("tokens", rows)
+    walk.vectors("positions", rows, x - rows, x)
     added = walk.size(x - rows)
     walk.say("positions", f"{walk.who} stands at place {walk.at}: sines and cosines of length "
              f"{added} join it, {walk.size(x)} in all.")  # fmt: skip
@@ -99,14 +121,13 @@ def _tower(walk: _Walk, stack: nn.Module, run: Callable[[], Any], maps: dict[str
             walk.add("cross_attention", found["cross_attention"])
             walk.norm("cross_attention", found["cross_attention_norm"])
         units = found["hidden"][walk.at]
+        walk.draw("feed_forward", [len(units), (units > 0).nonzero().flatten().tolist()])
         walk.say("feed_forward", f"{int((units > 0).sum())} of {len(units)} hidden units are open "
                  f"for {walk.who}, and each writes.")  # fmt: skip
         walk.add("feed_forward", found["feed_forward"])
         walk.norm("feed_forward", found["feed_forward_norm"])
 
 
-@cache
-@torch.no_grad()
 def told() -> Told:
     """Say what each box does to *forty-two*, from the library's run of the translator.
 
@@ -117,6 +138,28 @@ def told() -> Told:
         >>> told()["decoder.output"]
         ['262 scores: “u” gets 92%, “s” less than 1%. The next letter is “u”.']
     """
+    return _walked()[0]
+
+
+def drawn() -> Drawn:
+    """Give what is drawn of each box, from the same run.
+
+    Returns:
+        For each box a list: what is drawn of it, or that for each layer.
+
+    Example:
+        >>> drawn()["decoder.cross_attention"][2][
+        ...     1
+        ... ]  # head 2 looks at the hyphen alone
+        [0, 0, 0, 0, 0, 100, 0, 0, 0]
+    """
+    return _walked()[1]
+
+
+@cache
+@torch.no_grad()
+def _walked() -> tuple[Told, Drawn]:
+    """Walk through the encoder, then through the decoder."""
     model, tokenizer = browser_model("numbers")
     assert isinstance(model, Seq2SeqLM)
     assert tokenizer.bos_id is not None
@@ -131,7 +174,7 @@ def told() -> Told:
     maps = {path: one[0] for path, one in attention_maps(encoder, source).items()}
     _tower(walk, encoder.stack, lambda: encoder(source), maps)
     torch.testing.assert_close(walk.x, memory[0])
-    found = walk.told
+    found, shown = walk.told, walk.drawn
 
     walk = _Walk("decoder", ["<bos>", *WRITTEN], len(WRITTEN))
     start = decoder.embedding(target, torch.arange(target.shape[1])[None])[0]
@@ -141,10 +184,14 @@ def told() -> Told:
     _tower(walk, decoder.stack, lambda: decoder(target, memory), maps)
     chances = model(source, target)[0, -1].softmax(dim=-1)
     torch.testing.assert_close(model.output(walk.x)[-1].softmax(dim=-1), chances)
-    best = chances.topk(2)
-    first, second = (named(tokenizer.tokens[id]) for id in best.indices.tolist())
-    share, less = best.values.tolist()
+    best = chances.topk(BEST)
+    tokens = [tokenizer.tokens[id] for id in best.indices.tolist()]
+    walk.draw(
+        "output", [list(pair) for pair in zip(tokens, _scaled(best.values, 100), strict=True)]
+    )
+    first, second = (named(token) for token in tokens[:2])
+    share, less = best.values.tolist()[:2]
     assert less < 0.005
     walk.say("output", f"{len(chances)} scores: {first} gets {percent(share)}, {second} less than "
              f"1%. The next letter is {first}.")  # fmt: skip
-    return {**found, **walk.told}
+    return {**found, **walk.told}, {**shown, **walk.drawn}

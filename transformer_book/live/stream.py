@@ -36,6 +36,33 @@ def letters() -> str:
 
 
 @torch.no_grad()
+def effects_of(parts: Tensor, line: Line, at: int) -> Tensor:
+    """Say what parts of the stream do to each logit by themselves, at one position.
+
+    Args:
+        parts: of the stream at that position, ``(N, D)``.
+        line: what the model makes of a line.
+        at: the position.
+
+    Returns:
+        Their effects on the logit of each token, above the mean effect on the letters, ``(N, V)``.
+
+    Example:
+        >>> line = read_line((3, 4, 5))
+        >>> effects_of(line.writes[:, 2], line, 2).shape
+        torch.Size([8, 259])
+    """
+    model, tokenizer = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    norm = model.decoder.stack.final_norm
+    assert isinstance(norm, RMSNorm)
+    ids = tokenizer.encode(letters())
+    size = (line.stream[-1, at].square().mean() + norm.eps).sqrt()  # of the whole stream
+    logits = model.output(parts / size * norm.weight)  # (N, V)
+    return logits - logits[:, ids].mean(dim=-1, keepdim=True)
+
+
+@torch.no_grad()
 def direct_effects(line: Line, at: int) -> tuple[Tensor, Tensor]:
     """Say what each part of the stream does to each logit by itself, at one position.
 
@@ -52,16 +79,10 @@ def direct_effects(line: Line, at: int) -> tuple[Tensor, Tensor]:
         >>> effects, total = direct_effects(read_line((3, 4, 5)), 2)
         >>> torch.testing.assert_close(effects.sum(dim=0), total)
     """
-    model, tokenizer = browser_model("shakespeare")
-    assert isinstance(model, CausalLM)
-    norm = model.decoder.stack.final_norm
-    assert isinstance(norm, RMSNorm)
+    _, tokenizer = browser_model("shakespeare")
     ids = tokenizer.encode(letters())
     parts = torch.cat([line.stream[:1], line.writes])[:, at]  # (2L + 1, D)
-    size = (line.stream[-1, at].square().mean() + norm.eps).sqrt()  # of the whole stream
-    logits = model.output(parts / size * norm.weight)  # (2L + 1, V)
-    effects = logits - logits[:, ids].mean(dim=-1, keepdim=True)
-    return effects, line.logits[-1, at] - line.logits[-1, at, ids].mean()
+    return effects_of(parts, line, at), line.logits[-1, at] - line.logits[-1, at, ids].mean()
 
 
 def values(text: str, letter: str, at: int, stop: int) -> dict[str, Any]:

@@ -248,14 +248,21 @@ class Mounted {
     this.mark(model || this.drawn.wait ? null : needed);
     const isFirst = Live.write(this.figure, this.state) === Live.write(this.figure, this.first);
     this.isWaiting = Boolean(needed && !model);
-    this.place.classList.toggle("live-waiting", this.isWaiting);
-    if (!isFirst) this.place.classList.remove("live-untouched"); // the static picture shows the start
-    if (needed && !model) return this.offer(needed);
+    const stored = this.isWaiting && isFirst ? this.figure.stored?.() : null; // the start may be known without its model
+    this.place.classList.toggle("live-waiting", this.isWaiting && !stored);
+    this.place.classList.toggle("live-stored", Boolean(stored));
+    if (!isFirst || stored) this.place.classList.remove("live-untouched"); // the static picture shows the start
+    if (this.isWaiting) this.offer(needed);
+    if (stored) this.present(stored);
+    if (this.isWaiting) return;
     this.ask.replaceChildren();
     this.place.classList.remove("live-untouched");
     const work = this.figure.prepare?.(this.state, model);
     if (work && !work.next().done) return this.inPieces(work, how);
-    const values = this.figure.values(this.state, model);
+    this.present(this.figure.values(this.state, model));
+  }
+
+  present(values) {
     this.drawn.update(this.state, values);
     const words = this.figure.say(this.state, values);
     if (this.drawn.tell) this.drawn.tell(words);

@@ -2,14 +2,15 @@
 /* The front page: a line goes through the Shakespeare model and comes back one letter longer. T: letters
    read, D: width of a lane, L: layers, H: heads, V: tokens that can be written.
    Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the letter.
-   Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale, 4 mask, 5 softmax, 6 mixture of one head.
+   Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale, 4 mask, 5 softmax, 6 mixture of one head,
+   7 what every head writes, and what that does to the answer.
    Feed-forward opens: 1 its units, 2 what they write. */
 (() => {
 const softmax = (scores) => Live.tensor.softmax(scores);
-const TYPED = 40, MOST = 60; // letters of the reader's line, and of the model's answer
+const TYPED = 40, MOST = 60; // tokens of the line that is typed, and of the answer
 const ROWS = 18; // lanes in the picture: the last letters
 const LAYERS = 4, ANSWER = 2 * LAYERS + 2, WRITE = ANSWER + 1;
-const HEADS = 8, ZOOMS = 6, DEEPS = 2; // steps of an open attention, and of an open feed-forward
+const HEADS = 8, ZOOMS = 7, DEEPS = 2; // steps of an open attention, and of an open feed-forward
 const BUSY = 4; // units that are named
 const PIECE = 2; // letters of a new line that are read at a time
 const BEST = 6, FIRST = 12; // candidates, and numbers of a vector, that are shown
@@ -28,7 +29,17 @@ const readingOf = (model) => (kept?.model === model ? kept : (kept = new Live.Re
     logits: row(found.logits, t), // (V,)
   })))));
 
-const idsOf = (text, model) => model.tokenizer.encode(text).slice(0, TYPED);
+/* As many letters of a line as fit: one that the model never saw takes several tokens, its bytes. */
+function readOf(text, model) {
+  let [room, read] = [TYPED, ""];
+  for (const letter of text) {
+    if ((room -= model.tokenizer.encode(letter).length) < 0) break;
+    read += letter;
+  }
+  return read;
+}
+
+const idsOf = (text, model) => model.tokenizer.encode(readOf(text, model));
 
 function* prepare({ text }, model) {
   yield* readingOf(model).inPieces(idsOf(text, model), PIECE);
@@ -57,7 +68,7 @@ function guesses(model, at, stage) {
 }
 
 /* How one head comes from scores to a mixture. Queries are not kept: that of the chosen letter is made again. */
-function lookOf({ cache, model }, stream, weights, { layer, head, first, at }) {
+function lookOf({ cache, model }, stream, { layer, head, first, at }) {
   const { config, decoder } = model, { rmsNorm, matmulT, rotate, dot } = Live.tensor;
   const { attention, attention_norm } = decoder.stack.blocks[layer], { keys, values } = cache.memories[layer].self;
   const D = stream.length, width = D / config.n_heads;
@@ -65,16 +76,35 @@ function lookOf({ cache, model }, stream, weights, { layer, head, first, at }) {
   const x = rmsNorm(stream, attention_norm.weight.data, config.norm_eps);
   const made = ["query", "key", "value"].map((name) => matmulT(x, attention[name].weight.data, 1, D, D)); // (D,) each
   const q = rotate(made[0], at, width, config.rope_theta);
-  const query = row({ data: q }, 0), mixture = new Float64Array(width);
+  const query = row({ data: q }, 0);
   const raw = Array.from({ length: keys.length }, (_, s) => dot(query, row(keys, s))); // (T,): also what the mask will hide
-  weights.forEach((w, s) => row(values, s).forEach((value, i) => { mixture[i] += w * value; }));
   const few = (rows) => raw.slice(first).map((_, s) => Array.from(row(rows, first + s).slice(0, FIRST)));
   const corner = ({ weight }) => Array.from({ length: FIRST }, (_, i) => Array.from(weight.data.slice((head * width + i) * D, (head * width + i) * D + FIRST)));
   return {
     x: Array.from(x.slice(0, FIRST)), tables: [attention.query, attention.key, attention.value].map(corner),
     made: made.map((data) => Array.from(row({ data }, 0).slice(0, FIRST))), // not turned yet
     width, query: Array.from(query.slice(0, FIRST)), keys: few(keys), raw, scores: raw.map((score) => score / Math.sqrt(width)),
-    values: few(values), mixture: Array.from(mixture.slice(0, FIRST)),
+    values: few(values),
+  };
+}
+
+/* What all heads of an attention write onto a lane: their mixtures, each times its part of the output table.
+   And what that does, by itself, to the logits of the letter that the lane answers in the end and of its
+   strongest rival. What later layers make of a write is not in it. */
+function writesOf({ cache, model }, { stream, weights, logits }, layer) {
+  const { tokenizer, decoder } = model, { data, width: D, length: T } = cache.memories[layer].self.values;
+  const table = decoder.stack.blocks[layer].attention.output.weight.data; // (D, D)
+  const heads = weights[layer], Dk = D / heads.length;
+  const mixtures = heads.map((shares, head) => Float64Array.from({ length: Dk }, (_, i) =>
+    shares.reduce((sum, w, s) => sum + (s < T ? w * data[s * D + head * Dk + i] : 0), 0)));
+  const writes = mixtures.map((mixture, head) => Float64Array.from({ length: D }, (_, i) =>
+    mixture.reduce((sum, value, j) => sum + table[i * D + head * Dk + j] * value, 0)));
+  const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a]).slice(0, 2);
+  const ways = Live.directions(model, stream.at(-1), order, tokenizer.encode(Live.PLAYS));
+  const few = (vectors) => vectors.map((vector) => Array.from(vector.slice(0, FIRST)));
+  return {
+    mixtures: few(mixtures), writes: few(writes), rivals: order.map((id) => tokenizer.tokens[id]),
+    effects: ways.map((way) => writes.map((write) => Live.tensor.dot(write, way))), // (2, H)
   };
 }
 
@@ -120,7 +150,7 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
   const numbers = (x) => Array.from(x.slice(0, FIRST));
   const next = choose(letters[T - 1].logits, pick, written);
   return {
-    tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, stage, layer, first, at,
+    tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, read: readOf(text, model), stage, layer, first, at,
     width: own.stream[0].length, inner: model.config.d_ff,
     embedded: shown.map(({ stream }) => numbers(stream[0])),
     lengths: shown.map(({ stream }) => stream.map(length)), // (shown, 2L + 1)
@@ -128,7 +158,7 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
     attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
     heads: looks ? own.weights[layer].map(line) : [], // (H, T)
     zoom: isLayer ? Math.min(zoom, looks ? ZOOMS : DEEPS) : 0, head,
-    look: looks ? lookOf(kept, own.stream[stage - 2], own.weights[layer][head], { layer, head, first, at }) : null,
+    look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head, first, at }), ...writesOf(kept, own, layer) } : null,
     units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer) : null,
     stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
     write: isLayer ? numbers(own.writes[stage - 2]) : [],
@@ -140,12 +170,15 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
 
 // Words ----
 
-const sign = (token) => ({ " ": "␣", "\n": "⏎" })[token] || ([...token].length > 1 ? "▫" : token); // ▫ is a byte
+const sign = (token) => ({ " ": "␣", "\n": "⏎" })[token] || (isByte(token) ? "▫" : token); // ▫ is a byte
 const named = (token) => ({ " ": "the space", "\n": "the line break" })[token]
-  || ([...token].length > 1 ? "a byte" : `“${token}”`);
+  || (isByte(token) ? "a byte" : `“${token}”`);
 const percent = (share) => `${Live.part.number(100 * share, 0)}%`;
 const upper = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
 const short = (value) => Live.part.number(value, 1);
+const signed = (value) => Live.part.number(value).replace(/^(?!−)/, "+");
+const counted = (n) => `${n} ${n > 1 ? "tokens" : "token"}`;
+const isByte = (token) => [...token].length > 1;
 
 /* The two letters that get most weight; those that look alike when rounded, in the order of the line. */
 const strongest = (weights) =>
@@ -171,7 +204,7 @@ function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
   const raw = number(look.raw[most]), score = number(look.scores[most]), later = tokens.length - 1 - at;
   const key = look.keys[most - first], seen = best.filter(([s]) => s >= first);
   const [hidden, sums] = later
-    ? [`The ${later} ${later > 1 ? "letters behind it are" : "letter behind it is"}`, `score of ${named(tokens[at + 1])}: ${number(look.scores[at + 1])} → −∞`]
+    ? [`The ${counted(later)} behind it ${later > 1 ? "are" : "is"}`, `score of ${named(tokens[at + 1])}: ${number(look.scores[at + 1])} → −∞`]
     : ["Behind the last letter that is only the place of the next one; it is", `score of what comes behind ${who}: −∞`];
   const [what, line] = [
     [`query, key and value: three learned tables turn the lane of ${who}, after a norm, into three vectors of ${width} numbers: what it asks for, what it offers, and what it passes on. So with every letter.`,
@@ -183,8 +216,10 @@ function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
     [`mask: a letter may look back, never ahead, or in training it would copy what it has to guess. ${hidden} crossed out.`, sums],
     [`softmax: e to the power of each score, divided by the sum of all. Now they are shares of a whole: ${who} looks at ${looksAt({ tokens, at }, weights)}.`,
       `share of ${other}: e^${score} / (e^${score}${best[1] ? ` + e^${number(look.scores[best[1][0]])}` : ""} + …) = ${share}%`],
-    [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies. All ${heads.length} heads together, through one more learned table, are added to the lane.`,
-      `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixture[0])}`],
+    [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies.`,
+      `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixtures[head][0])}`],
+    [`write: one more learned table turns each mixture into a write, added to the lane. If it points the way of a letter’s vector, it directly lifts that letter’s score above the average.`,
+      `head ${head + 1}: ${look.rivals.map((token, n) => `${named(token)} ${signed(look.effects[n][head])}`).join(", ")}; all ${heads.length}: ${look.effects.map((each) => signed(each.reduce((sum, one) => sum + one))).join(", ")}`],
   ][zoom - 1];
   return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;
 }
@@ -205,7 +240,10 @@ const say = ({ pick, back }, found) => {
   const T = tokens.length;
   if (!T) return "There is no letter yet: type a line.";
   const who = named(tokens[at]);
-  if (stage === 0) return `Tokens: the line has ${T} ${T > 1 ? "letters" : "letter"}. A model can only calculate, so each letter, its token, becomes its number in a list: ${who} is ${ids[at]}.`;
+  if (stage === 0) {
+    const each = tokens.some(isByte) ? "one for each letter, or several, its bytes, for one that the model never saw" : "one for each letter";
+    return `Tokens: the line has ${counted(T)}, ${each}. A model can only calculate, so each token becomes its number in a list: ${who} is ${ids[at]}.`;
+  }
   if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of length ${short(lengths[at - first][0])}: room for all that the layers will find out. Its place in the line is not in it; attention sees to that.`;
   if (stage === ANSWER) {
     const lane = back ? `The lane of ${who} is` : "The last lane is";
@@ -215,7 +253,7 @@ const say = ({ pick, back }, found) => {
   }
   if (stage === WRITE) {
     const why = pick === "likeliest" ? `has the highest probability (${percent(next[1])})` : `was drawn (its probability: ${percent(next[1])})`;
-    return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} letters: this is how a model writes.`;
+    return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} tokens: this is how a model writes.`;
   }
   const now = `If it answered now: ${named(list[0][0])} (${percent(list[0][2])}).`;
   if (found.zoom) return stage % 2 ? deepened(found) : zoomed(found);
@@ -229,7 +267,7 @@ const say = ({ pick, back }, found) => {
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, strongest, sumOf, upTo }; // front_picture.js and front_zoom.js add to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, ZOOMS, sign, named, strongest, sumOf, signed, upTo }; // front_picture.js and front_zoom.js add to it
 
 const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
@@ -247,14 +285,28 @@ function build(part, figure) {
   };
 
   const input = html("input", {
-    type: "text", spellcheck: "false", autocomplete: "off", "aria-label": "your line", maxlength: TYPED,
-    oninput: () => figure.set({ text: [...input.value].slice(0, TYPED).join("") }), onchange: () => figure.released(),
+    type: "text", spellcheck: "false", autocomplete: "off", "aria-label": "your line",
+    oninput: () => {
+      whole = input.value.toWellFormed?.() ?? input.value; // no half of an emoji
+      figure.set({ text: firstOf(whole) });
+    },
+    onchange: () => figure.released(),
   });
+  let whole = ""; // what was typed, also what is too long
+  const firstOf = (text) => [...text].slice(0, TYPED).join("");
+  const cut = html("small", { class: "live-cut", role: "status" });
   const written = html("mark");
   const line = html("div", { class: "front-line" }, input, written, html("span", { class: "front-caret" }));
-  const showLine = ({ text }, tokens) => {
-    if (input.value !== text) input.value = text;
-    input.style.width = `${Math.max(2, [...text].length + 0.3)}ch`;
+  const showLine = ({ text }, tokens, read = text) => {
+    const left = (firstOf(whole) === text ? whole : text).slice(read.length);
+    const lost = left && `A line has at most ${TYPED} tokens here. Left out: “${left.length > 30 ? `${left.slice(0, 30)}…` : left}”.`;
+    if (cut.textContent !== lost) cut.textContent = lost;
+    if (input.value !== read) {
+      const caret = input.selectionStart;
+      input.value = read;
+      if (document.activeElement === input) input.setSelectionRange(caret, caret);
+    }
+    input.style.width = `${Math.max(2, [...read].length + 0.3)}ch`;
     written.textContent = tokens.map(sign).join("").replace(/␣/g, " ");
     line.scrollLeft = line.scrollWidth;
   };
@@ -354,7 +406,7 @@ function build(part, figure) {
       figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
     }
     if (changes.stage === ANSWER && playing.left <= 0) return pause();
-    if (speed === QUICK) tell(`Quickly, with ${found.tokens.length} letters. Pause, or step, to see what happens where.`);
+    if (speed === QUICK) tell(`Quickly, with ${counted(found.tokens.length)}. Pause, or step, to see what happens where.`);
     const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
     const hold = isKnown ? SLOW.again : changes.zoom ? SLOW.look : speed.hold;
     timer = setTimeout(tick, speed.ms + hold);
@@ -446,7 +498,7 @@ function build(part, figure) {
       lensKey = "";
     }
     const { stage } = found;
-    const title = stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
+    const title = found.zoom === ZOOMS ? [where.narrow ? "read now" : "if read now", "(dashed: before)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
       : [where.narrow ? "answer if" : "if the answer", where.narrow ? "read now:" : "were read now:"];
     list.node.style.display = stage ? "" : "none";
     list.show(found.guesses, title);
@@ -474,9 +526,10 @@ function build(part, figure) {
     const at = zoom || shownZoom;
     shownZoom = zoom;
     Live.tween(box, { at, open: zoom ? 1 : 0 }, (now) => {
-      for (const one of [...drawn.parts, list.node]) {
-        one.style.opacity = now.open ? 1 - now.open : "";
-        one.style.visibility = now.open === 1 ? "hidden" : "";
+      const listed = upTo(0, now.at - ZOOMS + 1, 1); // with what the heads write comes what it does to the answer
+      for (const [one, seen] of [...drawn.parts.map((node) => [node, 1 - now.open]), [list.node, Math.max(1 - now.open, listed)]]) {
+        one.style.opacity = seen < 1 ? seen : "";
+        one.style.visibility = seen ? "" : "hidden";
       }
       if (!lens) return;
       lens.node.style.opacity = now.open;
@@ -512,7 +565,7 @@ function build(part, figure) {
     track.setAttribute("aria-valuetext", titleOf(state.stage));
     const none = !found.tokens.length;
     for (const one of [box, transport, details]) one.style.visibility = none ? "hidden" : "";
-    showLine(state, none ? [] : found.tokens.slice(found.typed));
+    showLine(state, none ? [] : found.tokens.slice(found.typed), found.read);
     if (!none) [draw, drawZoom].forEach((each) => each());
     show();
   }
@@ -544,7 +597,7 @@ function build(part, figure) {
     if (where.width !== before && found.tokens.length) [draw, drawZoom].forEach((each) => each());
   });
 
-  return { nodes: [line, still, transport, words], rest: [details], words, tell, update, wait, arrived };
+  return { nodes: [line, cut, still, transport, words], rest: [details], words, tell, update, wait, arrived };
 }
 
 const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, hidden: true });

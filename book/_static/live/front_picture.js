@@ -106,7 +106,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   const letters = all((row) => group(
     {
       role: "radio", "aria-checked": String(row === own), tabindex: row === own ? 0 : -1, class: "front-letter", "data-row": row,
-      "aria-label": `letter ${first + row + 1}: ${named(tokens[first + row])}`, onclick: () => onpick(row),
+      "aria-label": `token ${first + row + 1}: ${named(tokens[first + row])}`, onclick: () => onpick(row),
     },
     svg("rect", { x: 0, y: y(row) - pitch / 2, width: x[0] - 3, height: pitch, rx: 3 }),
     words(sign(tokens[first + row]), (x[0] - 3) / 2, y(row) + (tokens[first + row] === " " ? 2 : 5), { "text-anchor": "middle", class: first + row < typed ? "" : "front-written" }),
@@ -256,7 +256,7 @@ function inside({ html, number }, { pick }, found) {
   const row = at - first, isLayer = stage > 1 && stage < ANSWER;
   const few = (vector) => `${vector.slice(0, 6).map((value) => number(value)).join("  ")}  …`;
   const facts = [["shape", `${shape}   T = ${tokens.length}, D = ${found.width}${kind === "attention" ? `, H = ${found.heads.length}` : ""}`]];
-  if (!stage) facts.push(["numbers", `${ids.slice(first).join(" ")}`]);
+  if (!stage) facts.push(["numbers", ids.join(" ")]);
   if (stage === 1) facts.push([`vector of ${named(tokens[at])}`, few(stream)], ["its length", number(lengths[row][0])]);
   if (isLayer) facts.push(
     ["lane before", `${few(stream)}  length ${number(lengths[row][stage - 2])}`],

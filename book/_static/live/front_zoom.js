@@ -1,14 +1,15 @@
 "use strict";
-/* The figure of the front page: how one head of an attention comes from scores to shares to a mixture.
+/* The figure of the front page: how one head of an attention comes from scores to shares to a mixture, and
+   what all heads then write.
    A vector is drawn as a row of bars, up where it is positive, and down where it is negative. */
 (() => {
-const { FIRST, strongest, upTo, sign, sumOf } = Live.front;
+const { FIRST, ZOOMS, strongest, upTo, sign, sumOf, signed } = Live.front;
 
 /* A vector as bars, larger than between the lanes. */
-const bars_ = ({ svg, colour }, vector, x, py, side, role) => {
+const bars_ = ({ svg, colour }, vector, x, py, side, role, tall = 24) => {
   const most = Math.max(1e-9, ...vector.map(Math.abs));
   return svg("g", {}, svg("path", { d: `M${x} ${py}h${vector.length * side}`, class: "live-gridline" }), svg("path", {
-    d: vector.map((value, n) => `M${(x + (n + 0.5) * side).toFixed(1)} ${py}v${((-24 * value) / most).toFixed(1)}`).join(""),
+    d: vector.map((value, n) => `M${(x + (n + 0.5) * side).toFixed(1)} ${py}v${((-tall * value) / most).toFixed(1)}`).join(""),
     stroke: colour(role), "stroke-width": side - 1.2,
   }));
 };
@@ -23,6 +24,45 @@ function shades({ svg, colour }, list, side, most = Math.max(...list.map(([, , v
 /* Columns, in px of a picture that is 684 or 316 wide. */
 const WIDE = { of: 684, cell: 6, key: 40, query: 122, bar: [208, 288], score: 338, share: [354, 426], percent: 466, value: 480, mix: 606, maps: 598 };
 const NARROW = { of: 316, cell: 3, key: 26, query: 54, bar: [84, 118], score: 156, share: [162, 196], percent: 232, value: 240, mix: 290 };
+
+/* What each head writes onto the lane, with bars: by how much it raises or lowers the score of the letter that
+   the lane answers in the end, and of its strongest rival. The last row is all heads together. */
+function written({ svg, colour, number }, where, { look, heads, head }, onhead) {
+  const { width, narrow, top, bottom } = where, f = width / (narrow ? NARROW : WIDE).of, { effects, rivals, writes } = look;
+  const step = (bottom - top - 34) / (heads.length + 1), middle = (n) => top + 34 + (n + 0.5) * step;
+  const words = (text, x, py, more) => svg("text", { x: x * f, y: py, text, class: "live-tick", ...more });
+  const [name, columns, half, ends] = narrow ? [28, [66, 146], 20, [122, 202]] : [58, [276, 424], 48, [374, 514]]; // px of the picture
+  const sums = effects.map((each) => each.reduce((sum, one) => sum + one));
+  const most = Math.max(1e-9, ...effects.flat().map(Math.abs), ...sums.map(Math.abs));
+  const roles = ["weight", "muted"];
+  const effect = (n, column, value) => {
+    const zero = columns[column] * f, bar = svg("rect", { y: middle(n) - 7, height: 14, rx: 2, fill: colour(roles[column]) });
+    return {
+      bar, zero, long: (half * f * value) / most,
+      node: svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar,
+        words(signed(value), ends[column], middle(n) + 4.5, { "text-anchor": "end", class: "live-tick front-effect" })),
+    };
+  };
+  const bars = [];
+  const row = (n, label, values, more, ...children) => {
+    const both = values.map((value, column) => effect(n, column, value));
+    bars.push(...both);
+    return svg("g", more, ...children, words(label, name, middle(n) + 4.5, { class: n === head ? "live-tick front-now" : "live-tick" }), ...both.map((each) => each.node));
+  };
+  const rows = heads.map((_, n) => row(
+    n, narrow ? n + 1 : `head ${n + 1}`, effects.map((each) => each[n]), { class: "front-row", onclick: () => onhead(n) },
+    svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === head ? "front-mark" : "front-room" }),
+    narrow ? null : bars_({ svg, colour }, writes[n], 122 * f, middle(n), 6 * f, "value", 14)));
+  const last = heads.length, under = svg("path", { d: `M${(name - 6) * f} ${middle(last) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" });
+  const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { "text-anchor": "end", class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
+  const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
+    : [words("its write", 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, { "text-anchor": "end" })];
+  const node = svg("g", {}, ...above, ...titles, ...rows, under, row(last, narrow ? "all" : `all ${last}`, sums, {}));
+  return { node, pose: (share) => bars.forEach(({ bar, zero, long }) => {
+    bar.setAttribute("x", zero + Math.min(0, long * share));
+    bar.setAttribute("width", Math.abs(long * share));
+  }) };
+}
 
 function zoom({ svg, colour, number }, where, found, onhead) {
   const { width, narrow, pitch, bottom, y } = where, { look, heads, head, first, at, tokens, attention, layer } = found;
@@ -90,7 +130,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
     d: `M${from} ${y(row)}C${from + bend} ${y(row)} ${to - bend} ${slot} ${to} ${slot}`, pathLength: 1,
     stroke: colour("value"), "stroke-width": 1 + 8 * weights[first + row], opacity: 0.3 + 0.6 * weights[first + row],
   }))));
-  const mixture = group({}, strip(look.mixture, plan.mix, slot, tall, "weight"), frame(plan.mix, slot, "weight"), words("mixture", plan.of - 2, bottom + 17, end));
+  const mixture = group({}, strip(look.mixtures[head], plan.mix, slot, tall, "weight"), frame(plan.mix, slot, "weight"), words("mixture", plan.of - 2, bottom + 17, end));
 
   // All heads beside each other, and the average that the lanes show.
   const mean = attention[layer][own];
@@ -105,20 +145,29 @@ function zoom({ svg, colour, number }, where, found, onhead) {
 
   const [scoreName, ...names] = [words("", plan.score, above, end), words("softmax", plan.percent, above, end), words("value", plan.value, above)];
   const titles = group({}, words("key", plan.key - (narrow ? 5 : 0), above), words("query", plan.query - 1, above), scoreName, ...names);
-  const steps = [[], [0, 1, 2], [2], [2], [3], [4]]; // what each step is about
-  const node = group({ class: "front-zoom" }, born, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
+  const steps = [[], [0, 1, 2], [2], [2], [3], [3, 4], []]; // what each step is about
+  const whole = group({}, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
+  const end_ = written({ svg, colour, number }, where, found, onhead);
+  const node = group({ class: "front-zoom" }, born, whole, end_.node);
+  const scoreNames = ["score", "score", `${narrow ? "" : "score "}÷ √${look.width}`, narrow ? "masked" : "masked score", narrow ? "scaled" : "scaled score"];
   past.setAttribute("pathLength", 1);
   const reveal = (one, share) => { if (one) one.style.opacity = share; };
 
-  /* c: how many of the six steps are done. */
+  /* c: how many of the steps are done. */
   function pose(c) {
-    const [seen, scaled, masked, shared, mixed] = [1, 2, 3, 4, 5].map((n) => upTo(0, c - n, 1));
+    const [seen, scaled, masked, shared, mixed, wrote] = [1, 2, 3, 4, 5, 6].map((n) => upTo(0, c - n, 1));
     const step = Math.round(c), come = upTo(0, (c - 1) * 2, 1);
     reveal(born, 1 - come);
     born.style.visibility = come < 1 ? "" : "hidden";
     reveal(titles, come);
     titles.childNodes.forEach((title, n) => title.classList.toggle("front-now", steps[Math.max(1, step) - 1].includes(n)));
-    scoreName.textContent = ["score", "score", `÷ √${look.width}`, "mask"][upTo(0, step - 1, 3)];
+    scoreName.textContent = scoreNames[upTo(0, step - 1, 4)];
+    names[0].textContent = step < ZOOMS - 1 ? "softmax" : "share";
+    for (const [one, share] of [[whole, 1 - wrote], [end_.node, wrote]]) {
+      reveal(one, share);
+      one.style.visibility = share ? "" : "hidden";
+    }
+    end_.pose(wrote);
     mark.setAttribute("y", y(step === 4 ? own + 1 : Math.max(0, most - first)) - pitch / 2);
     mark.style.opacity = most < first && step !== 4 ? 0 : upTo(0, (c - 1) * 3, 1);
     past.style.strokeDashoffset = 1 - seen;
@@ -145,6 +194,19 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   return { node, pose };
 }
 
+/* Where the names of marked cells stand, their middles: beside, below or above each, on none of the others. */
+function besides(cells, side, right) {
+  const taken = cells.map(([x, y]) => [x + side / 2, y + side / 2]);
+  const [across, down] = [side / 2 + 8, side / 2 + 9]; // px to the middle of a name
+  const isFree = ([x, y]) => x < right && taken.every(([px, py]) => Math.abs(x - px) > across - 1 || Math.abs(y - py) > down - 1);
+  return taken.slice().map(([x, y]) => {
+    const places = [[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, 1], [1, -1], [-1, -1]].map(([dx, dy]) => [x + dx * across, y + dy * down]);
+    const place = places.find(isFree) || places[0];
+    taken.push(place);
+    return place;
+  });
+}
+
 /* A feed-forward: every unit as a cell, the darker the more it writes; the busiest by name; then the sum. */
 function deep({ svg, colour, number }, where, { units, tokens, at, inner, write }) {
   const { width, narrow, top, y } = where, cells = narrow ? 8 : FIRST, tick = { class: "live-tick" };
@@ -156,10 +218,11 @@ function deep({ svg, colour, number }, where, { units, tokens, at, inner, write 
   const most = Math.max(...units.long);
   const wide = shades({ svg, colour }, units.long.map((long, n) => [...place(n), Math.sqrt(long / most) * units.signs[n]]), side - 1, 1);
   const into = `M${left + cells * c + 4} ${middle}H${grid - 5}m-5 -4l5 4l-5 4`;
+  const names = besides(units.busy.map(([n]) => place(n - 1)), side, grid + columns * side);
   const rings = units.busy.map(([n], at_) => {
-    const [x, py] = place(n - 1), isRight = n % columns > columns - 4;
+    const [x, py] = place(n - 1), [middle_, high_] = names[at_];
     return svg("g", {}, svg("rect", { x: x - 1.5, y: py - 1.5, width: side + 2, height: side + 2, class: "front-asks", stroke: colour("plain") }),
-      words(at_ + 1, x + (isRight ? -5 : side + 4), py + side, { class: "live-tick front-percent live-halo", "text-anchor": isRight ? "end" : "start" }));
+      words(at_ + 1, middle_, high_ + 4.5, { class: "live-tick front-percent live-halo", "text-anchor": "middle" }));
   });
   const row = (n) => foot + 34 + 24 * n;
   const list = units.busy.map(([unit, , , answer, , token], n) => svg("g", {},
@@ -182,5 +245,5 @@ function deep({ svg, colour, number }, where, { units, tokens, at, inner, write 
   } };
 }
 
-Object.assign(Live.front, { zoom, deep });
+Object.assign(Live.front, { zoom, deep, besides });
 })();

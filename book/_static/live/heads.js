@@ -103,6 +103,12 @@ function values(state, model) {
   };
 }
 
+/* The values of the start, which need no model: a tool has written them down. */
+const stored = () => ({
+  ...Live.headsStart, queries: [...Live.headsStart.queries], keys: [...Live.headsStart.keys],
+  weights: Live.headsStart.weights.map((row, _, { length }) => Array.from({ length }, (__, j) => row[j] ?? 0)),
+});
+
 const quoted = (token) => (token === " " ? "space" : token === undefined ? "the end" : `“${token}”`);
 const short = (value) => (value === null ? "none" : Live.part.number(value));
 
@@ -168,6 +174,7 @@ function build(part, figure) {
   const pick = (changes) => {
     figure.set(changes, Live.QUICK);
     figure.released();
+    figure.loadIfAsked(); // another head, or another letter, is not written down
   };
   const onpick = (at) => pick({ at });
   const text = part.tokens({ label: "Pick the letter that looks", onpick });
@@ -217,7 +224,8 @@ Live.define({
   title: "What trained heads look at",
   question: "Which head looks where, and is it more than even weights would give?",
   page: "06_heads",
-  heights: [669, 725],
+  heights: [844, 1436],
+  scripts: ["heads_start.js"],
   models: ["shakespeare", "numbers"],
   slow: true,
   needs: (state) => state.model,
@@ -237,6 +245,7 @@ Live.define({
   },
   prepare,
   values,
+  stored,
   say,
   tries: [
     {

@@ -66,6 +66,17 @@ function sizesOf({ preset, T }) {
   return { ...sizes, B: 1, T: length, S: length };
 }
 
+/* What the letters of shapes and formulas stand for; a figure names those that its model has. */
+const MEANINGS = {
+  B: "sequences", S: "source tokens", T: "tokens", D: "width", H: "heads", G: "heads of keys and values", Dk: "width of a head",
+  F: "inner width", V: "vocabulary", M: "longest text", N: "patches", P: "numbers in a patch", C: "classes", I: "pixels across",
+};
+function lettersOf(parts) {
+  const used = parts.map(({ from, to, parameters, flops, steps }) => [from, to, parameters, flops, steps.replace(/\d+ /g, "")].join(" ")).join(" ");
+  const found = new Set(used.match(/[A-Z]k?/g));
+  return Object.keys(MEANINGS).filter((letter) => found.has(letter));
+}
+
 /* The box of that name; if the model has none, one that does the same in the other tower. */
 function chosen(parts, box) {
   const at = parts.findIndex((part) => part.id === box);
@@ -79,10 +90,12 @@ function values(state) {
   const totals = counts.map((each) => each.reduce((sum, one, at) => sum + copies[at] * one, 0));
   const at = chosen(parts, state.box);
   const { id, from, to, parameters, flops, steps } = parts[at];
-  const told = state.preset === NUMBERS ? travelling.told[id] : [""];
+  const told = state.preset === NUMBERS ? travelling.told[id] : [""], layer = Math.min(state.layer, told.length) - 1;
   return {
     model: presets[state.preset][0], length: sizes.T, source: sizes.S, copies, totals, at,
-    told: told[Math.min(state.layer, told.length) - 1], // what the box did to the number
+    told: told[layer], // what the box did to the number
+    drawn: state.preset === NUMBERS ? travelling.drawn[id][layer] : null,
+    letters: lettersOf(parts),
     parameters: counts[0], flops: counts[1], formulas: [parameters, flops],
     boxes: parts.map((part) => part.id), names: parts.map((part) => part.label),
     shapes: parts.map((part) => `${part.from} → ${part.to}`),
@@ -251,7 +264,44 @@ function draw(figure, { preset }, found) {
     });
   });
   all.append(...nodes);
-  return { drawing, nodes, parts, card: cards(all, parts), read: (length) => given.forEach((each) => each(length)) };
+  const views = drawing.appendChild(svg("g"));
+  return { drawing, nodes, parts, views, card: cards(all, parts), read: (length) => given.forEach((each) => each(length)) };
+}
+
+/* What is in a box while the number is there, in the corner that the lower tower leaves free: vectors as bars
+   (up: above zero), weights of heads and open units as cells, letters with their chances. */
+function views({ drawn, at }, { parts }) {
+  const { tower, name } = parts[at], inEncoder = tower === "encoder";
+  const who = inEncoder ? travelling.followed : travelling.written.at(-1);
+  const words = (x, y, text, more) => svg("text", { x, y, text, class: "live-tick", ...more });
+  const cell = (x, y, w, h, share, role) => svg("rect", { x, y, width: w - 1, height: h - 1, fill: colour(role), "fill-opacity": Math.max(0.07, share) });
+  const [left, top] = [54, 30];
+  if (name.endsWith("attention")) {
+    const keys = name === "attention" && !inEncoder ? `▷${travelling.written}` : travelling.source, wide = 114 / Math.max(8, keys.length);
+    return [
+      words(0, 12, `where the heads of “${who}” look`),
+      ...[...keys].map((key, s) => words(left + (s + 0.5) * wide, top, key, { "text-anchor": "middle" })),
+      ...drawn.flatMap((row, n) => [words(0, top + 19 + 22 * n, `head ${n + 1}`), ...row.map((share, s) => cell(left + s * wide, top + 5 + 22 * n, wide, 21, share / 100, "weight"))]),
+    ];
+  }
+  if (name === "feed_forward") {
+    const [units, open] = drawn, columns = 32, side = 5.2;
+    const isOpen = new Set(open);
+    return [words(0, 12, `${open.length} of ${units} units open for “${who}”`), ...Array.from({ length: units }, (_, n) =>
+      cell((n % columns) * side, 20 + Math.floor(n / columns) * side, side, side, Number(isOpen.has(n)), "value"))];
+  }
+  if (name === "output")
+    return [words(0, 12, "the next letter"), ...drawn.flatMap(([token, share], n) => [
+      words(4, top + 10 + 24 * n, Live.part.sign(token)), svg("rect", { x: 22, y: top - 1 + 24 * n, width: Math.max(0.5, share), height: 14, rx: 2, fill: colour("weight") }),
+      words(168, top + 10 + 24 * n, `${share}%`, { "text-anchor": "end" })])];
+  const names = isAdd(parts[at]) ? ["stream", "+ write", "= sum"] : isNorm(parts[at]) ? ["before", "after"] : ["the row", "+ place", "= sum"];
+  const most = Math.max(...drawn.flat().map(Math.abs)), side = 114 / drawn[0].length;
+  return [words(0, 12, `“${who}”: its first ${drawn[0].length} numbers`), ...drawn.flatMap((vector, n) => {
+    const y = top + 12 + 36 * n;
+    return [words(0, y + 4, names[n]), svg("path", { d: `M${left} ${y}h114`, class: "live-gridline" }), svg("path", {
+      d: vector.map((value, i) => `M${(left + (i + 0.5) * side).toFixed(1)} ${y}v${((-17 * value) / most).toFixed(1)}`).join(""),
+      stroke: colour(n === drawn.length - 1 ? "weight" : "muted"), "stroke-width": side - 1.5 })];
+  })];
 }
 
 /* The sentence on its way: a card with a column for each of four tokens (and dots for the others). A column is
@@ -305,7 +355,7 @@ function inWords(shape, sizes) {
   return inNumbers(shape, sizes);
 }
 
-function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, flops, steps }) {
+function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, flops, steps, letters: used }) {
   const box = partsOf(preset)[at];
   const masked = box.label.startsWith("masked") && "masked";
   const [does, pages, module] = ABOUT[masked || (isAdd(box) && "add") || (isNorm(box) ? "norm" : box.name)];
@@ -316,7 +366,7 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
     row(name, formula ? `${formula} = ${whole(number)}` : "none"),
     formula && copies[at] > 1 ? row(`in ${copies[at]} layers`, whole(copies[at] * number)) : null,
   ];
-  const letters = "B sequences, S source and T target tokens, D width, H heads of width Dk, F inner width, V vocabulary";
+  const letters = used.map((letter) => `${letter} ${letter === "T" && used.includes("S") ? "target " : ""}${MEANINGS[letter]}`).join(", ");
   const link = (href, words) => html("a", { href, text: words, style: "color: var(--book-link)" });
   const code = `api/${module.split(".")[0]}.html#module-transformer_lib.${module}`;
   const tied = steps.some(([what]) => what.endsWith("(tied)")) ? " It shares the first table of tokens." : "";
@@ -348,6 +398,16 @@ function beside({ preset, box, layer }, by) {
   return { box: next.id, layer: isInside(parts[at]) && isInside(next) ? now : by > 0 ? 1 : layers };
 }
 
+/* An image always makes as many tokens: then the slider says so, and cannot be moved. */
+function fix(node, { I, N }, length) {
+  const [name, input, output] = node.children, text = I ? `tokens T: ${N} patches + ${length - N}` : "tokens T";
+  Live.part.write(name, text);
+  input.disabled = Boolean(I);
+  if (!I) return;
+  input.setAttribute("aria-valuetext", String(length));
+  output.textContent = length;
+}
+
 function build(part, figure) {
   const [info, inside, costs] = [0, 1, 2].map(() => html("div"));
   const picture = html("div", { class: "live-picture" });
@@ -374,12 +434,13 @@ function build(part, figure) {
     figure.released();
   } }));
   let [drawn, shown] = [null, {}];
-  const about = html("div", { class: "live-about" }, info, fold("Inside, step by step", inside),
+  const about = html("div", { class: "live-about" }, info);
+  const folds = html("div", { class: "live-folds" }, fold("Inside, step by step", inside),
     fold("What it costs", costs, part.titled("share of the whole model, %", bars.node), total.node));
   const journey = html("div", {}, picture, player.node);
   return {
-    nodes: [caption, part.isNarrow() ? journey : html("div", { class: "live-split" }, journey, about)],
-    rest: part.isNarrow() ? [about] : null,
+    nodes: part.isNarrow() ? [caption, journey] : [caption, html("div", { class: "live-split" }, journey, about), folds],
+    rest: part.isNarrow() ? [about, folds] : null,
     update(state, found) {
       const hadFocus = picture.contains(document.activeElement);
       const isSame = shown.preset === state.preset;
@@ -400,9 +461,10 @@ function build(part, figure) {
       const sizes = sizesOf(state), isNumber = state.preset === NUMBERS;
       const [, length, layer] = figure.controls;
       [length.node.style.display, layer.node.style.display] = isNumber ? ["none", ""] : ["", "none"];
+      fix(length.node, sizes, found.length);
       const where = isNumber && found.copies[found.at] > 1 ? `${tower}, layer ${state.layer}` : tower;
       const [gets, gives] = [from, to].map((shape) => inWords(shape, sizes));
-      const words = found.told || (gets === gives ? `${gives}, changed` : `${gets} → ${gives}`);
+      const words = gets === gives ? `${gives}, changed` : `${gets} → ${gives}`;
       caption.replaceChildren(html("strong", { text: title(label) }), ` (${where}): ${words}`);
       if (!isSame || shown.T !== state.T || shown.at !== found.at) {
         const [steps, counts, ...words] = details(state, found);
@@ -410,7 +472,8 @@ function build(part, figure) {
         inside.replaceChildren(steps);
         costs.replaceChildren(counts);
       }
-      shown = { preset: state.preset, T: state.T, at: found.at };
+      if (isNumber && !(isSame && shown.at === found.at && shown.layer === state.layer)) drawn.views.replaceChildren(svg("g", {}, ...views(found, drawn)));
+      shown = { preset: state.preset, T: state.T, at: found.at, layer: state.layer };
       bars.set(found.shares.map((share) => 100 * share));
       total.set(found.totals.map(whole));
     },
@@ -422,7 +485,7 @@ Live.define({
   title: "The whole model, box by box",
   question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [826, 1252],
+  heights: [895, 1189],
   scripts: ["journey_data.js", "journey_number.js"],
   state: {
     preset: {

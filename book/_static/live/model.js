@@ -1,7 +1,7 @@
 "use strict";
 // The book's two saved models: a decoder (RoPE, RMSNorm before each sublayer, SwiGLU), and an encoder with a
-// decoder (sinusoidal positions, LayerNorm behind each sublayer, ReLU). T: positions read, S: positions
-// attended to, D: width of the stream, Dk: of a head, F: of the inner layer, V: size of the vocabulary.
+// decoder (sinusoidal positions, LayerNorm behind each sublayer, ReLU), of which seq2seq.js has the part that no
+// other needs. T: positions read, S: positions attended to, D: width of the stream, Dk: of a head, F: of the inner layer, V: size of the vocabulary.
 (() => {
 const Live = (globalThis.Live = globalThis.Live || {});
 const { softmax, matmulT, layerNorm, rmsNorm, relu, silu, sinusoid, rotate } = Live.tensor;
@@ -153,13 +153,7 @@ function checkIds(ids, before, config) {
   if (sum > config.max_len) throw new RangeError(`${sum} tokens: the model reads ${config.max_len}`);
 }
 
-function largest(logits) {
-  let best = 0;
-  logits.forEach((logit, id) => { if (logit > logits[best]) best = id; });
-  return best;
-}
-
-// What both models do: read tokens, score the next one, go on with the likeliest.
+// What both models do: read tokens, and score the next one.
 class Decoder {
   constructor(header, decoder, table) {
     const tokenizer = Live.text.characters(header.tokenizer);
@@ -196,18 +190,6 @@ class Decoder {
     const last = this.decoder.stack.final_norm;
     return linear(last ? norm(x, last, this.config) : x, { weight: this.table });
   }
-
-  // At most n ids, each the likeliest after those before it; `stop` ends them and is left out.
-  greedy(ids, n, { cache = this.cache(), stop = null } = {}) {
-    const written = [];
-    for (let next = ids; written.length < n; ) {
-      const id = largest(this.run(next, cache).logits);
-      if (id === stop) break;
-      written.push(id);
-      next = [id];
-    }
-    return written;
-  }
 }
 
 class CausalLM extends Decoder {
@@ -216,37 +198,12 @@ class CausalLM extends Decoder {
   }
 }
 
-class Seq2SeqLM extends Decoder {
-  constructor(header, tensors) {
-    const { encoder, decoder } = tensors.body;
-    super(header, decoder, encoder.embedding.tokens.weight); // one table for both
-    this.encoder = encoder;
-  }
-
-  // Every position sees every other. Returns `ids`, `x` (S, D), and with `keep` `attention` and `stream`.
-  encode(ids, { keep = false } = {}) {
-    checkIds(ids, 0, this.config);
-    const start = embed(ids, this.table, 0, this.config);
-    const kept = keep ? keeper(start) : null;
-    const { stack } = this.encoder;
-    const memories = stack.blocks.map(() => ({ self: memoryOf(ids.length, this.config.d_model) }));
-    const x = runStack(start, stack, memories, this.config, kept, false);
-    return { ids, x, ...kept };
-  }
-
-  translate(text) {
-    const { tokenizer, config } = this;
-    const cache = this.cache(this.encode(tokenizer.encode(text)));
-    return tokenizer.decode(this.greedy([tokenizer.bos], config.max_len, { cache, stop: tokenizer.eos }));
-  }
-}
-
 // ---- weights: one byte a number, with a scale for each row
 
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 function fromBase64(text) {
-  const value = new Uint8Array(128); // "=" counts as 0
+  const value = new Uint8Array(128); // an equals sign counts as 0
   for (let i = 0; i < 64; i++) value[LETTERS.charCodeAt(i)] = i;
   const bytes = new Uint8Array((text.length / 4) * 3);
   for (let i = 0, at = 0; i < text.length; i += 4, at += 3) {
@@ -272,7 +229,7 @@ function dequantise(numbers, scales, columns) {
 // float32 numbers (scales, norms and biases), then the matrices.
 function decode(header, base64) {
   const { buffer } = fromBase64(base64);
-  const floats = new Float32Array(buffer, 0, header.floats); // little-endian, as all browsers' machines are
+  const floats = new Float32Array(buffer, 0, header.floats); // little-endian, as all machines with a browser are
   const whole = new Int8Array(buffer, 4 * header.floats);
   const tensors = {};
   for (const [name, { shape, float, byte }] of Object.entries(header.tensors)) {
@@ -306,7 +263,7 @@ function read(name) {
   if (parts.length === PARTS) {
     const [, header] = parts[0];
     const tensors = decode(header, parts.map((part) => part[0]).join(""));
-    models[name] = new { CausalLM, Seq2SeqLM }[header.class](header, tensors);
+    models[name] = new classes[header.class](header, tensors);
     delete registered[name]; // megabytes of text
   }
   return models[name] ?? null;
@@ -337,5 +294,6 @@ async function load(name, progress = () => {}) {
   return read(name);
 }
 
-Live.model = { load, read, include };
+const classes = { CausalLM }; // seq2seq.js adds the other one
+Live.model = { load, read, include, classes, Decoder, checkIds, embed, runStack, memoryOf, keeper };
 })();

@@ -1,5 +1,6 @@
 "use strict";
 // A line that a model reads again and again while it is changed: letters that stay the same are not read again.
+// And what a part of its stream does to an answer.
 (() => {
 const Live = (globalThis.Live = globalThis.Live || {});
 
@@ -42,5 +43,18 @@ class Reading {
   }
 }
 
-Live.Reading = Reading;
+const PLAYS = "\n !\"&',-.:;?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz"; // all letters of the plays
+
+// Which way the stream has to go for each of these tokens, (D,) each: a part of it, times this, is its direct
+// effect on the token's logit above the mean of the letters. The final norm divides the whole stream by one
+// number. That number and the gains are kept as they are, so that the effects of all parts can be added.
+function directions(model, final, ids, letters) {
+  const { table: { data }, config } = model, D = final.length;
+  const gain = model.decoder.stack.final_norm.weight.data;
+  const size = Math.sqrt(Live.tensor.dot(final, final) / D + config.norm_eps);
+  const middle = Float64Array.from(final, (_, i) => letters.reduce((sum, id) => sum + data[id * D + i], 0) / letters.length);
+  return ids.map((id) => middle.map((each, i) => ((data[id * D + i] - each) * gain[i]) / size));
+}
+
+Object.assign(Live, { Reading, directions, PLAYS });
 })();

@@ -9,7 +9,7 @@ const MAX = 24; // letters of the line
 const BLOCKS = 4, STOPS = 2 * BLOCKS + 1;
 const PIECE = 2; // letters of a new line that are read at a time
 const MOST = 3; // letters that a write lifts or lowers most
-const LETTERS = "\n !\"&',-.:;?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz"; // of the plays
+const LETTERS = Live.PLAYS;
 
 // Numbers ----
 
@@ -41,17 +41,6 @@ function* prepare({ text }, model) {
 const length = (x) => Math.sqrt(x.reduce((sum, one) => sum + one * one, 0));
 const mean = (list) => list.reduce((sum, one) => sum + one, 0) / list.length;
 
-/* Which way the stream has to go for each of these tokens, (D,) each: a part of it, times this, is its direct
-   effect on the token's logit above the mean of the letters. The final norm divides the whole stream by one
-   number. That number and the gains are kept as they are, so that the effects of all parts can be added. */
-function directions(model, final, ids, letters) {
-  const { table: { data }, config } = model, D = final.length;
-  const gain = model.decoder.stack.final_norm.weight.data;
-  const size = Math.sqrt(length(final) ** 2 / D + config.norm_eps);
-  const middle = Float64Array.from(final, (_, i) => mean(letters.map((id) => data[id * D + i])));
-  return ids.map((id) => middle.map((each, i) => ((data[id * D + i] - each) * gain[i]) / size));
-}
-
 /* What the picture and its words say of one position; all of it is under the names of the twin in Python. */
 function values({ text, at: asked, stop, letter }, model) {
   const { tokenizer } = model;
@@ -62,7 +51,7 @@ function values({ text, at: asked, stop, letter }, model) {
   const { stream, parts, chances, answers, logits } = line[at];
   const letters = tokenizer.encode(LETTERS), typed = tokenizer.encode(letter);
   const id = typed.length === 1 ? typed[0] : best(logits);
-  const [own, ...all] = directions(model, stream.at(-1), [id, ...letters], letters);
+  const [own, ...all] = Live.directions(model, stream.at(-1), [id, ...letters], letters);
   const named = ([token, chance]) => [tokenizer.tokens[token], chance];
   const moved = all.map((way, n) => [letters[n], Live.tensor.dot(parts[stop], way)]);
   const order = [...moved].sort((a, b) => b[1] - a[1]).map(named);

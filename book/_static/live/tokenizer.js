@@ -219,7 +219,7 @@ Live.define({
   question: "What do merges buy, and for whom?",
   page: "02_tokens",
   heights: [935, 1130],
-  scripts: ["text.js", "merges.js"],
+  scripts: ["text.js", "byte_pairs.js", "merges.js"],
   state: {
     text: {
       kind: "text", label: "text", max: 80, start: "The cats are sleeping while the dogs are running.",
