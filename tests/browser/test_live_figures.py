@@ -394,8 +394,16 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     page.get_by_label("powers of ten").check()
     page.locator(RECURRENCE + SETTLED).wait_for()
     assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
+    layers = page.locator(f"{RECURRENCE} .live-chart g[clip-path]")
+    lines = "layer => [...layer.children].map(line => line.getAttribute('d') ?? '')"
+    was, now = (layer.evaluate(lines) for layer in layers.all())
+    assert was == now  # the state before had the same numbers: on the new axis it is the same line
 
 
+LEADS = """figure => [...figure.querySelectorAll(".live-reading")].map((lead) =>
+  lead.getAttribute("d").slice(1).split("H")[0].split(" ").map(Number))"""
+DOTS = """figure => [...figure.querySelectorAll(".live-chart g:not(.live-ghost) > circle")]
+  .map((dot) => [dot.cx.baseVal.value, dot.cy.baseVal.value])"""
 NAMED = """(figure) => {
   const box = figure.querySelector(".live-chart > svg").getBoundingClientRect();
   const texts = [...figure.querySelectorAll(".live-chart text:has(tspan)")];
@@ -423,6 +431,9 @@ def test_recurrences_names_stand_apart_beside_their_lines(
         assert min(between) >= -2, between
         assert right <= 1
         assert foot <= 0
+        dots = figure.evaluate(DOTS)  # a number stands for a dot, and its line leads there
+        for lead, dot in zip(figure.evaluate(LEADS), dots, strict=True):
+            assert lead == pytest.approx(dot, abs=0.1)
     assert {"nothing", "half", "all"} <= set(texts(page, f"{RECURRENCE} text"))
 
 

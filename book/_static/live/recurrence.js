@@ -60,32 +60,35 @@ function say({ distance }, { input, gradient }) {
 
 const points = (powers) => [0, ...powers].map((each, n) => [n, each === null ? 0 : 10 ** each]);
 
-/* Beside the end of each line its name, and what is left at the distance; texts that would touch move apart,
-   and a thin line leads to each. */
+/* Beside the chart the name of each line and what is left at the distance; a dotted line leads there from the
+   line's point at that distance. Texts that would touch move apart. */
 function labels(part, chart) {
   const { top, bottom, right } = chart.frame;
   const role = (at) => part.colour(ROLES[at] || "key");
+  const leads = chart.drawing.insertBefore(part.svg("g"), chart.drawing.querySelector("g[clip-path]"));
   const all = chart.drawing.appendChild(part.svg("g"));
   const texts = [...NAMES, "RNN’s gradient"].map((name, at) => {
     const x = right + 18;
     const value = part.svg("tspan", { x });
-    const lead = part.svg("path", { fill: "none", stroke: role(at), "stroke-width": 1.2, opacity: 0.6 });
+    const lead = part.svg("path", { class: "live-reading", fill: "none", stroke: role(at), "stroke-width": 1.2, "stroke-dasharray": "1.5 3" });
     const text = part.svg("text", { x, style: `fill: ${role(at)}` }, part.svg("tspan", { text: `${name} `, style: "font-weight: 650" }), value);
-    all.append(lead, text);
+    leads.append(lead);
+    all.append(text);
     return { text, lead, value };
   });
   const within = (y) => Math.min(Math.max(y, top), bottom);
-  return (left, ends) => {
+  return (left, distance) => {
     const px = chart.drawing.px || 1;
     const [line, high] = [16 * px, 38 * px];
-    const to = part.apart(ends.map((end) => within(chart.up(end))), high, top, bottom + 4);
+    const from = left.map((share) => within(chart.up(share)));
+    const to = part.apart(from, high, top, bottom + 4);
     texts.forEach(({ value }, at) => {
       part.write(value, short(left[at]));
       value.setAttribute("dy", line);
     });
-    Live.tween(all, { to, ends: ends.map((end) => within(chart.up(end))) }, (now) => texts.forEach(({ text, lead }, at) => {
+    Live.tween(all, { x: chart.across(distance), from, to }, (now) => texts.forEach(({ text, lead }, at) => {
       text.setAttribute("y", now.to[at] - 2);
-      lead.setAttribute("d", `M${right + 2} ${now.ends[at]}C${right + 10} ${now.ends[at]} ${right + 6} ${now.to[at]} ${right + 15} ${now.to[at]}`);
+      lead.setAttribute("d", `M${now.x} ${now.from[at]}H${right + 2}C${right + 10} ${now.from[at]} ${right + 6} ${now.to[at]} ${right + 15} ${now.to[at]}`);
     }));
   };
 }
@@ -167,15 +170,16 @@ function build(part) {
       if (state.axis !== axis) chart.axis(...AXES[(axis = state.axis)]);
       const curves = NAMES.map((_, at) => ({ role: ROLES[at], dash: 0, points: points(found.inputs[at]) }));
       const learnt = { role: "key", dash: 1, points: points(found.gradients) };
-      const left = [...found.input, found.gradient[0]];
-      const dots = left.map((x, at) => ({ role: ROLES[at] || "key", points: [[state.distance, x]] }));
+      const shares = [...found.input, found.gradient[0]];
+      const dots = shares.map((x, at) => ({ role: ROLES[at] || "key", points: [[state.distance, x]] }));
       chart.set([...curves, learnt, ...dots]);
-      write(left, [...found.inputs, found.gradients].map((powers) => points(powers).at(-1)[1]));
+      write(shares, state.distance);
       trail.set(state, found);
-      const { top, bottom } = chart.frame;
+      const { top, bottom, left } = chart.frame;
+      const beside = left + 14 * (chart.drawing.px || 1); // the axis has words at its top, too
       Live.tween(mark, chart.across(state.distance), (x) => {
         mark.setAttribute("d", `M${x} ${top}V${bottom}`);
-        named.setAttribute("x", x);
+        named.setAttribute("x", Math.max(x, beside));
       });
       part.write(named, `n = ${state.distance}`);
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";
