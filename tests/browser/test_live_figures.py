@@ -454,6 +454,16 @@ def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
     assert edges <= 600
 
 
+TOUCHING = """(chart) => {
+  const texts = [...chart.querySelectorAll("text")];
+  const boxes = texts.map((text) => text.getBoundingClientRect());
+  const over = (a, b) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom - 4 && b.top < a.bottom - 4;
+  return texts.flatMap((one, i) => texts.slice(i + 1).filter((_, j) => over(boxes[i], boxes[i + 1 + j]))
+    .map((other) => `${one.textContent} on ${other.textContent}`));
+}"""
+
+
 def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, origin: str) -> None:
     opened(page, f"{origin}/book/04_scaling.html")
     chart = page.locator(f"{SCALE} .live-chart").first
@@ -465,6 +475,10 @@ def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, ori
     dots = [dot for dot in chart.locator("circle").all() if dot.is_visible()]
     assert len(dots) == 2
     assert "median of the largest weights of 31 queries" in texts(page, f"{SCALE} dt")
+    for width in (2, 10):  # of the slider: names and numbers stand apart, and above the axis
+        page.get_by_label("width d").fill(str(width))
+        page.locator(SCALE + SETTLED).wait_for()
+        assert chart.evaluate(TOUCHING) == []
 
 
 def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -> None:
