@@ -759,7 +759,7 @@ def lines_of_units(page: Page) -> list[str]:
 
 def test_lines_that_lie_on_each_other_are_two_lines(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
-    opened(page, f"{origin}/{PLAY}")
+    opened(page, f"{origin}/{PLAY}#live:fold:at_1=0.6,-0.6;at_2=-0.6,0.6")
     figure = page.locator(FOLD)
     told = figure.get_by_text("lie on each other")
     expect(told).to_have_text("the lines of 1 and 2 lie on each other")
@@ -780,6 +780,8 @@ def test_the_fold_says_what_its_shapes_are(screen: dict[str, int], page: Page, o
     legend = page.locator(f"{FOLD} .live-fold-legend")
     expect(legend).to_be_visible()
     assert len(texts(page, f"{FOLD} .live-fold-legend i")) == 7
+    for drawing in page.locator(f"{FOLD} .live-drawing").all():
+        assert drawing.evaluate(TOUCHING) == []
 
 
 def test_a_unit_is_dragged_away_and_turned_round(page: Page, origin: str) -> None:
@@ -824,7 +826,7 @@ def test_a_unit_is_moved_with_the_arrow_keys(page: Page, origin: str) -> None:
     line.focus()
     page.keyboard.press("Shift+ArrowUp")
     page.keyboard.press("ArrowRight")
-    expect(line).to_have_attribute("aria-valuetext", "0.85, 0.40")
+    expect(line).to_have_attribute("aria-valuetext", "1.05, 0.80")
     page.get_by_label("ReLU", exact=True).press("Space")
     assert "4 undecided" in words(page, FOLD)
     assert "relu=no" in page.url
@@ -878,8 +880,14 @@ def test_phrases_of_one_spot_stand_around_it(state: str, page: Page, origin: str
     places = marks.evaluate_all(middle)
     assert len(places) == 4
     assert min(dist(one, other) for one, other in combinations(places, 2)) > 8
-    told = sheet.locator("text", has_text="the others part what is one here")
+    told = sheet.locator("text", has_text="other units tell these apart")
     expect(told).to_have_count(1 if "width=6" in state else 0)
+    expect(page.locator(FOLD).get_by_role("slider", name="up: unit")).to_be_visible(
+        visible="width=1" not in state
+    )
+    if "width=1" in state:
+        expect(page.locator(FOLD).get_by_text("what the one unit says")).to_be_visible()
+        assert not [text for text in texts(page, f"{FOLD} text") if "unit 2" in text]
 
 
 def test_tries_pressed_quickly_leave_no_grey_picture(page: Page, origin: str) -> None:
