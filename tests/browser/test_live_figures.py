@@ -947,6 +947,11 @@ def test_what_is_dragged_hides_no_bar(page: Page, origin: str) -> None:
     assert texts(page, f"{FOUR} .live-title > span")[1:] == ["(x − 15.00) ÷ 5.00", "x ÷ 15.81"]
     places = [one.bounding_box() for one in figure.locator(".live-level").all()]
     assert abs(places[0]["y"] - places[1]["y"]) > 11  # type: ignore[index]
+    figure.get_by_role("button", name="All equal").click()
+    formulas = texts(page, f"{FOUR} .live-title > :is(span, small)")
+    assert formulas[2:] == [
+        "(x − 10.00) ÷ 0.00316", "0.00316 = √(0.00² + ε)", "x ÷ 10.00", "10.00 = √(10.00² + ε)",
+    ]  # fmt: skip
 
 
 def test_a_bar_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
@@ -1005,16 +1010,29 @@ def test_a_faint_end_of_a_line_has_the_colour_of_its_line(page: Page, origin: st
         assert len(colours) == len(set(colours))  # a line's end never takes the colour of another
 
 
-def test_a_line_that_has_left_the_chart_ends_at_its_edge(page: Page, origin: str) -> None:
+def test_a_line_that_has_left_the_chart_has_an_arrow_and_its_length(
+    page: Page, origin: str
+) -> None:
+    page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/{PLAY}#live:norms:depth=64;write=2")
-    for chart in page.locator(f"{NORMS} .live-chart > .live-drawing").all():
-        inside = """drawing => {
-          const box = drawing.getBoundingClientRect();
-          const ends = drawing.querySelectorAll("g:not(.live-ghost) > circle:not(.live-faint)");
-          return [...ends].map((one) => one.getBoundingClientRect())
-            .map(({ top, bottom }) => top >= box.top && bottom <= box.bottom);
-        }"""
-        assert chart.evaluate(inside) == [True]
+    stack = page.locator(NORMS)
+    found = re.search(r"goes from 1 to (.+?); .+ at the end, (.+?) arrives", words(page, NORMS))
+    assert found
+    charts = stack.locator(".live-chart > .live-drawing").all()
+    for chart, length in zip(charts, found.groups(), strict=True):
+        expect(chart.locator(".live-off[d^=M]")).to_have_count(1)
+        texts_there = [text.strip() for text in chart.locator(".live-end").all_text_contents()]
+        assert [text for text in texts_there if text] == [
+            "no norm", "post-norm", "pre-norm", length,
+        ]  # fmt: skip
+        heights = chart.evaluate(
+            """drawing => [drawing.querySelector("clipPath rect"),
+              ...drawing.querySelectorAll("g:not(.live-ghost) > circle:not(.live-faint)")]
+              .map((one) => (one.cy ?? one.y).baseVal.value)"""
+        )
+        assert heights[1] < heights[0]  # no dot at the frame stands for what is beyond it
+    stack.locator(".live-reset").click()
+    expect(stack.locator(".live-off[d^=M]")).to_have_count(0)
 
 
 def test_what_is_chosen_of_the_stack_is_drawn(page: Page, origin: str) -> None:

@@ -102,7 +102,7 @@ function say({ order, depth }, found) {
   const { stream, gradient, own } = found[order];
   return `${ORDERS[order][0].toUpperCase()}${ORDERS[order].slice(1)}, ${depth} blocks: the stream’s length goes from 1 to ` +
     `${short(10 ** stream.at(-1))}; of a gradient of length 1 at the end, ${short(10 ** gradient[0])} arrives at the bottom. ` +
-    `Without what all tokens share (their mean), the stream at the end is ${number(own)} times as long: each token’s own part.`;
+    `Take away the tokens’ mean, and the stream at the end is ${number(own)} times as long: that is each token’s own part.`;
 }
 
 // The page ----
@@ -195,9 +195,9 @@ function chartOf(part, which, isNarrow) {
   if (!isStream && isNarrow) for (const text of drawing.querySelectorAll("g > .live-tick")) text.setAttribute("x", axis - 6);
   const band = (from, to) => put("rect", {
     class: "live-too-far", x: frame.left, width: frame.right - frame.left, y: chart.up(from), height: chart.up(to) - chart.up(from) });
-  const say = (y, text) => put("text", {
-    class: "live-tick live-far", x: isStream ? frame.left + 6 : frame.right - 6, y, text, "text-anchor": isStream ? "start" : "end" });
-  drawing.prepend(band(RANGE[1], EXPLODED), band(DEAD, RANGE[0]), say(chart.up(RANGE[1]) + 14, "explodes"), say(chart.up(RANGE[0]) - 6, "dies"));
+  const fates = [[chart.up(RANGE[1]) + 14, "explodes"], [chart.up(RANGE[0]) - 6, "dies"]].map(([y, text]) => put("text", {
+    class: "live-tick live-far", y, text }));
+  drawing.prepend(band(RANGE[1], EXPLODED), band(DEAD, RANGE[0]), ...fates);
   const depthLine = drawing.appendChild(put("path", { class: "live-depth" }));
   /* A line that ends outside of the chart has an arrow at the edge, and its length below its name. */
   const beside = (order, more) => drawing.appendChild(put("text", {
@@ -233,6 +233,11 @@ function chartOf(part, which, isNarrow) {
         const x = across(to) + (isStream ? -13 : 13) * px * off.filter((each, at) => at < off.indexOf(order) && last[orders.indexOf(each)] > 1 === isUp).length;
         arrows[n].setAttribute("d", isOff[n] ? `M${x} ${ends[n]}l${-6 * px} ${(isUp ? 11 : -11) * px}h${12 * px}z` : "");
       });
+      const isAtLeft = isStream === state.depth > DEEPEST / 2; // where no names stand
+      for (const fate of fates) {
+        fate.setAttribute("x", isAtLeft ? frame.left + 6 : frame.right - 6);
+        fate.setAttribute("text-anchor", isAtLeft ? "start" : "end");
+      }
       Live.tween(depthLine, { depth: across(state.depth), end: across(to), y }, (now) => {
         depthLine.setAttribute("d", `M${now.depth} ${chart.up(EXPLODED)}V${chart.up(DEAD)}`);
         [names, lengths].forEach((texts, row) => texts.forEach((text, n) => {
