@@ -201,8 +201,8 @@ function chartOf(part, which, isNarrow) {
   const depthLine = drawing.appendChild(put("path", { class: "live-depth" }));
   /* A line that ends outside of the chart has an arrow at the edge, and its length below its name. */
   const beside = (order, more) => drawing.appendChild(put("text", {
-    class: "live-end live-halo", style: `fill: ${colour(ROLES[order])}`, "text-anchor": isStream ? "start" : "end", ...more }));
-  const names = Object.entries(ORDERS).map(([order, text]) => beside(order, { text }));
+    class: "live-beyond live-halo", style: `fill: ${colour(ROLES[order])}`, "text-anchor": isStream ? "start" : "end", ...more }));
+  const names = Object.entries(ORDERS).map(([order, text]) => beside(order, { class: "live-end live-halo", text }));
   const lengths = Object.keys(ORDERS).map((order) => beside(order, {}));
   const arrows = Object.keys(ORDERS).map((order) => drawing.appendChild(put("path", { class: "live-off", fill: colour(ROLES[order]) })));
   return {
