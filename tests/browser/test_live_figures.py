@@ -434,6 +434,10 @@ def test_recurrences_names_stand_apart_beside_their_lines(
         dots = figure.evaluate(DOTS)  # a number stands for a dot, and its line leads there
         for lead, dot in zip(figure.evaluate(LEADS), dots, strict=True):
             assert lead == pytest.approx(dot, abs=0.1)
+    figure.get_by_label("tanh around the state").uncheck()
+    expect(figure.locator(".live-off[d^=M]")).to_have_count(0)
+    figure.get_by_role("slider", name="weight").fill("1.5")
+    expect(figure.locator(".live-off[d^=M]")).to_have_count(2)  # both explode
     assert {"nothing", "half", "all"} <= set(texts(page, f"{RECURRENCE} text"))
 
 

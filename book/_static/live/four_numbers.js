@@ -154,7 +154,7 @@ Live.define({
   title: "Four numbers and their norms",
   question: "What does a norm remember of four numbers, and what does it forget?",
   page: "09_norms",
-  heights: [568, 842],
+  heights: [566, 839],
   state: {
     ...Object.fromEntries(NAMES.map((name, at) => [
       name, { kind: "number", label: `${name} number`, min: LEAST, max: MOST, step: 0.1, start: START[at], hidden: true }])),

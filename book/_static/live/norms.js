@@ -281,7 +281,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [766, 957],
+  heights: [766, 1000],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },

@@ -61,7 +61,7 @@ function say({ distance }, { input, gradient }) {
 const points = (powers) => [0, ...powers].map((each, n) => [n, each === null ? 0 : 10 ** each]);
 
 /* Beside the chart the name of each line and what is left at the distance; a dotted line leads there from the
-   line's point at that distance. Texts that would touch move apart. */
+   line's point at that distance, or from an arrow where that lies beyond the axis. Texts that would touch move apart. */
 function labels(part, chart) {
   const { top, bottom, right } = chart.frame;
   const role = (at) => part.colour(ROLES[at] || "key");
@@ -72,9 +72,10 @@ function labels(part, chart) {
     const value = part.svg("tspan", { x });
     const lead = part.svg("path", { class: "live-reading", fill: "none", stroke: role(at), "stroke-width": 1.2, "stroke-dasharray": "1.5 3" });
     const text = part.svg("text", { x, style: `fill: ${role(at)}` }, part.svg("tspan", { text: `${name} `, style: "font-weight: 650" }), value);
+    const arrow = part.svg("path", { class: "live-off", fill: role(at) });
     leads.append(lead);
-    all.append(text);
-    return { text, lead, value };
+    all.append(text, arrow);
+    return { text, lead, value, arrow };
   });
   const within = (y) => Math.min(Math.max(y, top), bottom);
   return (left, distance) => {
@@ -82,11 +83,15 @@ function labels(part, chart) {
     const [line, high] = [16 * px, 38 * px];
     const from = left.map((share) => within(chart.up(share)));
     const to = part.apart(from, high, top, bottom + 4);
-    texts.forEach(({ value }, at) => {
+    const x = chart.across(distance);
+    texts.forEach(({ value, arrow }, at) => {
       part.write(value, short(left[at]));
       value.setAttribute("dy", line);
+      const beyond = chart.up(left[at]) - from[at]; // above the chart or below it
+      const isFar = Math.abs(beyond) > 0.5;
+      arrow.setAttribute("d", isFar ? `M${x} ${from[at]}l${-6 * px} ${-11 * px * Math.sign(beyond)}h${12 * px}z` : "");
     });
-    Live.tween(all, { x: chart.across(distance), from, to }, (now) => texts.forEach(({ text, lead }, at) => {
+    Live.tween(all, { x, from, to }, (now) => texts.forEach(({ text, lead }, at) => {
       text.setAttribute("y", now.to[at] - 2);
       lead.setAttribute("d", `M${now.x} ${now.from[at]}H${right + 2}C${right + 10} ${now.from[at]} ${right + 6} ${now.to[at]} ${right + 15} ${now.to[at]}`);
     }));
