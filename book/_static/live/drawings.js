@@ -494,9 +494,10 @@ function lines({
       const given = list.map(({ points }) => points);
       const to = placed(given);
       shares.set(to, given);
+      let was;
       Live.tween(curves, to, (now, before) => {
         now.forEach((points, at) => put(curves.children[at], points));
-        const was = placed(shares.get(before));
+        was ??= placed(shares.get(before));
         to.forEach((_, at) => put(ghosts.children[at], was?.[at]));
       }, { step });
     },

@@ -233,7 +233,7 @@ function chartOf(part, which, isNarrow) {
         const x = across(to) + (isStream ? -13 : 13) * px * off.filter((each, at) => at < off.indexOf(order) && last[orders.indexOf(each)] > 1 === isUp).length;
         arrows[n].setAttribute("d", isOff[n] ? `M${x} ${ends[n]}l${-6 * px} ${(isUp ? 11 : -11) * px}h${12 * px}z` : "");
       });
-      const isAtLeft = isStream === state.depth > DEEPEST / 2; // where no names stand
+      const isAtLeft = isStream === state.depth > DEEPEST / 3; // where no names stand
       for (const fate of fates) {
         fate.setAttribute("x", isAtLeft ? frame.left + 6 : frame.right - 6);
         fate.setAttribute("text-anchor", isAtLeft ? "start" : "end");

@@ -180,11 +180,11 @@ function build(part) {
       chart.set([...curves, learnt, ...dots]);
       write(shares, state.distance);
       trail.set(state, found);
-      const { top, bottom, left } = chart.frame;
-      const beside = left + 14 * (chart.drawing.px || 1); // the axis has words at its top, too
+      const { top, bottom, left, right } = chart.frame;
+      const within = (x, px) => Math.min(Math.max(x, left + 14 * px), right - 8 * px); // there are words on both sides
       Live.tween(mark, chart.across(state.distance), (x) => {
         mark.setAttribute("d", `M${x} ${top}V${bottom}`);
-        named.setAttribute("x", Math.max(x, beside));
+        named.setAttribute("x", within(x, chart.drawing.px || 1));
       });
       part.write(named, `n = ${state.distance}`);
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";
