@@ -463,7 +463,7 @@ TOUCHING = """(chart) => {
   const boxes = texts.map((text) => text.getBoundingClientRect());
   const over = (a, b) => a.left < b.right && b.left < a.right
     && a.top < b.bottom - 4 && b.top < a.bottom - 4;
-  return texts.flatMap((one, i) => texts.slice(i + 1).filter((_, j) => over(boxes[i], boxes[i + 1 + j]))
+  return texts.flatMap((one, i) => texts.filter((_, j) => j > i && over(boxes[i], boxes[j]))
     .map((other) => `${one.textContent} on ${other.textContent}`));
 }"""
 
