@@ -1,5 +1,7 @@
 """The live figure of chapter 8: its numbers are the library's, and its claims are true."""
 
+import itertools
+import json
 import math
 import re
 from typing import Any
@@ -105,8 +107,8 @@ def test_two_units_fold_the_two_others_onto_one_point() -> None:
     assert found["right"] == 4
     assert found["hidden"][1] == pytest.approx([0, 0])
     assert found["hidden"][2] == pytest.approx([0, 0])
-    assert found["hidden"][0] == pytest.approx([2, 0])
-    assert found["hidden"][3] == pytest.approx([0, 2])
+    assert found["hidden"][0] == pytest.approx([1.4, 0])
+    assert found["hidden"][3] == pytest.approx([0, 1.4])
 
 
 def test_without_relu_nothing_is_decided() -> None:
@@ -147,6 +149,38 @@ def test_and_needs_no_fold() -> None:
     assert found["right"] == 4
 
 
+def test_no_two_units_begin_on_one_line(v8: Engine) -> None:
+    units = range(1, MOST + 1)
+    state = v8.eval(f'Live.start(Live.figures["{NAME}"])')
+    for one, other in itertools.combinations(units, 2):
+        (a, to), (b, towards) = ((state[f"at_{k}"], state[f"to_{k}"]) for k in (one, other))
+        sine = to[0] * towards[1] - to[1] * towards[0]
+        away = to[0] * (b[0] - a[0]) + to[1] * (b[1] - a[1])
+        sizes = math.hypot(*to) * math.hypot(*towards)
+        assert abs(sine) > 0.2 * sizes or abs(away) > 0.4 * math.hypot(*to), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "shown"),
+    [
+        ({"width": 6, "across": 4, "up": 6}, {"width": 1}, [1, 2]),
+        ({"width": 6, "across": 4, "up": 6}, {"width": 3}, [3, 2]),
+        ({"width": 6, "across": 4, "up": 6}, {"width": 5}, [4, 5]),
+        ({"width": 4, "across": 4, "up": 1}, {"up": 4}, [1, 4]),  # the two change places
+        ({"width": 4, "across": 4, "up": 1}, {"across": 1}, [1, 4]),
+        ({"width": 1}, {"width": 2}, [1, 2]),
+        ({}, {"across": 3, "up": 3, "width": 3}, [3, 1]),  # as an address may ask
+    ],
+)
+def test_the_picture_shows_two_units_that_are_there(
+    v8: Engine, before: dict[str, int], changes: dict[str, int], shown: list[int]
+) -> None:
+    start = complete(FIGURES[NAME], before)
+    given = json.dumps([start | changes, start])
+    found = v8.eval(f'Live.figures["{NAME}"].settled(...{given})')
+    assert [found["across"], found["up"]] == shown
+
+
 def test_the_picture_for_paper() -> None:
     given: list[dict[str, Any]] = [
         {},
@@ -155,6 +189,7 @@ def test_the_picture_for_paper() -> None:
         {"width": 1},
         {"to_1": [0, 0]},
         {"up": 1},
+        {"width": 1, "across": 4, "up": 6},
     ]
     for body in on_paper(NAME, given):
         assert body.count("<circle") >= 4
@@ -167,7 +202,8 @@ def test_the_still_shows_two_lines_where_two_units_share_one() -> None:
         ends = [tuple(map(float, each)) for each in found]
         return [each for each in ends if math.dist(each[:2], each[2:]) > 300 and each[2] < 320]
 
-    one, other = lines({})
+    shared = {"at_1": [0.6, -0.6], "at_2": [-0.6, 0.6]}
+    one, other = lines(shared)
     assert 4 < abs(one[0] - one[1] - other[0] + other[1]) / math.sqrt(2) < 8
-    (alone,) = lines({"width": 1})
+    (alone,) = lines(shared | {"width": 1})
     assert alone[0] - alone[1] == -16  # through the middle of the plane, as it is

@@ -420,8 +420,16 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     page.get_by_label("powers of ten").check()
     page.locator(RECURRENCE + SETTLED).wait_for()
     assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
+    layers = page.locator(f"{RECURRENCE} .live-chart g[clip-path]")
+    lines = "layer => [...layer.children].map(line => line.getAttribute('d') ?? '')"
+    was, now = (layer.evaluate(lines) for layer in layers.all())
+    assert was == now  # the state before had the same numbers: on the new axis it is the same line
 
 
+LEADS = """figure => [...figure.querySelectorAll(".live-reading")].map((lead) =>
+  lead.getAttribute("d").slice(1).split("H")[0].split(" ").map(Number))"""
+DOTS = """figure => [...figure.querySelectorAll(".live-chart g:not(.live-ghost) > circle")]
+  .map((dot) => [dot.cx.baseVal.value, dot.cy.baseVal.value])"""
 NAMED = """(figure) => {
   const box = figure.querySelector(".live-chart > svg").getBoundingClientRect();
   const texts = [...figure.querySelectorAll(".live-chart text:has(tspan)")];
@@ -449,6 +457,13 @@ def test_recurrences_names_stand_apart_beside_their_lines(
         assert min(between) >= -2, between
         assert right <= 1
         assert foot <= 0
+        dots = figure.evaluate(DOTS)  # a number stands for a dot, and its line leads there
+        for lead, dot in zip(figure.evaluate(LEADS), dots, strict=True):
+            assert lead == pytest.approx(dot, abs=0.1)
+    figure.get_by_label("tanh around the state").uncheck()
+    expect(figure.locator(".live-off[d^=M]")).to_have_count(0)
+    figure.get_by_role("slider", name="weight").fill("1.5")
+    expect(figure.locator(".live-off[d^=M]")).to_have_count(2)  # both explode
     assert {"nothing", "half", "all"} <= set(texts(page, f"{RECURRENCE} text"))
 
 
@@ -469,6 +484,16 @@ def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
     assert edges <= 600
 
 
+TOUCHING = """(chart) => {
+  const texts = [...chart.querySelectorAll("text")];
+  const boxes = texts.map((text) => text.getBoundingClientRect());
+  const over = (a, b) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom - 4 && b.top < a.bottom - 4;
+  return texts.flatMap((one, i) => texts.filter((_, j) => j > i && over(boxes[i], boxes[j]))
+    .map((other) => `${one.textContent} on ${other.textContent}`));
+}"""
+
+
 def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, origin: str) -> None:
     opened(page, f"{origin}/book/04_scaling.html")
     chart = page.locator(f"{SCALE} .live-chart").first
@@ -480,6 +505,10 @@ def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, ori
     dots = [dot for dot in chart.locator("circle").all() if dot.is_visible()]
     assert len(dots) == 2
     assert "median of the largest weights of 31 queries" in texts(page, f"{SCALE} dt")
+    for width in (2, 10):  # of the slider: names and numbers stand apart, and above the axis
+        page.get_by_label("width d").fill(str(width))
+        page.locator(SCALE + SETTLED).wait_for()
+        assert chart.evaluate(TOUCHING) == []
 
 
 def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -> None:
@@ -760,7 +789,7 @@ def lines_of_units(page: Page) -> list[str]:
 
 def test_lines_that_lie_on_each_other_are_two_lines(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
-    opened(page, f"{origin}/{PLAY}")
+    opened(page, f"{origin}/{PLAY}#live:fold:at_1=0.6,-0.6;at_2=-0.6,0.6")
     figure = page.locator(FOLD)
     told = figure.get_by_text("lie on each other")
     expect(told).to_have_text("the lines of 1 and 2 lie on each other")
@@ -781,6 +810,8 @@ def test_the_fold_says_what_its_shapes_are(screen: dict[str, int], page: Page, o
     legend = page.locator(f"{FOLD} .live-fold-legend")
     expect(legend).to_be_visible()
     assert len(texts(page, f"{FOLD} .live-fold-legend i")) == 7
+    for drawing in page.locator(f"{FOLD} .live-drawing").all():
+        assert drawing.evaluate(TOUCHING) == []
 
 
 def test_a_unit_is_dragged_away_and_turned_round(page: Page, origin: str) -> None:
@@ -825,7 +856,7 @@ def test_a_unit_is_moved_with_the_arrow_keys(page: Page, origin: str) -> None:
     line.focus()
     page.keyboard.press("Shift+ArrowUp")
     page.keyboard.press("ArrowRight")
-    expect(line).to_have_attribute("aria-valuetext", "0.85, 0.40")
+    expect(line).to_have_attribute("aria-valuetext", "1.05, 0.80")
     page.get_by_label("ReLU", exact=True).press("Space")
     assert "4 undecided" in words(page, FOLD)
     assert "relu=no" in page.url
@@ -879,8 +910,14 @@ def test_phrases_of_one_spot_stand_around_it(state: str, page: Page, origin: str
     places = marks.evaluate_all(middle)
     assert len(places) == 4
     assert min(dist(one, other) for one, other in combinations(places, 2)) > 8
-    told = sheet.locator("text", has_text="the others part what is one here")
+    told = sheet.locator("text", has_text="other units tell these apart")
     expect(told).to_have_count(1 if "width=6" in state else 0)
+    expect(page.locator(FOLD).get_by_role("slider", name="up: unit")).to_be_visible(
+        visible="width=1" not in state
+    )
+    if "width=1" in state:
+        expect(page.locator(FOLD).get_by_text("what the one unit says")).to_be_visible()
+        assert not [text for text in texts(page, f"{FOLD} text") if "unit 2" in text]
 
 
 def test_tries_pressed_quickly_leave_no_grey_picture(page: Page, origin: str) -> None:
@@ -940,6 +977,11 @@ def test_what_is_dragged_hides_no_bar(page: Page, origin: str) -> None:
     assert texts(page, f"{FOUR} .live-title > span")[1:] == ["(x − 15.00) ÷ 5.00", "x ÷ 15.81"]
     places = [one.bounding_box() for one in figure.locator(".live-level").all()]
     assert abs(places[0]["y"] - places[1]["y"]) > 11  # type: ignore[index]
+    figure.get_by_role("button", name="All equal").click()
+    formulas = texts(page, f"{FOUR} .live-title > :is(span, small)")
+    assert formulas[2:] == [
+        "(x − 10.00) ÷ 0.00316", "0.00316 = √(0.00² + ε)", "x ÷ 10.00", "10.00 = √(10.00² + ε)",
+    ]  # fmt: skip
 
 
 def test_a_bar_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
@@ -998,16 +1040,26 @@ def test_a_faint_end_of_a_line_has_the_colour_of_its_line(page: Page, origin: st
         assert len(colours) == len(set(colours))  # a line's end never takes the colour of another
 
 
-def test_a_line_that_has_left_the_chart_ends_at_its_edge(page: Page, origin: str) -> None:
+def test_a_line_that_has_left_the_chart_has_an_arrow_and_its_length(
+    page: Page, origin: str
+) -> None:
+    page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/{PLAY}#live:norms:depth=64;write=2")
-    for chart in page.locator(f"{NORMS} .live-chart > .live-drawing").all():
-        inside = """drawing => {
-          const box = drawing.getBoundingClientRect();
-          const ends = drawing.querySelectorAll("g:not(.live-ghost) > circle:not(.live-faint)");
-          return [...ends].map((one) => one.getBoundingClientRect())
-            .map(({ top, bottom }) => top >= box.top && bottom <= box.bottom);
-        }"""
-        assert chart.evaluate(inside) == [True]
+    stack = page.locator(NORMS)
+    found = re.search(r"goes from 1 to (.+?); .+ at the end, (.+?) arrives", words(page, NORMS))
+    assert found
+    charts = stack.locator(".live-chart > .live-drawing").all()
+    for chart, length in zip(charts, found.groups(), strict=True):
+        expect(chart.locator(".live-off[d^=M]")).to_have_count(1)
+        expect(chart.locator(".live-beyond:not(:empty)")).to_have_text([length])
+        heights = chart.evaluate(
+            """drawing => [drawing.querySelector("clipPath rect"),
+              ...drawing.querySelectorAll("g:not(.live-ghost) > circle:not(.live-faint)")]
+              .map((one) => (one.cy ?? one.y).baseVal.value)"""
+        )
+        assert heights[1] < heights[0]  # no dot at the frame stands for what is beyond it
+    stack.locator(".live-reset").click()
+    expect(stack.locator(".live-off[d^=M]")).to_have_count(0)
 
 
 def test_what_is_chosen_of_the_stack_is_drawn(page: Page, origin: str) -> None:

@@ -101,15 +101,17 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
     """
     canvas = Canvas()
     canvas.text(14, 18, "the plane, and the line of each unit", color=MUTED, anchor="start")
-    shown = f"what units {state['across']} and {state['up']} say"
-    canvas.text(370, 18, shown, color=MUTED, anchor="start")
+    across = min(state["across"], state["width"])
+    up = state["up"] if state["up"] <= state["width"] else None
+    shown = f"unit {across} says" if up is None else f"units {across} and {up} say"
+    canvas.text(370, 18, f"what {shown}", color=MUTED, anchor="start")
     canvas.elements += [*_field(values["field"]), _frame(14), _frame(370), _axes(370)]
     units = [(state[f"at_{k + 1}"], state[f"to_{k + 1}"]) for k in range(state["width"])]
     for unit in units:  # before all handles, which stand on them
         _draw_unit_line(canvas, *unit, aside=any(_share_a_line(unit, o) for o in units))
     for k, unit in enumerate(units):
         _draw_unit(canvas, k + 1, *unit)
-    axes = [state[name] - 1 if state[name] <= state["width"] else None for name in ("across", "up")]
+    axes = [across - 1, None if up is None else up - 1]
     _draw_line(canvas, axes, values)
     hidden = [[0 if k is None else h[k] for k in axes] for h in values["hidden"]]
     below: dict[tuple[float, ...], int] = {}
@@ -218,7 +220,7 @@ _Unit = tuple[list[float], list[float]]  # a point of its line, and where its ar
 
 # The static picture: two squares of 300 side by side.
 _SIDE, _TOP = 300.0, 30.0
-_LOWEST, _HIGHEST = -2.4, 4.4  # of what two units say
+_LOWEST, _HIGHEST = -3.2, 4.0  # of what two units say
 
 
 def _in_plane(a: float, b: float) -> tuple[float, float]:

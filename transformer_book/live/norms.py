@@ -86,7 +86,8 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         f"{name[0].upper()}{name[1:]}, {state['depth']} blocks: the stream’s length goes from 1 to "
         f"{short(10 ** found['stream'][-1])}; of a gradient of length 1 at the end, "
         f"{short(10 ** found['gradient'][0])} arrives at the bottom. "
-        f"At the end the tokens’ own part is {number(found['own'])} of the stream."
+        f"Take away the tokens’ mean, and the stream at the end is {number(found['own'])} times "
+        "as long: that is each token’s own part."
     )
 
 

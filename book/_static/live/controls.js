@@ -54,6 +54,8 @@ function slider(figure, name, spec) {
   return {
     node: html("label", { class: "live-control" }, html("span", { text: spec.label }), input, shown),
     show(state) {
+      if (spec.most) input.max = spec.most(state); // another setting limits it
+      input.disabled = input.max === input.min;
       input.value = index(state[name]);
       input.setAttribute("aria-valuetext", text(state[name]));
       shown.textContent = text(state[name]);

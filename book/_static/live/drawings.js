@@ -456,6 +456,7 @@ function lines({
   const layer = (more) => node.appendChild(svg("g", { "clip-path": `url(#${clip})`, ...more }));
   const [ghosts, curves] = [layer({ class: "live-ghost" }), layer()];
   const legend = html("p", { class: "live-legend" });
+  const shares = new WeakMap(); // places -> of what: a ghost is drawn on the axis of today
   const look = (line, at) => ({
     stroke: colour(line.role), "stroke-dasharray": DASHES[line.dash ?? at % DASHES.length], fill: "none", "stroke-width": 2.4 });
   const make = (line, at) => (line.points.length === 1 // a point that marks a setting
@@ -489,10 +490,15 @@ function lines({
       list.filter(({ name }) => name).forEach(({ name }, at) => write(legend.children[at].lastChild, name));
       for (const layer of [curves, ghosts])
         list.forEach(({ faint = false }, at) => layer.children[at].classList.toggle("live-faint", faint));
-      const to = list.map(({ points }) => points.map(([px, py]) => [across(px), this.up(py)]));
+      const placed = (lines) => lines?.map((points) => points.map(([px, py]) => [across(px), this.up(py)]));
+      const given = list.map(({ points }) => points);
+      const to = placed(given);
+      shares.set(to, given);
+      let was;
       Live.tween(curves, to, (now, before) => {
         now.forEach((points, at) => put(curves.children[at], points));
-        to.forEach((_, at) => put(ghosts.children[at], before?.[at]));
+        was ??= placed(shares.get(before));
+        to.forEach((_, at) => put(ghosts.children[at], was?.[at]));
       }, { step });
     },
   };

@@ -193,8 +193,13 @@ class Mounted {
     this.hint.hidden = Boolean(one);
   }
 
+  /* Settings that fit each other: where one limits another, the figure says so (`settled`). */
+  settled(state, before) {
+    return this.figure.settled?.(state, before) ?? state;
+  }
+
   set(changes, how = Live.STILL) {
-    Object.assign(this.state, changes);
+    Object.assign(this.state, this.settled({ ...this.state, ...changes }, this.state));
     const isTyped = Object.keys(changes).some((name) => this.figure.state[name].kind === "text");
     if (!this.figure.slow || !isTyped) return this.draw(how);
     clearTimeout(this.timer);
@@ -203,7 +208,7 @@ class Mounted {
 
   /* From a button or an address: all at once, and said. */
   replace(state, how) {
-    this.state = { ...this.first, ...state };
+    this.state = this.settled({ ...this.first, ...state }, this.first);
     this.draw(how);
     this.released();
   }

@@ -8,10 +8,20 @@ const TASKS = { xor: [1, 0, 0, 1], and: [1, 0, 0, 0] };
 const [MOST, REACH, CELLS] = [6, 2, 15]; // units; the plane that is drawn; squares of it that are compared
 const [DECAY, UNDECIDED] = [1e-3, 0.05];
 const STARTS = { // a point of the unit's line, and its weights: where the arrow points, the unit is on
-  1: [[0.6, -0.6], [1, 1]], 2: [[-0.6, 0.6], [-1, -1]], 3: [[0.7, 0.2], [0.8, 1]],
-  4: [[0, 0.5], [0, 1]], 5: [[-1.3, 0], [-1, 0.5]], 6: [[0, -1.3], [0.5, -1]],
+  1: [[0.8, -0.2], [1, 1]], 2: [[-0.8, 0.2], [-1, -1]], 3: [[0.4, 0.6], [0.5, 1.2]],
+  4: [[0, 0.5], [0, 1]], 5: [[-1.3, -0.5], [-0.6, 0.3]], 6: [[0, -1.3], [0.3, -0.6]],
 };
 const KS = Array.from({ length: MOST }, (_, k) => k + 1);
+
+/* Which two units the picture shows: two that are there, each once. The choice that was not touched makes way. */
+function settled(state, before) {
+  const most = Math.max(2, state.width);
+  if (state.width === 1) return { ...state, across: 1, up: 2 }; // there is nothing upwards
+  const [across, up] = [Math.min(state.across, most), Math.min(state.up, most)];
+  if (across !== up) return { ...state, across, up };
+  const free = [before.across, before.up, most, most - 1].find((k) => k <= most && k !== up);
+  return state.up !== before.up && state.across === before.across ? { ...state, across: free, up } : { ...state, across, up: free };
+}
 
 // One hidden layer, one output ----
 
@@ -107,7 +117,8 @@ function say(state, { hidden, shares, right, undecided }) {
 // Drawing ----
 
 const [SIZE, EDGE] = [300, 3];
-const RANGES = { plane: [-REACH, REACH], units: [-2.4, 4.4] };
+const RANGES = { plane: [-REACH, REACH], units: [-3.2, 4] };
+const [LOWEST, FARTHEST] = [-2.7, 3.5]; // of what a phrase's units say: beyond, all of it is drawn smaller
 
 function frame(part, label, [low, high], role) {
   const unit = (SIZE - 2 * EDGE) / (high - low);
@@ -139,6 +150,41 @@ const beside = (text, [x, y], [right, down]) => {
   const far = (at, by) => `calc(${at.toFixed(1)}px + ${by}px * var(--px, 1))`;
   text.style.transform = `translate(${far(x, right)}, ${far(y, down)})`;
 };
+
+/* Where the names of points stand: those of one spot (`heads`) below each other, that of a single one above it;
+   or elsewhere, if something (`words`, too) stands there. A place is what `beside` takes, with its anchor. */
+function placesOf(spots, marks, heads, px, words) {
+  const place = (anchor, right, down) => ({ anchor, by: [right, down] });
+  const boxOf = (i, { anchor, by: [right, down] }) => {
+    const wide = 6.6 * NAMES[i].length;
+    const left = right - { start: 0, middle: wide / 2, end: wide }[anchor];
+    const [x, y] = spots[i];
+    return [x + left * px, x + (left + wide) * px, y + (down - 12) * px, y + (down + 3) * px];
+  };
+  const meets = ([a, b, c, d], [e, f, g, h]) => a < f && e < b && c < h && g < d;
+  const isInside = ([a, b, c, d]) => a >= 0 && b <= SIZE && c >= 0 && d <= SIZE;
+  const single = [["middle", 0, -12], ["middle", 0, 22], ["start", 12, 5], ["end", -12, 5],
+    ["start", -8, -12], ["end", 8, -12], ["start", -8, 22], ["end", 8, 22], ["start", -8, 38], ["end", 8, -28]];
+  const choicesFor = (group) => {
+    if (group.length === 1) return single.map((one) => [place(...one)]);
+    const below = Math.min(22, (SIZE - 8 - spots[group[0]][1]) / px - 15 * (group.length - 1)); // within the frame
+    return [below, 3 - 15 * group.length].flatMap((first) => [["start", 14], ["end", -14]].map(([anchor, right]) =>
+      group.map((_, row) => place(anchor, right, first + 15 * row))));
+  };
+  const groups = [...new Set(heads)].map((head) => NAMES.map((_, i) => i).filter((i) => heads[i] === head));
+  const [taken, found] = [[...words], []];
+  for (const group of groups.sort((one, other) => other.length - one.length)) { // the largest chooses first
+    const stones = marks.filter((_, i) => !group.includes(i)).map(([x, y]) => [x - 8 * px, x + 8 * px, y - 8 * px, y + 8 * px]);
+    const boxes = (choice) => choice.map((one, n) => boxOf(group[n], one));
+    const isIn = (choice) => boxes(choice).every(isInside);
+    const isFree = (choice) => isIn(choice) && !boxes(choice).some((box) => [...taken, ...stones].some((other) => meets(box, other)));
+    const choices = choicesFor(group);
+    const best = choices.find(isFree) || choices.find(isIn) || choices[0];
+    taken.push(...boxes(best));
+    group.forEach((i, n) => (found[i] = best[n]));
+  }
+  return found;
+}
 
 const FINE = 60; // squares of the plane as they are drawn
 const LEVELS = [0.05, 0.2, 0.35, 0.45]; // how far from one half a square is, to be shaded so strongly
@@ -267,8 +313,8 @@ function foldedSheet(part) {
   const line = inside.appendChild(part.svg("path", { fill: "none", stroke: part.colour("weight"), "stroke-width": 3 }));
   const words = (more) => drawing.appendChild(part.svg("text", { class: "live-tick", ...more }));
   const [across, up] = [words({ x: SIZE - EDGE - 4, y: SIZE - EDGE - 6, "text-anchor": "end" }), words({ x: zero + 6, y: EDGE + 14 })];
-  const note = words({ x: EDGE + 5, y: EDGE + 36, class: "live-tick live-halo" });
-  const more = words({ x: EDGE + 5, y: EDGE + 54, class: "live-tick live-halo" });
+  const note = words({ x: EDGE + 5, y: SIZE - EDGE - 7, class: "live-tick live-halo" });
+  const isNarrow = part.isNarrow(); // no room for words at the axes: the title has them
   const ghosts = NAMES.map(() => mark(part, { class: "live-ghost" }));
   const points = NAMES.map(() => mark(part));
   const names = NAMES.map((text) => part.svg("text", { class: "live-halo live-name", text }));
@@ -277,30 +323,31 @@ function foldedSheet(part) {
   return {
     drawing,
     set(state, found) {
+      drawing.again = () => Live.moving(Live.STILL, () => this.set(state, found)); // when its size on the screen is known
       const px = drawing.px || 1;
       const units = unitsOf(state);
-      const seen = (h) => at([state.across, state.up].map((k) => (k <= state.width ? h[k - 1] : 0)));
-      part.write(across, `unit ${state.across} →`);
-      part.write(up, `↑ unit ${state.up}`);
+      part.write(across, isNarrow ? "" : `unit ${state.across} →`);
+      part.write(up, isNarrow || state.width === 1 ? "" : `↑ unit ${state.up}`);
       const isWhole = KS.slice(0, state.width).every((k) => k === state.across || k === state.up || Math.abs(found.weights[k - 1]) < 0.005);
+      const chosen = found.hidden.flatMap((h) => [h[state.across - 1], h[state.up - 1] ?? 0]);
+      const smaller = 1 / Math.max(1, Math.max(...chosen) / FARTHEST, Math.min(...chosen) / LOWEST);
+      const seen = (h) => at([state.across, state.up].map((k) => smaller * (k <= state.width ? h[k - 1] : 0)));
       const spots = found.hidden.map(seen);
       const heads = spots.map(([x, y], i) => spots.findIndex(([u, v]) => Math.hypot(x - u, y - v) < 3));
       const isHidden = heads.some((head, i) => // another unit tells them apart
         found.hidden[i].some((each, k) => Math.abs(each - found.hidden[head][k]) > 0.05));
-      part.write(note, isWhole ? "" : `two of ${state.width} units`);
-      part.write(more, !isWhole && isHidden ? "the others part what is one here" : "");
-      const places = heads.map((head, i) => { // phrases of one spot stand around it, their names below each other
-        const [x, y] = spots[i];
+      part.write(note, isWhole || !isHidden ? "" : isNarrow ? "told apart by others" : "other units tell these apart");
+      if (isNarrow) note.setAttribute("y", EDGE + 13 * px);
+      const places = heads.map((head, i) => { // phrases of one spot stand around it
         const row = heads.slice(0, i).filter((each) => each === head).length;
         const crowd = heads.filter((each) => each === head).length;
-        const isLast = x > SIZE - 70 * px;
-        const anchor = crowd > 1 ? (isLast ? "end" : "start") : x < 60 * px ? "start" : isLast ? "end" : "middle";
-        names[i].setAttribute("text-anchor", anchor);
-        const from = [Math.min(Math.max(x, 5), SIZE - 5), y];
-        beside(names[i], from, crowd > 1 ? [isLast ? -14 : 14, 22 + 15 * row] : [0, -12]);
         const turn = 2 * Math.PI * (row / crowd + 0.5);
         const far = crowd > 1 ? 5 + crowd : 0;
-        return [x + far * px * Math.cos(turn), y + far * px * Math.sin(turn)];
+        return [spots[i][0] + far * px * Math.cos(turn), spots[i][1] + far * px * Math.sin(turn)];
+      });
+      placesOf(spots, places, heads, px, isNarrow ? [] : [[zero, zero + 60, 0, 20]]).forEach(({ anchor, by }, i) => {
+        names[i].setAttribute("text-anchor", anchor);
+        beside(names[i], spots[i], by);
       });
       [...points, ...ghosts].forEach((one, i) => one.set(Boolean(TASKS[state.task][i % 4])));
       const weightOf = (k) => (k <= state.width ? found.weights[k - 1] : 0);
@@ -316,7 +363,7 @@ function foldedSheet(part) {
         const [v, w, c] = now.layer;
         const length = Math.hypot(v, w);
         if (length < 0.02) return [half, line].forEach((each) => each.setAttribute("d", ""));
-        const foot = [(-c * v) / length ** 2, (-c * w) / length ** 2];
+        const foot = [(-c * v) / length ** 2, (-c * w) / length ** 2].map((each) => smaller * each);
         const [n, along] = [[(9 * v) / length, (9 * w) / length], [(-9 * w) / length, (9 * v) / length]];
         const corner = (a, b) => at([foot[0] + a * along[0] + b * n[0], foot[1] + a * along[1] + b * n[1]]);
         line.setAttribute("d", `M${corner(-1, 0)}L${corner(1, 0)}`);
@@ -349,14 +396,21 @@ function build(part, figure) {
   const output = part.titled("", bars.node);
   const legend = legendOf(part);
   const isNarrow = part.isNarrow(); // a screen is short: there the legend comes after what is pressed
+  const folded = part.titled("", right.drawing);
+  const titleOf = ({ width, across, up }) => {
+    if (width === 1) return `what the one unit says${isNarrow ? ": 1 →" : ""}`;
+    const many = width > 2 ? `two of ${width} units say` : "the units say";
+    return `what ${many}${isNarrow ? `: ${across}\u00a0→,\u00a0${up}\u00a0↑` : ""}`;
+  };
   return {
     rest: isNarrow ? [legend] : null,
     nodes: [part.html(
       "div", { class: "live-fold live-beside" },
-      part.titled("drag units and arrows", left.drawing), part.titled("what the units say", right.drawing), isNarrow ? null : legend, output)],
+      part.titled("drag units and arrows", left.drawing), folded, isNarrow ? null : legend, output)],
     update(state, found) {
       left.set(state, found);
       right.set(state, found);
+      part.write(folded.firstChild, titleOf(state));
       bars.set(found.shares, { step: 2 });
       part.write(output.firstChild, `output layer${isNarrow ? "" : " trained for them"}: ${found.right} of 4 right${found.undecided ? `, ${found.undecided} undecided` : ""}`);
     },
@@ -370,17 +424,20 @@ Live.define({
   title: "Units that fold the plane",
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
   page: "08_feedforward",
-  heights: [856, 1075],
+  heights: [856, 1090],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
     relu: { kind: "toggle", label: "ReLU", start: true },
     task: { kind: "choice", label: "task", start: "xor", of: LABELS },
-    across: { kind: "number", label: "across:\u00a0unit", min: 1, max: MOST, step: 1, start: 1 },
-    up: { kind: "number", label: "up:\u00a0unit", min: 1, max: MOST, step: 1, start: 2 },
+    across: { kind: "number", label: "across:\u00a0unit", min: 1, max: MOST, step: 1, start: 1, most: ({ width }) => width },
+    up: {
+      kind: "number", label: "up:\u00a0unit", min: 1, max: MOST, step: 1, start: 2,
+      most: ({ width }) => width, when: ({ width }) => width > 1,
+    },
     ...Object.fromEntries(Object.entries(STARTS).flatMap(([k, [at, to]]) => [
       [`at_${k}`, point(`line of unit ${k}`, at)], [`to_${k}`, point(`arrow of unit ${k}`, to)]])),
   },
-  values, say, build,
+  values, say, build, settled,
   more: ["Which units the picture shows", 9, 3],
   tries: [
     {

@@ -4,6 +4,7 @@
 const NAMES = ["first", "second", "third", "fourth"];
 const START = [3, 9, 11, 17];
 const [LEAST, MOST, ADDED] = [-10, 25, 10]; // of a number; what is added to it
+const EPS = 1e-5; // of both norms, as in tensor.js
 const ROOM = { left: 28, right: 4, top: 26, bottom: 14 };
 
 const numbersOf = (state) => NAMES.map((name) => state[name] + state.add);
@@ -121,10 +122,12 @@ function build(part, figure) {
   const grips = NAMES.map((name, at) => grip(part, figure, own, name, at));
   for (const one of [own, ...norms]) one.drawing.append(...one.texts);
   const how = [0, 1, 2].map(() => part.html("span"));
+  const why = how.map(() => part.html("small")); // from where the divisor comes
   const heads = ["drag the four numbers", "LayerNorm", "RMSNorm"].map((text, at) =>
-    part.html("p", { class: "live-title" }, part.html("strong", { text }), part.html("br"), how[at]));
+    part.html("p", { class: "live-title" }, part.html("strong", { text }), part.html("br"), how[at], part.html("br"), why[at]));
   const nodes = [own, ...norms].map(({ drawing }, at) => part.html("div", { class: "live-titled" }, heads[at], drawing));
   part.write(how[0], "shaded: mean ± standard deviation");
+  part.write(why[0], `ε = ${EPS.toFixed(5)}: nothing is divided by 0`);
   return {
     nodes: [part.html("div", { class: "live-fours" }, ...nodes)],
     update(state, { mean, deviation, rms, layer, root }) {
@@ -134,8 +137,12 @@ function build(part, figure) {
       for (const one of grips) one.show(state);
       norms[0].set(Array.from(layer), { from: -1, to: 1, step: 1 });
       norms[1].set(Array.from(root), { step: 1 });
-      write(how[1], `(x ${mean < 0 ? "+" : "−"} ${number(Math.abs(mean))}) ÷ ${number(deviation)}`);
-      write(how[2], `x ÷ ${number(rms)}`);
+      const divisors = [deviation, rms].map((each) => Math.sqrt(each ** 2 + EPS));
+      const [layerBy, rootBy] = divisors.map((each) => (each < 0.1 ? part.short(each) : number(each)));
+      write(how[1], `(x ${mean < 0 ? "+" : "−"} ${number(Math.abs(mean))}) ÷ ${layerBy}`);
+      write(how[2], `x ÷ ${rootBy}`);
+      write(why[1], `${layerBy} = √(${number(deviation)}² + ε)`);
+      write(why[2], `${rootBy} = √(${number(rms)}² + ε)`);
     },
   };
 }
@@ -147,7 +154,7 @@ Live.define({
   title: "Four numbers and their norms",
   question: "What does a norm remember of four numbers, and what does it forget?",
   page: "09_norms",
-  heights: [545, 798],
+  heights: [566, 839],
   state: {
     ...Object.fromEntries(NAMES.map((name, at) => [
       name, { kind: "number", label: `${name} number`, min: LEAST, max: MOST, step: 0.1, start: START[at], hidden: true }])),

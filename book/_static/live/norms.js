@@ -102,7 +102,7 @@ function say({ order, depth }, found) {
   const { stream, gradient, own } = found[order];
   return `${ORDERS[order][0].toUpperCase()}${ORDERS[order].slice(1)}, ${depth} blocks: the stream’s length goes from 1 to ` +
     `${short(10 ** stream.at(-1))}; of a gradient of length 1 at the end, ${short(10 ** gradient[0])} arrives at the bottom. ` +
-    `At the end the tokens’ own part is ${number(own)} of the stream.`;
+    `Take away the tokens’ mean, and the stream at the end is ${number(own)} times as long: that is each token’s own part.`;
 }
 
 // The page ----
@@ -183,7 +183,7 @@ function blockOf(part, isNarrow) {
 function chartOf(part, which, isNarrow) {
   const { svg, colour } = part;
   const isStream = which === "stream"; // it runs to the right, the gradient to the left
-  const [axis, named] = [70, 68]; // px for the words of the axis, and for the names of the lines
+  const [axis, named] = [70, 82]; // px for the words of the axis, and for the names of the lines
   const hasWords = isStream || isNarrow;
   const room = { left: isStream ? axis : named + (hasWords ? axis : 0), right: isStream ? named : 12, top: 10, bottom: isNarrow ? 24 : 38 };
   const chart = part.lines({
@@ -195,33 +195,55 @@ function chartOf(part, which, isNarrow) {
   if (!isStream && isNarrow) for (const text of drawing.querySelectorAll("g > .live-tick")) text.setAttribute("x", axis - 6);
   const band = (from, to) => put("rect", {
     class: "live-too-far", x: frame.left, width: frame.right - frame.left, y: chart.up(from), height: chart.up(to) - chart.up(from) });
-  const say = (y, text) => put("text", {
-    class: "live-tick live-far", x: isStream ? frame.left + 6 : frame.right - 6, y, text, "text-anchor": isStream ? "start" : "end" });
-  drawing.prepend(band(RANGE[1], EXPLODED), band(DEAD, RANGE[0]), say(chart.up(RANGE[1]) + 14, "explodes"), say(chart.up(RANGE[0]) - 6, "dies"));
+  const fates = [[chart.up(RANGE[1]) + 14, "explodes"], [chart.up(RANGE[0]) - 6, "dies"]].map(([y, text]) => put("text", {
+    class: "live-tick live-far", y, text }));
+  drawing.prepend(band(RANGE[1], EXPLODED), band(DEAD, RANGE[0]), ...fates);
   const depthLine = drawing.appendChild(put("path", { class: "live-depth" }));
-  const names = Object.entries(ORDERS).map(([order, text]) => drawing.appendChild(put("text", {
-    class: "live-end live-halo", style: `fill: ${colour(ROLES[order])}`, text, "text-anchor": isStream ? "start" : "end" })));
+  /* A line that ends outside of the chart has an arrow at the edge, and its length below its name. */
+  const beside = (order, more) => drawing.appendChild(put("text", {
+    class: "live-beyond live-halo", style: `fill: ${colour(ROLES[order])}`, "text-anchor": isStream ? "start" : "end", ...more }));
+  const names = Object.entries(ORDERS).map(([order, text]) => beside(order, { class: "live-end live-halo", text }));
+  const lengths = Object.keys(ORDERS).map((order) => beside(order, {}));
+  const arrows = Object.keys(ORDERS).map((order) => drawing.appendChild(put("path", { class: "live-off", fill: colour(ROLES[order]) })));
   return {
     chart,
     set(state, found) {
       const [from, to] = isStream ? [0, state.depth] : [state.depth, 0]; // where a line begins, and where it ends
-      const inside = (power) => upTo(RANGE[0], 10 ** power, RANGE[1]);
-      const line = (order, dash) => ({
-        role: ROLES[order], dash, faint: order !== state.order, points: found[order][which].map((power, at) => [at, 10 ** power]) });
-      const end = (order) => ({
-        role: ROLES[order], faint: order !== state.order, points: [[to, inside(found[order][which][to])]] });
       const orders = Object.keys(ORDERS);
+      const points = (order) => found[order][which].map((power, at) => [at, 10 ** power]);
+      const line = (order, dash) => ({ role: ROLES[order], dash, faint: order !== state.order, points: points(order) });
+      const end = (order) => ({ role: ROLES[order], faint: order !== state.order, points: [points(order)[to]] });
       const step = isStream ? 1 : 2;
       chart.set([...orders.map(line), ...orders.map(end)], { step });
-      names.forEach((name, n) => name.classList.toggle("live-chosen", orders[n] === state.order));
-      const ends = orders.map((order) => chart.up(inside(found[order][which][to])));
-      const y = part.apart(ends, 15, frame.top + 4, frame.bottom - 2);
+      const last = orders.map((order) => 10 ** found[order][which][to]);
+      const isOff = last.map((length) => length < RANGE[0] || length > RANGE[1]);
+      orders.forEach((order, n) => {
+        names[n].classList.toggle("live-chosen", order === state.order);
+        part.write(lengths[n], isOff[n] ? part.short(last[n]) : "");
+        arrows[n].classList.toggle("live-faint", order !== state.order);
+      });
+      const px = drawing.px || 1;
+      const ends = last.map((length) => chart.up(upTo(RANGE[0], length, RANGE[1])));
+      const rows = orders.flatMap((_, n) => (isOff[n] ? [n, n] : [n])); // of the texts beside the ends
+      const heights = part.apart(rows.map((n) => ends[n]), 15 * px, frame.top + 4, frame.bottom - 2);
+      const y = orders.map((_, n) => [heights[rows.indexOf(n)], heights[rows.lastIndexOf(n)]]);
+      const off = orders.filter((_, n) => isOff[n]); // arrows stand beside each other
+      orders.forEach((order, n) => {
+        const isUp = last[n] > 1;
+        const x = across(to) + (isStream ? -13 : 13) * px * off.filter((each, at) => at < off.indexOf(order) && last[orders.indexOf(each)] > 1 === isUp).length;
+        arrows[n].setAttribute("d", isOff[n] ? `M${x} ${ends[n]}l${-6 * px} ${(isUp ? 11 : -11) * px}h${12 * px}z` : "");
+      });
+      const isAtLeft = isStream === state.depth > DEEPEST / 3; // where no names stand
+      for (const fate of fates) {
+        fate.setAttribute("x", isAtLeft ? frame.left + 6 : frame.right - 6);
+        fate.setAttribute("text-anchor", isAtLeft ? "start" : "end");
+      }
       Live.tween(depthLine, { depth: across(state.depth), end: across(to), y }, (now) => {
         depthLine.setAttribute("d", `M${now.depth} ${chart.up(EXPLODED)}V${chart.up(DEAD)}`);
-        names.forEach((name, n) => {
-          name.setAttribute("x", now.end + (isStream ? 11 : -11));
-          name.setAttribute("y", now.y[n] + 4);
-        });
+        [names, lengths].forEach((texts, row) => texts.forEach((text, n) => {
+          text.setAttribute("x", now.end + (isStream ? 11 : -11));
+          text.setAttribute("y", now.y[n][row] + 4);
+        }));
       }, { step });
     },
   };
@@ -259,7 +281,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [766, 957],
+  heights: [766, 1000],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },

@@ -60,32 +60,40 @@ function say({ distance }, { input, gradient }) {
 
 const points = (powers) => [0, ...powers].map((each, n) => [n, each === null ? 0 : 10 ** each]);
 
-/* Beside the end of each line its name, and what is left at the distance; texts that would touch move apart,
-   and a thin line leads to each. */
+/* Beside the chart the name of each line and what is left at the distance; a dotted line leads there from the
+   line's point at that distance, or from an arrow where that lies beyond the axis. Texts that would touch move apart. */
 function labels(part, chart) {
   const { top, bottom, right } = chart.frame;
   const role = (at) => part.colour(ROLES[at] || "key");
+  const leads = chart.drawing.insertBefore(part.svg("g"), chart.drawing.querySelector("g[clip-path]"));
   const all = chart.drawing.appendChild(part.svg("g"));
   const texts = [...NAMES, "RNN’s gradient"].map((name, at) => {
     const x = right + 18;
     const value = part.svg("tspan", { x });
-    const lead = part.svg("path", { fill: "none", stroke: role(at), "stroke-width": 1.2, opacity: 0.6 });
+    const lead = part.svg("path", { class: "live-reading", fill: "none", stroke: role(at), "stroke-width": 1.2, "stroke-dasharray": "1.5 3" });
     const text = part.svg("text", { x, style: `fill: ${role(at)}` }, part.svg("tspan", { text: `${name} `, style: "font-weight: 650" }), value);
-    all.append(lead, text);
-    return { text, lead, value };
+    const arrow = part.svg("path", { class: "live-off", fill: role(at) });
+    leads.append(lead);
+    all.append(text, arrow);
+    return { text, lead, value, arrow };
   });
   const within = (y) => Math.min(Math.max(y, top), bottom);
-  return (left, ends) => {
+  return (left, distance) => {
     const px = chart.drawing.px || 1;
     const [line, high] = [16 * px, 38 * px];
-    const to = part.apart(ends.map((end) => within(chart.up(end))), high, top, bottom + 4);
-    texts.forEach(({ value }, at) => {
+    const from = left.map((share) => within(chart.up(share)));
+    const to = part.apart(from, high, top, bottom + 4);
+    const x = chart.across(distance);
+    texts.forEach(({ value, arrow }, at) => {
       part.write(value, short(left[at]));
       value.setAttribute("dy", line);
+      const beyond = chart.up(left[at]) - from[at]; // above the chart or below it
+      const isFar = Math.abs(beyond) > 0.5;
+      arrow.setAttribute("d", isFar ? `M${x} ${from[at]}l${-6 * px} ${-11 * px * Math.sign(beyond)}h${12 * px}z` : "");
     });
-    Live.tween(all, { to, ends: ends.map((end) => within(chart.up(end))) }, (now) => texts.forEach(({ text, lead }, at) => {
+    Live.tween(all, { x, from, to }, (now) => texts.forEach(({ text, lead }, at) => {
       text.setAttribute("y", now.to[at] - 2);
-      lead.setAttribute("d", `M${right + 2} ${now.ends[at]}C${right + 10} ${now.ends[at]} ${right + 6} ${now.to[at]} ${right + 15} ${now.to[at]}`);
+      lead.setAttribute("d", `M${now.x} ${now.from[at]}H${right + 2}C${right + 10} ${now.from[at]} ${right + 6} ${now.to[at]} ${right + 15} ${now.to[at]}`);
     }));
   };
 }
@@ -167,15 +175,16 @@ function build(part) {
       if (state.axis !== axis) chart.axis(...AXES[(axis = state.axis)]);
       const curves = NAMES.map((_, at) => ({ role: ROLES[at], dash: 0, points: points(found.inputs[at]) }));
       const learnt = { role: "key", dash: 1, points: points(found.gradients) };
-      const left = [...found.input, found.gradient[0]];
-      const dots = left.map((x, at) => ({ role: ROLES[at] || "key", points: [[state.distance, x]] }));
+      const shares = [...found.input, found.gradient[0]];
+      const dots = shares.map((x, at) => ({ role: ROLES[at] || "key", points: [[state.distance, x]] }));
       chart.set([...curves, learnt, ...dots]);
-      write(left, [...found.inputs, found.gradients].map((powers) => points(powers).at(-1)[1]));
+      write(shares, state.distance);
       trail.set(state, found);
-      const { top, bottom } = chart.frame;
+      const { top, bottom, left, right } = chart.frame;
+      const within = (x, px) => Math.min(Math.max(x, left + 14 * px), right - 8 * px); // there are words on both sides
       Live.tween(mark, chart.across(state.distance), (x) => {
         mark.setAttribute("d", `M${x} ${top}V${bottom}`);
-        named.setAttribute("x", x);
+        named.setAttribute("x", within(x, chart.drawing.px || 1));
       });
       part.write(named, `n = ${state.distance}`);
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";

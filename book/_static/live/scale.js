@@ -188,8 +188,10 @@ function bars(part, title, label, role) {
   };
 }
 
-/* The width as a line, the names of both lines, and the weights beside the dots. */
-const RISE = 3; // of WIDTHS: left of the rising line there is always room for its name
+/* The width as a line, the names of both lines, and the weights beside the dots. Below the lower line there is
+   room for its name, or for a number where two dots are close. */
+const RISE = 3; // of WIDTHS: left of the rising line there is room for its name
+const BELOW = -0.2; // of the chart, below 0
 
 function namesOf(part, chart) {
   const { across, up, frame, drawing } = chart;
@@ -201,19 +203,21 @@ function namesOf(part, chart) {
   const shown = [words("plain", ""), words("weight", "")];
   return (width, typical, largest) => {
     const px = drawing.px || 1;
-    const hasRoom = (y) => frame.bottom - y >= 27 * px; // below the lower line
-    const ends = [up(typical[0][RISE]), up(typical[1].at(-1))];
-    names[0].setAttribute("x", across(WIDTHS[RISE]) - 8 * px);
+    const isBoth = Math.abs(up(largest[0]) - up(largest[1])) < 48 * px;
+    const isLate = width > 64; // names stand where the numbers do not
+    const ends = [isLate ? up(typical[0][RISE]) - 8 * px : up(typical[0].at(-1)) + 20 * px,
+      up(typical[1].at(isLate ? 0 : -1)) + 20 * px];
+    names[0].setAttribute("x", isLate ? across(WIDTHS[RISE]) - 8 * px : frame.right);
+    names[1].setAttribute("x", isLate ? frame.left + 4 : frame.right);
+    names[1].setAttribute("text-anchor", isLate ? "start" : "end");
     largest.forEach((each, at) => {
       part.write(shown[at], part.number(each));
       shown[at].setAttribute("text-anchor", width < 4 ? "start" : width > 256 ? "end" : "middle");
     });
-    Live.tween(mark, { x: across(width), dots: largest.map(up), ends }, ({ x, dots, ends: [rise, end] }) => {
-      mark.setAttribute("d", `M${x} ${frame.top}V${frame.bottom}`);
-      names[0].setAttribute("y", rise - 8 * px);
-      names[1].setAttribute("y", end + (hasRoom(end) ? 20 : -9) * px);
-      const isBoth = Math.abs(dots[0] - dots[1]) < 40 * px;
-      const below = [!isBoth, isBoth || !hasRoom(dots[1])];
+    const below = [!isBoth, isBoth];
+    Live.tween(mark, { x: across(width), dots: largest.map(up), ends }, ({ x, dots, ends: heights }) => {
+      mark.setAttribute("d", `M${x} ${frame.top}V${up(0)}`);
+      names.forEach((name, at) => name.setAttribute("y", heights[at]));
       dots.forEach((y, at) => {
         shown[at].setAttribute("x", x);
         shown[at].setAttribute("y", y + (below[at] ? 21 : -11) * px);
@@ -232,7 +236,8 @@ function build(part) {
     `median of the largest weights of ${ROWS} queries`] });
   const chart = part.lines({
     label: "Largest weight at each width", xLabel: "width d", yLabel: "largest weight",
-    x: [1, 1024], y: [0, 1], logX: true, xTicks: [1, 4, 16, 64, 256, 1024], ...(part.isNarrow() ? { width: 330, height: 180 } : { width: 600, height: 200 }) });
+    x: [1, 1024], y: [BELOW, 1], logX: true, xTicks: [1, 4, 16, 64, 256, 1024],
+    ...(part.isNarrow() ? { width: 330, height: 210 } : { width: 600, height: 224 }), room: { top: 24 } });
 
   const names = namesOf(part, chart);
   return {
@@ -267,7 +272,7 @@ Live.define({
   title: "Scores and their scale",
   question: "Why divide the scores by √d?",
   page: "04_scaling",
-  heights: [1115, 1215],
+  heights: [1145, 1240],
   state: {
     width: { kind: "number", label: "width\u00a0d", steps: WIDTHS, start: 64 },
     keys: { kind: "number", label: "keys", steps: [2, 4, 8, 16, 32, 64], start: 32 },
