@@ -529,6 +529,7 @@ def test_merges_are_played_one_by_one(page: Page) -> None:
     page.locator(TOKENIZER + SETTLED).wait_for()
     assert page.locator(joined).count() == 0
     assert "no merges: bytes; next to fit: merge 1\n" in page.locator(TOKENIZER).inner_text()
+    expect(page.locator(TOKENIZER)).to_contain_text("49 tokens; up to 24, each shows its id")
     many = len(texts(page, tokens))
     assert many == 49
     moved = page.evaluate(
@@ -567,7 +568,9 @@ def test_letters_that_were_not_learnt_and_a_cut_text_are_explained(page: Page, o
     box.fill("мы")
     expect(figure.locator(".live-words")).to_contain_text("4 tokens are pieces of a character")
     expect(figure.locator(".live-piece")).to_have_count(4)
+    expect(figure).to_contain_text("the plays taught no merge that joins these bytes")
     box.fill("never " * 20)
+    expect(figure).to_contain_text("the first 52 of 80 characters")
     expect(figure.locator(".live-cut")).to_have_text("Only the first 80 characters are kept.")
     box.press_sequentially("m")
     expect(figure.locator(".live-cut")).to_be_visible()
