@@ -1173,6 +1173,9 @@ def test_a_letter_is_hidden_with_the_keyboard(page: Page, origin: str) -> None:
     assert "It has written “z”" in words(page, TRANSLATE)
     figure.get_by_label("German so far").fill("vier")
     expect(figure.locator(".live-words")).to_contain_text("It has written “vier”")
+    expect(figure).to_contain_text("Trained on numbers from 0 to 999,999")
+    figure.get_by_label("number in English").fill("seven billion")
+    expect(figure).to_contain_text("Not a number from 0 to 999,999 as in training")
     figure.get_by_label("number in English").fill("seven")  # another number begins anew
     expect(figure.locator(".live-words")).to_contain_text("It has written nothing")
     assert "Hidden" not in words(page, TRANSLATE)

@@ -276,7 +276,7 @@ function clocks(part) {
         write(face.rate, how || rate[pair]);
         const [query, key] = [found.query[pair], found.key[pair]].map((hand) => number(Math.hypot(...hand), isNarrow ? 1 : 2));
         write(face.lengths, `${query} × ${key}`);
-        write(face.apart, `× cos ${number(360 * found.turns[pair], 0)}°`);
+        write(face.apart, `${isNarrow ? "" : "× "}cos ${number(360 * found.turns[pair], 0)}°`);
         write(face.part, number(found.parts[pair]));
       });
       write(total, number(found.score));

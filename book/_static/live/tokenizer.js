@@ -140,8 +140,8 @@ function tree(part) {
           Array.from({ length: to - from }, (_, n) => `M${unit * (from + n + 0.5)} ${foot}v-8`).concat(`M${unit * (from + 0.5)} ${foot}H${unit * (to - 0.5)}`));
         rulers.setAttribute("d", ticks.join(""));
         part.write(why, !all || found.length ? "" : ticks.length ? "the plays taught no merge that joins these bytes" : "the plays taught no merge that fits here");
-        part.write(shown.firstChild, `how merges join ${places.length < all ? `the first ${places.length} of ${all} characters` : "letters"}, ` +
-          `from the 1st up to the ${grouped(ALL)}th; dashed: the slider`);
+        part.write(shown.firstChild, `how merges 1 to ${grouped(ALL)} join ` +
+          `${places.length < all ? `the first ${places.length} of ${all} characters` : "letters"}; dashed: the slider`);
         part.fit(lines, found.length, make);
         found.forEach(({ rank, left, right: other }, at) => lines.children[at].setAttribute(
           "d", `M${unit * left.at} ${y(left.rank)}V${y(rank)}H${unit * other.at}V${y(other.rank)}`));
