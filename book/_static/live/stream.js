@@ -267,11 +267,12 @@ function lensOf({ svg, colour }, { width, narrow }, { onpick }) {
 }
 
 /* Why a direct effect may be small where the answer is sure: the norm divides by another length. */
-function scaleOf({ stop, lengths }) {
+function scaleOf({ stop, lengths }, narrow) {
   const [whole, here] = [lengths.at(-1), lengths[stop]];
-  const times = whole / here;
+  const isEnd = stop === STOPS - 1, times = number(whole / here, whole / here < 10 ? 1 : 0);
+  if (narrow) return `Counted at the end.${isEnd ? "" : ` Stopped here, they weigh ${times} times as much.`}`;
   return `These count in the final answer: there the norm divides the stream by its whole length, ${number(whole, 1)}. ` +
-    (stop === STOPS - 1 ? "Stopped here, it is the same." : `Stopped here, it divides by ${number(here, 1)}, and they weigh ${number(times, times < 10 ? 1 : 0)} times as much.`);
+    (isEnd ? "This is the end." : `Stopped here, it divides by ${number(here, 1)}, and they weigh ${times} times as much.`);
 }
 
 const NOTE = "Direct effect: a part of the stream, divided by the root mean square of the whole final stream and " +
@@ -329,7 +330,7 @@ function build(part, figure) {
     bus.set(found);
     lens.set(found);
     part.write(heading, `${nameOf(found.stop)}: which letters it moves most directly (press one to explain it)`);
-    part.write(scale, scaleOf(found));
+    part.write(scale, scaleOf(found, narrow));
     lifted.set(found.lifted.map(chip));
     lowered.set(found.lowered.map(chip));
   }

@@ -291,8 +291,8 @@ function build(part, figure) {
   }
 
   const trained = html("p", { class: "live-title translate-trained" });
-  const left = html("div", {}, flow.node, numbers, trained), right = html("div", {}, heading, next.node);
-  return { nodes: [room, html("div", { class: "translate-below" }, right, left)], rest: [html("p", { class: "live-title", text: NOTE })], update };
+  const left = html("div", {}, flow.node, numbers, part.isNarrow() ? null : trained), right = html("div", {}, heading, next.node);
+  return { nodes: [room, html("div", { class: "translate-below" }, right, left)], rest: [part.isNarrow() ? trained : null, html("p", { class: "live-title", text: NOTE })], update };
 }
 
 const choice = (label, start, of) => ({ kind: "choice", label, start, of });
