@@ -143,6 +143,28 @@ def test_a_band_is_as_thick_as_its_weight_and_the_answer_has_its_name(
         assert not figure.evaluate(OUTSIDE)
 
 
+# Pairs of texts of a drawing of which one covers the other.
+COVERED = """(figure, selector) => {
+  const texts = [...figure.querySelectorAll(selector)].filter((node) => node.textContent)
+    .map((node) => [node.textContent, node.getBoundingClientRect()]);
+  const over = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+    && a.top < b.bottom - 4 && b.top < a.bottom - 4;
+  return texts.flatMap(([one, a], at) =>
+    texts.slice(at + 1).filter(([, b]) => over(a, b)).map(([other]) => `${one}, ${other}`));
+}"""
+
+
+def test_no_name_covers_another_on_a_phone(page: Page, origin: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{CHAPTER_03}")
+    figure = page.locator(PLANE)
+    for press in [None, *figure.locator(".live-tries button").all()]:
+        if press:
+            press.click()
+        assert figure.evaluate(COVERED, ".live-drawing text.live-halo") == []
+
+
 LONGEST = """(figure) => Math.max(0, ...[...figure.querySelectorAll("path[stroke-dasharray='4 3']")]
   .map((path) => (path.getAttribute("d") ? path.getTotalLength() : 0)))"""
 
@@ -1100,6 +1122,13 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     assert len(made) == 9 + 5 * 24
     assert not any(made)
     line = page.locator(STREAM).get_by_role("textbox", name="line", exact=True)
+    line.fill("Now is the winter of our")  # its answer is a space
+    expect(page.locator(STREAM)).to_contain_text("direct effect on ␣")
+    assert page.locator(STREAM).evaluate(COVERED, ".stream-bus > text") == []
+    page.locator(f"{STREAM} .stream-row").first.click()
+    expect(page.locator(f"{STREAM} .stream-panel")).to_contain_text(
+        re.compile(r"Stopped here, it divides by 1\.1, and they weigh 1\d\d times as much\.")
+    )
     line.fill("To be")  # a shorter line hides columns
     expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
     expect(page.locator(f"{STREAM} .stream-cell:visible")).to_have_count(5 * 5)

@@ -158,7 +158,7 @@ function levelsOf(part, { at, lines, unit, drawing }) {
   return (state) => Live.tween(shade, at(state.query), ([x, y]) => {
     const [dx, dy] = [x - x0, y - y0], long = Math.hypot(dx, dy), [ux, uy] = long < 1 ? [0, 0] : [dx / long, dy / long];
     const apart = (Math.SQRT2 * unit * unit) / Math.max(1, long); // px from a score of 0 to one of 1
-    const step = LEVELS.steps.find((each) => each * apart >= LEVELS.apart * (drawing.px || 1)) ?? Infinity;
+    const step = LEVELS.steps.find((each) => each * apart >= LEVELS.apart * (drawing.px || 1)) ?? LEVELS.steps.at(-1);
     high.setAttribute("stop-opacity", long < 1 ? 0 : 0.06 + (0.2 * long) / SIZE);
     for (const [name, sign, axis] of [["1", -1, 0], ["2", 1, 1]])
       [slope[`x${name}`], slope[`y${name}`]].forEach((one, n) => one.baseVal.newValueSpecifiedUnits(1, [x0 + sign * reach * ux, y0 + sign * reach * uy][n]));
@@ -171,6 +171,7 @@ function levelsOf(part, { at, lines, unit, drawing }) {
       const [tx, ty] = isFlat ? [SIZE - 5, py - ((SIZE - 5 - px) * ux) / uy + 4] : [px - ((SIZE - 30 - py) * uy) / ux, SIZE - 30];
       const isNamed = isSeen && score && tx > 12 && tx <= SIZE - 5 && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24);
       part.write(names[n], isNamed ? part.number(score, 0) : "");
+      if (!isNamed) return;
       names[n].setAttribute("x", tx.toFixed(1));
       names[n].setAttribute("y", ty.toFixed(1));
       names[n].setAttribute("text-anchor", isFlat ? "end" : "middle");
@@ -281,7 +282,7 @@ Live.define({
   title: "A query among keys",
   question: "What does one query get back, and what changes it?",
   page: "03_attention",
-  heights: [850, 975],
+  heights: [855, 1025],
   state: {
     query: point("query of fox", [0, 3], RANGE.keys),
     ...points(KEYS, "key", RANGE.keys),

@@ -224,7 +224,7 @@ Live.define({
   title: "A laboratory for masks",
   question: "Who may look at whom, and what comes through after several layers?",
   page: "05_masks",
-  heights: [874, 1255],
+  heights: [881, 1275],
   state: {
     causal: { kind: "toggle", label: "causal: hide the future", start: true },
     layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },
