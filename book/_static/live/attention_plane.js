@@ -117,7 +117,7 @@ function build(part, figure) {
     make(left, "query", "query", "query", [-1, 0]),
   ];
   const given = valueNames.map((name, at) => make(right, name, "value", WORDS[at], ASIDE.values[at]));
-  const [levels, bands, query, gradient, answer] = [levelsOf(part, left), bandsOf(part, left, asked), queryOf(part, left), gradientOf(part, left), answerOf(part, right, given)];
+  const [levels, bands, query, gradient, answer] = [levelsOf(part, left, asked), bandsOf(part, left, asked), queryOf(part, left), gradientOf(part, left), answerOf(part, right, given)];
   const scores = part.bars({ names: WORDS, label: "Scores", max: 4, role: "key", isSigned: true });
   const weights = part.bars({ names: WORDS, label: "Weights" });
   const caption = [part.html("p", { class: "live-title", text: CAPTION })];
@@ -130,6 +130,7 @@ function build(part, figure) {
     ...(isNarrow ? [] : caption)],
     rest: isNarrow ? caption : null,
     update(state, found) {
+      const again = () => this.update(state, found); // when a drawing has another size on the screen
       part.spread(asked, state);
       part.spread(given, state, [part.around(right.at(found.answer), 1)]);
       levels(state);
@@ -139,13 +140,14 @@ function build(part, figure) {
       scores.set(found.scores, { step: 1 });
       weights.set(found.weights, { step: 2 });
       answer(state, found);
+      for (const { drawing } of [left, right]) drawing.again = again;
     },
   };
 }
 
 /* Keys with equal scores lie on a line across the query: how far along it a key lies says how well it fits.
    The longer the query, the closer these lines. Always as many nodes; those that are not needed are empty. */
-function levelsOf(part, { at, lines, unit, drawing }) {
+function levelsOf(part, { at, lines, unit, drawing }, handles) {
   const [clip, tint] = [`levels-${(count += 1)}`, "var(--fig-q)"];
   const frame = { width: SIZE, height: SIZE, rx: 8 };
   const [low, high] = [0, 0.2].map((opacity) => part.svg("stop", { "stop-color": tint, "stop-opacity": opacity, offset: opacity ? 1 : 0 }));
@@ -169,7 +171,8 @@ function levelsOf(part, { at, lines, unit, drawing }) {
       const isSeen = long >= 1 && Math.abs(far) < reach;
       line.setAttribute("d", isSeen ? `M${px - 2 * SIZE * uy} ${py + 2 * SIZE * ux}L${px + 2 * SIZE * uy} ${py - 2 * SIZE * ux}` : "");
       const [tx, ty] = isFlat ? [SIZE - 5, py - ((SIZE - 5 - px) * ux) / uy + 4] : [px - ((SIZE - 30 - py) * uy) / ux, SIZE - 30];
-      const isNamed = isSeen && score && tx > 12 && tx <= SIZE - 5 && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24);
+      const isNamed = isSeen && score && tx > 12 && tx <= SIZE - 5 && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24)
+        && handles.every(({ room }) => !part.shared(room, part.roomOf(tx, ty, String(score), isFlat ? "end" : "middle", drawing.px || 1)));
       part.write(names[n], isNamed ? part.number(score, 0) : "");
       if (!isNamed) return;
       names[n].setAttribute("x", tx.toFixed(1));
@@ -238,7 +241,8 @@ function hull(points) {
 }
 
 /* Around the answer, the side on which its name lies on no point and on no other name. */
-const SIDES = [[44, 5], [-44, 5], [0, -18], [0, 29], [36, -16], [-36, -16], [36, 27], [-36, 27]];
+const BESIDE = [[44, 5], [-44, 5], [0, -18], [0, 29], [36, -16], [-36, -16], [36, 27], [-36, 27]];
+const SIDES = [1, 1.6].flatMap((far) => BESIDE.map(([x, y]) => [far * x, far * y]));
 
 function sideOf(part, [x, y], handles, px) {
   const taken = handles.flatMap(({ drawn, room }) => [room, part.around([drawn.x, drawn.y], px)]);

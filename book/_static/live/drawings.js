@@ -11,6 +11,7 @@ let count = 0;
 /* Points that lie on each other are drawn apart, each in its own direction, so that every one can be
    seen and taken. Points far enough from all others stay where they are. No name stands on a point, on another
    name, or on what else takes room (`rooms`), where there is another side. */
+const AROUND = [[0, -1], [0, 1], ...[1, 2].flatMap((up) => [[0.8, up], [-0.8, up], [0.8, -up], [-0.8, -up]])]; // for names
 const NEAR = 26; // px: two handles nearer than this begin to make room
 function spread(handles, state, rooms = []) {
   const { px } = handles[0];
@@ -26,15 +27,20 @@ function spread(handles, state, rooms = []) {
   const taken = [...handles[0].node.ownerSVGElement.querySelectorAll(":scope > .live-tick")].map((one) =>
     roomOf(Number(one.getAttribute("x")), Number(one.getAttribute("y")), one.textContent, one.getAttribute("text-anchor"), px()));
   taken.push(...rooms);
-  handles.forEach((one, i) => {
-    const others = spots.filter((_, j) => j !== i).concat(places.filter((_, j) => asides[j].some(Boolean))).map((spot) => around(spot, px()));
-    taken.push(one.show(state, places[i], asides[i], [...taken, ...others]));
-  });
+  const crosses = places.filter((_, i) => asides[i].some(Boolean));
+  for (const one of handles) one.room = null;
+  for (let round = 0; round < 3; round++) // a name may give way to one that came later
+    handles.forEach((one, i) => {
+      const points = [...spots.filter((_, j) => j !== i), ...crosses].map((spot) => around(spot, px()));
+      const names = handles.filter((other) => other !== one && other.room).map(({ room }) => room);
+      one.putName(places[i], spots[i], [...taken, ...points, ...names]);
+    });
+  handles.forEach((one, i) => one.show(state, places[i], asides[i]));
 }
 
-/* The room that a name takes, [left, top, right, bottom]: estimated, for to measure it would lay out the page. */
+/* The room that a text takes, [left, top, right, bottom]: estimated, for to measure it would lay out the page. */
 function roomOf(x, y, text, anchor, px) {
-  const wide = 7.4 * text.length * px, left = x - wide * ({ middle: 0.5, end: 1 }[anchor] || 0);
+  const wide = 7.6 * text.length * px, left = x - wide * ({ middle: 0.5, end: 1 }[anchor] || 0);
   return [left, y - 12 * px, left + wide, y + 4 * px];
 }
 
@@ -85,19 +91,15 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
   const one = {
     node, name, at, towards, px, drawn,
     spotAt: ([x, y], [dx, dy]) => [within(x + dx, width), within(y + dy, height)],
-    /* Where it is in the plane, how far beside that it is drawn, and where its name cannot stand. Gives the
-       room of its name. */
-    show(state, [x, y], [dx, dy], taken) {
-      node.setAttribute("aria-valuenow", state[name][0]);
-      node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
-      const [hx, hy] = one.spotAt([x, y], [dx, dy]);
+    /* On which side its name stands: of a point in the plane, drawn at a spot, where the rooms of others are taken. */
+    putName([x, y], [hx, hy], taken) {
       const anchorOf = ([tx]) => (tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
       const roomAt = (side) => roomOf(hx + side[0] * 14 * px(), hy + (side[1] * 15 + 5) * px(), label, anchorOf(side), px());
       const isInside = ([left, top, right, foot]) => left > 0 && right < width && top > 3 * px() && foot < height - px();
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
       const [sx, sy] = isTip && far > 40 ? [outX / far, outY / far] : towards;
-      const turned = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0], [0, -1], [0, 1]];
+      const turned = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0], ...AROUND];
       const inside = turned.filter((side) => isInside(roomAt(side)));
       const sides = inside.length ? inside : turned.slice(0, 1);
       const side = sides[freest(sides.map(roomAt), taken)], [tx, ty] = side;
@@ -105,8 +107,12 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
       words.setAttribute("text-anchor", anchorOf(side));
       words.setAttribute("x", tx * 14 * px());
       words.setAttribute("y", (ty * 15 + 5) * px());
+    },
+    /* Where it is in the plane, and how far beside that it is drawn. */
+    show(state, [x, y], [dx, dy]) {
+      node.setAttribute("aria-valuenow", state[name][0]);
+      node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
       Live.tween(node, [x, y, dx, dy], place);
-      return one.room;
     },
     dragTo: ([x, y]) => move(value(x, y)),
   };
@@ -536,7 +542,7 @@ function apart(heights, least, low, high) {
 }
 
 Object.assign(Live.part, {
-  apart, around, roomOf, freest, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
+  apart, around, shared, roomOf, freest, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
   sign, named, percent, strongest, fitted,
 });
 })();
