@@ -130,9 +130,15 @@ function build(part, figure) {
     ...(isNarrow ? [] : caption)],
     rest: isNarrow ? caption : null,
     update(state, found) {
-      const again = () => this.update(state, found); // when a drawing has another size on the screen
-      part.spread(asked, state);
-      part.spread(given, state, [part.around(right.at(found.answer), 1)]);
+      const lay = ({ drawing }, handles, rooms, more) => {
+        part.spread(handles, state, rooms);
+        drawing.again = () => { // it has another size on the screen
+          lay({ drawing }, handles, rooms, more);
+          more();
+        };
+      };
+      lay(left, asked, [], levels.again);
+      lay(right, given, [part.around(right.at(found.answer), 1)], answer.again);
       levels(state);
       bands(state, found);
       query(state);
@@ -140,7 +146,6 @@ function build(part, figure) {
       scores.set(found.scores, { step: 1 });
       weights.set(found.weights, { step: 2 });
       answer(state, found);
-      for (const { drawing } of [left, right]) drawing.again = again;
     },
   };
 }
@@ -157,7 +162,9 @@ function levelsOf(part, { at, lines, unit, drawing }, handles) {
   const names = all.map(() => part.svg("text", { style: `fill: ${tint}`, class: "live-tick live-halo" }));
   lines.prepend(slope, shade, part.svg("clipPath", { id: clip }, part.svg("rect", frame)), part.svg("g", { "clip-path": `url(#${clip})`, opacity: 0.4 }, ...all), ...names);
   const [x0, y0] = at([0, 0]), reach = SIZE / Math.SQRT2; // from the middle to a corner
-  return (state) => Live.tween(shade, at(state.query), ([x, y]) => {
+  let last;
+  const draw = ([x, y]) => {
+    last = [x, y];
     const [dx, dy] = [x - x0, y - y0], long = Math.hypot(dx, dy), [ux, uy] = long < 1 ? [0, 0] : [dx / long, dy / long];
     const apart = (Math.SQRT2 * unit * unit) / Math.max(1, long); // px from a score of 0 to one of 1
     const step = LEVELS.steps.find((each) => each * apart >= LEVELS.apart * (drawing.px || 1)) ?? LEVELS.steps.at(-1);
@@ -179,7 +186,8 @@ function levelsOf(part, { at, lines, unit, drawing }, handles) {
       names[n].setAttribute("y", ty.toFixed(1));
       names[n].setAttribute("text-anchor", isFlat ? "end" : "middle");
     });
-  });
+  };
+  return Object.assign((state) => Live.tween(shade, at(state.query), draw), { again: () => draw(last) });
 }
 
 /* A band from the query to each key is as thick as its weight; it ends where the key is drawn. */
@@ -261,7 +269,14 @@ function answerOf(part, { at, back, drawing }, handles) {
     part.svg("path", { stroke: part.colour("weight"), "stroke-linecap": "round" }))); // a spot behind each value
   back.append(region, shares, ...pulls, was, is, name);
   const put = (circle, [x, y]) => [circle.cx.baseVal.value, circle.cy.baseVal.value] = [x, y];
-  return (state, found) => {
+  let last;
+  const again = () => { // what keeps its size on the screen
+    const px = drawing.px || 1, [x, y] = sideOf(part, last, handles, px);
+    name.setAttribute("x", x);
+    name.setAttribute("y", y);
+    for (const circle of [was, is]) circle.setAttribute("style", `r: ${11 * px}px; stroke-width: ${4 * px}`);
+  };
+  const show = (state, found) => {
     const values = valueNames.map((name) => at(state[name]));
     const to = { values, answer: at(found.answer), weights: found.weights };
     Live.tween(is, to, (now, before) => {
@@ -273,12 +288,12 @@ function answerOf(part, { at, back, drawing }, handles) {
         shares.children[j].setAttribute("stroke-width", 52 * Math.sqrt(now.weights[j]));
       });
       put(is, now.answer);
-      const [x, y] = sideOf(part, now.answer, handles, drawing.px || 1);
-      name.setAttribute("x", x);
-      name.setAttribute("y", y);
+      last = now.answer;
+      again();
       put(was, (before || now).answer);
     }, { step: 3 });
   };
+  return Object.assign(show, { again });
 }
 
 Live.define({
