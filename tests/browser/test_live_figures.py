@@ -1123,7 +1123,7 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     assert not any(made)
     line = page.locator(STREAM).get_by_role("textbox", name="line", exact=True)
     line.fill("Now is the winter of our")  # its answer is a space
-    expect(page.locator(STREAM)).to_contain_text("direct effect on ␣")
+    expect(page.locator(STREAM)).to_contain_text("direct effect on ␣", timeout=20_000)
     assert page.locator(STREAM).evaluate(COVERED, ".stream-bus > text") == []
     page.locator(f"{STREAM} .stream-row").first.click()
     expect(page.locator(f"{STREAM} .stream-panel")).to_contain_text(
