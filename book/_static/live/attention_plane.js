@@ -118,7 +118,7 @@ function build(part, figure) {
   ];
   const given = valueNames.map((name, at) => make(right, name, "value", WORDS[at], ASIDE.values[at]));
   const [levels, bands, query, gradient, answer] = [levelsOf(part, left, asked), bandsOf(part, left, asked), queryOf(part, left), gradientOf(part, left), answerOf(part, right, given)];
-  const scores = part.bars({ names: WORDS, label: "Scores", max: 4, role: "key", isSigned: true });
+  const scores = part.bars({ names: WORDS, label: "Scores", max: 6, role: "key", isSigned: true });
   const weights = part.bars({ names: WORDS, label: "Weights" });
   const caption = [part.html("p", { class: "live-title", text: CAPTION })];
   const isNarrow = part.isNarrow(); // there the buttons come first: they stand on one screen with the picture
@@ -178,7 +178,7 @@ function levelsOf(part, { at, lines, unit, drawing }, handles) {
       const isSeen = long >= 1 && Math.abs(far) < reach;
       line.setAttribute("d", isSeen ? `M${px - 2 * SIZE * uy} ${py + 2 * SIZE * ux}L${px + 2 * SIZE * uy} ${py - 2 * SIZE * ux}` : "");
       const [tx, ty] = isFlat ? [SIZE - 5, py - ((SIZE - 5 - px) * ux) / uy + 4] : [px - ((SIZE - 30 - py) * uy) / ux, SIZE - 30];
-      const isNamed = isSeen && score && tx > 12 && tx <= SIZE - 5 && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24)
+      const isNamed = isSeen && score && tx > 12 && tx <= SIZE - (isFlat ? 5 : 15) && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24)
         && handles.every(({ room }) => !part.shared(room, part.roomOf(tx, ty, String(score), isFlat ? "end" : "middle", drawing.px || 1)));
       part.write(names[n], isNamed ? part.number(score, 0) : "");
       if (!isNamed) return;

@@ -268,11 +268,16 @@ function bars({ names, label: words, max = 1, digits = 2, role = "weight", onpic
         write(rows[at].title, now[at]);
       });
       label(node, `${words}: ${now.map((n, at) => `${n} ${texts[at]}`).join(", ")}`);
-      const [zero, whole] = isSigned ? [50, 50] : [0, 100]; // percent
+      const whole = isSigned ? 50 : 100; // percent
+      const put = (one, share) => {
+        one.style.width = `${Math.abs(share)}%`;
+        if (isSigned) one.style.left = `${50 + Math.min(0, share)}%`;
+      };
       Live.tween(node, values.map((value) => (whole * (isSigned ? value : Math.abs(value))) / top), (now, before) => rows.forEach((row, at) => {
-        row.bar.style.width = `${Math.abs(now[at])}%`;
-        if (isSigned) row.bar.style.marginLeft = `${zero + Math.min(0, now[at])}%`;
-        row.was.style.width = before ? `${zero + before[at]}%` : 0;
+        put(row.bar, now[at]);
+        if (before) put(row.was, before[at]);
+        else row.was.style.width = 0;
+        if (isSigned) row.was.style.transform = before?.[at] < 0 ? "scaleX(-1)" : ""; // its end is on the left
       }), { step });
     },
   };
