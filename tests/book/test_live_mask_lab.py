@@ -219,9 +219,14 @@ def test_what_readers_are_told_to_see():
     found = values(**axis)
     assert not axis["causal"]
     assert found["empty"] == [6, 7]
-    assert round(found["onPads"], 1) == 0.4
-    assert "0.4 " in tries[2]["see"]
+    assert f"{found['onPads']:.2f} " in tries[2]["see"]  # as the words below say it
     assert values(**axis | {"mistake": "none"})["onPads"] == 0
+
+
+def test_the_words_count_what_the_listener_hears():
+    for focus, heard in (("0", "we 0 has heard of 1 of the 8"), ("4", "home 4 has heard of 5")):
+        state = BARE | {"layers": 1, "focus": focus}
+        assert heard in say(state, values(**state))
 
 
 def test_the_static_picture_is_readable():

@@ -159,14 +159,16 @@ def test_a_small_base() -> None:
         assert max(pair) - min(pair) < 0.04  # of a full turn, in 24 places
 
 
-def test_four_times_as_long() -> None:
+def test_twice_as_long() -> None:
     changes, named = seen(2)
     short, long = at(), at(**changes)
-    assert changes["distance"] == 4 * 4
+    assert changes["distance"] == 2 * 4
     assert long["turns"] == pytest.approx(short["turns"], abs=1e-6)
     assert long["score"] == pytest.approx(short["score"], abs=1e-5)
     assert named == written(short["score"])
-    assert abs(at(distance=16)["score"] - short["score"]) > 0.3  # the control: no stretch
+    assert abs(at(distance=8)["score"] - short["score"]) > 0.3  # the control: no stretch
+    shown = [written(curve[changes["distance"]]) for curve in long["curves"].values()]
+    assert shown.count(named) == 1  # no other scheme has this score by accident
 
 
 def test_nothing_knows_a_distance_without_positions() -> None:

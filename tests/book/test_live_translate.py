@@ -1,5 +1,6 @@
 """The live figure of the translator: its numbers are the library's, its claims are true."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from transformer_book import datasets
 from transformer_book.live import FIGURES, complete, translate
 
 NAME, FILE = "translate", "translate.js"
+IS_TRAINED = "Live.figures.translate.isTrained"
 # One after the other, so that what was read before is used again, cut off, or forgotten.
 STATES: list[dict[str, Any]] = [
     {},
@@ -141,6 +143,16 @@ def test_what_readers_are_told_to_see() -> None:
     assert all(everything["hidden"])
     assert goes_on(**states[3]) == "zweihunderttausenddreihundert"
     assert sees[3].endswith(" zweihunderttausenddreihundert.")
+
+
+def test_what_the_model_was_not_trained_on_is_told(v8: Engine) -> None:
+    data = datasets.numbers()
+    numbers = [*data.train, *data.validation, *data.test]
+    known = v8.eval(f"{json.dumps([one.english for one in numbers])}.map({IS_TRAINED})")
+    assert all(known)
+    assert (numbers[0].number, max(one.number for one in numbers) < 1_000_000) == (0, True)
+    other = ["", "one million", "seven billion", "forty two", "fort", "zero hundred", "Forty-two"]
+    assert not any(v8.eval(f"{json.dumps(other)}.map({IS_TRAINED})"))
 
 
 def test_the_note_says_how_sure_it_gets() -> None:

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 
 from transformer_book.figures.pictures import GRID, INK, MUTED, PAPER, ROLES
-from transformer_book.live.wording import number
+from transformer_book.live.wording import number, short
 from transformer_lib import attention
 
 WORDS = ("The", "quick", "brown", "fox", "jumps")
 SIZE = 300.0  # of a plane, in px
 KEY_RANGE, VALUE_RANGE = 4.0, 1.5
+SHORTEST = 1e-6  # a gradient below that counts as 0
 
 
 def values(**state: Any) -> dict[str, Any]:
@@ -72,8 +73,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     shares = zip(WORDS, values["weights"], strict=True)
     gradient = ""
     if state["gradient"]:
-        on_query = number(math.hypot(*values["query"]))
-        on_keys = number(math.hypot(*(each for key in values["keys"] for each in key)))
+        on_query = _size(values["query"])
+        on_keys = _size([each for key in values["keys"] for each in key])
         gradient = f" The gradient of the answer’s length: {on_query} on the query, "
         gradient += f"{on_keys} on all keys."
     return (
@@ -81,6 +82,11 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         f"Weights: {', '.join(f'{word} {number(weight)}' for word, weight in shares)}. "
         f"Answer: {_pair(values['answer'])}.{gradient}"
     )
+
+
+def _size(gradient: list[float]) -> str:
+    length = math.hypot(*gradient)
+    return "0" if length < SHORTEST else short(length)
 
 
 def _pair(point: list[float]) -> str:

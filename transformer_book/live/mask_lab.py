@@ -21,6 +21,7 @@ from transformer_lib.layers import attention, masks
 N = 8  # positions: T queries, S keys
 WORDS = ("we", "saw", "her", "go", "home", "late", "last", "night")
 SEED = 5  # the scores are random, and always the same
+FOCUS = "4"  # who listens at the start
 PAD = -1
 CATALOGUE = {"next": "mask-sees-the-next-token", "late": "mask-after-softmax"}
 
@@ -38,7 +39,7 @@ def values(
     mistake: str,
     layers: int,
     cells: str,
-    focus: str = "4",
+    focus: str = FOCUS,
 ) -> dict[str, Any]:
     """Compute a mask, the weights that it leaves, and who hears of whom.
 
@@ -88,7 +89,6 @@ def values(
         "empty": (~mask.any(dim=1)).nonzero().flatten().tolist(),
         "sums": weights.sum(dim=1).tolist(),
         "counts": heard.sum(dim=1).tolist(),
-        "last": int(real.nonzero().max()),
         "onPads": weights[real][:, ~real].sum(dim=1).max().item(),
         "ahead": int(heard.triu(diagonal=1).sum()),
         "leaks": int(stray.triu(diagonal=1).sum()),
@@ -112,7 +112,7 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         >>> say(state, values(**state)).split(". ")[0]
         '21 of 64 pairs are allowed'
     """
-    last, leaks = values["last"], values["leaks"]
+    focus, leaks = int(state.get("focus", FOCUS)), values["leaks"]
     if not values["ahead"]:
         future = "nothing of the future comes through"
     elif not state["causal"]:
@@ -123,8 +123,8 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         future = "only the prefix hears ahead, as meant"
     words = (
         f"{values['allowed']} of 64 pairs are allowed{_say_sums(state['mistake'], values)}. "
-        f"After {_layers(state)}, position {last} has heard of {values['counts'][last]} of the 8; "
-        f"{future}."
+        f"After {_layers(state)}, {values['tokens'][focus]} {focus} has heard of "
+        f"{values['counts'][focus]} of the 8; {future}."
     )
     if state["padding"] == "none":
         return words

@@ -15,6 +15,8 @@ const points = (starts, kind, range, step) =>
   Object.fromEntries(Object.entries(starts).map(([name, start], at) =>
     [name, point(`${kind} of ${WORDS[at]}`, start, range, step)]));
 
+const GRADIENT = { longest: 80, shortest: 1e-6 }; // px of the longest arrow; what is smaller counts as 0
+
 /* The gradient of the answer's part along `toward` (here: its length, |answer|) on query and keys:
    d answer / d score_j = w_j (value_j − answer), and d score_j / d query = key_j / √2. */
 function gradients(query, keys, values, weights, answer) {
@@ -42,9 +44,9 @@ const pair = (point) => `(${point.map((each) => Live.part.number(each)).join(", 
 function say(state, { weights, answer, query, keys }) {
   const shares = WORDS.map((word, j) => `${word} ${Live.part.number(weights[j])}`).join(", ");
   const length = Live.part.number(Math.hypot(...state.query));
-  const pushed = Live.part.number(Math.hypot(...keys.flat()));
+  const size = (all) => (Math.hypot(...all) < GRADIENT.shortest ? "0" : Live.part.short(Math.hypot(...all)));
   const gradient = state.gradient
-    ? ` The gradient of the answer’s length: ${Live.part.number(Math.hypot(...query))} on the query, ${pushed} on all keys.`
+    ? ` The gradient of the answer’s length: ${size(query)} on the query, ${size(keys.flat())} on all keys.`
     : "";
   return `The query ${pair(state.query)} has the length ${length}. Weights: ${shares}. Answer: ${pair(answer)}.${gradient}`;
 }
@@ -61,36 +63,36 @@ const placer = ([low, high]) => {
   };
 };
 
-function plane(part, label, range, [across, up]) {
+function plane(part, label, range, tick, [across, up]) {
   const { at, value, unit } = placer(range);
   const drawing = part.drawing({ width: SIZE, height: SIZE, label, role: "group" });
   const [zero] = at([0, 0]);
   drawing.append(part.svg("rect", { width: SIZE, height: SIZE, rx: 8, fill: "var(--fig-paper)", stroke: "var(--fig-grid)" }));
-  for (let tick = Math.ceil(range[0]); tick <= range[1]; tick += 1) {
-    const [x] = at([tick, 0]);
-    drawing.append(part.svg("path", { d: `M${x} 0V${SIZE}M0 ${x}H${SIZE}`, class: "live-gridline", opacity: 0.45 }));
-    if (tick === -3 || (tick === -1 && range[0] > -2)) {
-      drawing.append(part.svg("text", { class: "live-tick", x: x + 3, y: zero - 4, text: part.number(tick, 0) }));
-    }
-  }
+  const lines = drawing.appendChild(part.svg("g"));
+  const [x, y] = at([tick, tick]);
+  lines.append(part.svg("path", { d: `M${x} ${zero - 3}v6M${zero - 3} ${y}h6`, stroke: "var(--fig-muted)" }));
+  const name = { class: "live-tick", text: part.number(tick, 0) };
   drawing.append(
+    part.svg("text", { ...name, x, y: zero + 17, "text-anchor": "middle" }),
+    part.svg("text", { ...name, x: zero - 7, y: y + 4, "text-anchor": "end" }),
     part.svg("path", { d: `M${zero} 0V${SIZE}M0 ${zero}H${SIZE}`, stroke: "var(--fig-muted)", opacity: 0.6 }),
-    part.svg("text", { class: "live-tick", x: SIZE - 5, y: zero + 17, text: `${across} →`, "text-anchor": "end" }),
+    part.svg("text", { class: "live-tick", x: SIZE - 5, y: zero - 7, text: `${across} →`, "text-anchor": "end" }),
     part.svg("text", { class: "live-tick", x: zero + 7, y: 15, text: `↑ ${up}` }));
-  return { drawing, at, value, unit, back: drawing.appendChild(part.svg("g")) };
+  return { drawing, at, value, unit, lines, back: drawing.appendChild(part.svg("g")) };
 }
 
 /* An arrow that stays: its ends are set again and again. */
 function arrow(part, role, width, dash = "none") {
-  const path = part.svg("path", { stroke: part.colour(role), "stroke-width": width, "stroke-dasharray": dash, fill: "none", "pointer-events": "none" });
+  const line = (more) => part.svg("path", { stroke: part.colour(role), "stroke-width": width, fill: "none", ...more });
+  const [shaft, tip] = [line({ "stroke-dasharray": dash }), line()];
   return {
-    node: path,
+    node: part.svg("g", { "pointer-events": "none" }, shaft, tip),
     set([x, y], [dx, dy]) {
       const length = Math.hypot(dx, dy);
       const [ux, uy] = [dx / length, dy / length];
       const [tx, ty] = [x + dx, y + dy];
-      path.setAttribute("d", length < 4 ? "" : `M${x} ${y}L${tx} ${ty}` +
-        `M${tx - 9 * ux - 5 * uy} ${ty - 9 * uy + 5 * ux}L${tx} ${ty}L${tx - 9 * ux + 5 * uy} ${ty - 9 * uy - 5 * ux}`);
+      shaft.setAttribute("d", length < 4 ? "" : `M${x} ${y}L${tx} ${ty}`);
+      tip.setAttribute("d", length < 4 ? "" : `M${tx - 9 * ux - 5 * uy} ${ty - 9 * uy + 5 * ux}L${tx} ${ty}L${tx - 9 * ux + 5 * uy} ${ty - 9 * uy - 5 * ux}`);
     },
   };
 }
@@ -99,11 +101,14 @@ const ASIDE = { // of each word: where it goes in a crowd, and where its name st
   keys: [[0.5, 0.87], [1, 0], [-0.5, -0.87], [0.5, -0.87], [-0.5, 0.87]], // 60° apart, the query on the left
   values: [[0.59, 0.81], [0, -1], [-0.95, -0.31], [0.95, -0.31], [-0.59, 0.81]], // 72° apart
 };
-const GRADIENT = { longest: 80, shortest: 0.005 }; // px; what is smaller is printed as 0.00
+const LEVELS = { most: 11, apart: 24, steps: [1, 2, 5, 10, 20] }; // lines on each side of 0; px between them, at least
+const CAPTION = "Blue lines: keys there have this score. Bands and spots: the larger, the more weight. " +
+  "Points that would lie on each other are drawn beside their place, ×.";
+let count = 0; // of planes, for names of their parts
 
 function build(part, figure) {
-  const left = plane(part, "Query and keys in the plane", RANGE.keys, ["noun", "adjective"]);
-  const right = plane(part, "Values and the answer in the plane", RANGE.values, ["fast", "brown"]);
+  const left = plane(part, "Query and keys in the plane", RANGE.keys, -2, ["noun", "adjective"]);
+  const right = plane(part, "Values and the answer in the plane", RANGE.values, -1, ["fast", "brown"]);
   const square = () => part.svg("rect", { x: -6.5, y: -6.5, width: 13, height: 13, rx: 3.5, fill: part.colour("key"), stroke: "var(--fig-paper)", "stroke-width": 2 });
   const make = ({ drawing, at, value }, name, role, label, towards, shape) =>
     part.handle({ drawing, name, role, figure, at, value, label, towards, shape, isTip: role === "query" });
@@ -112,18 +117,30 @@ function build(part, figure) {
     make(left, "query", "query", "query", [-1, 0]),
   ];
   const given = valueNames.map((name, at) => make(right, name, "value", WORDS[at], ASIDE.values[at]));
-  const [fit, query, gradient, answer] = [fitOf(part, left, asked), queryOf(part, left), gradientOf(part, left), answerOf(part, right, given)];
-  const scores = part.bars({ names: WORDS, label: "Scores", max: 6, role: "key" });
+  const [levels, bands, query, gradient, answer] = [levelsOf(part, left, asked), bandsOf(part, left, asked), queryOf(part, left), gradientOf(part, left), answerOf(part, right, given)];
+  const scores = part.bars({ names: WORDS, label: "Scores", max: 6, role: "key", isSigned: true });
   const weights = part.bars({ names: WORDS, label: "Weights" });
+  const caption = [part.html("p", { class: "live-title", text: CAPTION })];
+  const isNarrow = part.isNarrow(); // there the buttons come first: they stand on one screen with the picture
   const beside = (plane, bars) => part.html("div", { class: "live-beside" }, plane, bars);
   return {
     nodes: [part.columns(
       beside(part.titled("query and keys: drag them", left.drawing), part.titled("scores: q · k / √2", scores.node)),
-      beside(part.titled("values and answer (ring)", right.drawing), part.titled("weights: softmax", weights.node)))],
+      beside(part.titled("values and answer (ring)", right.drawing), part.titled("weights: softmax", weights.node))),
+    ...(isNarrow ? [] : caption)],
+    rest: isNarrow ? caption : null,
     update(state, found) {
-      part.spread(asked, state);
-      part.spread(given, state);
-      fit(state, found);
+      const lay = ({ drawing }, handles, rooms, more) => {
+        part.spread(handles, state, rooms);
+        drawing.again = () => { // it has another size on the screen
+          lay({ drawing }, handles, rooms, more);
+          more();
+        };
+      };
+      lay(left, asked, [], levels.again);
+      lay(right, given, [part.around(right.at(found.answer), 1)], answer.again);
+      levels(state);
+      bands(state, found);
       query(state);
       gradient(state, found);
       scores.set(found.scores, { step: 1 });
@@ -133,30 +150,55 @@ function build(part, figure) {
   };
 }
 
-/* How far a key lies along the line of the query says how well it fits: a dotted line leads from each key to
-   that place. A band from the query to each key is as thick as its weight; it ends where the key is drawn. */
-function fitOf(part, { at, back }, handles) {
-  const line = part.svg("path", { stroke: part.colour("query"), opacity: 0.35 });
-  const feet = part.svg("path", { stroke: part.colour("key"), "stroke-dasharray": "2 3", fill: "none" });
-  const bands = keyNames.map(() => part.svg("path", { stroke: part.colour("weight"), opacity: 0.3, "stroke-linecap": "round" }));
-  back.append(line, ...bands, feet);
-  const [x0, y0] = at([0, 0]);
-  return (state, { weights }) => {
-    const to = { query: at(state.query), keys: keyNames.map((name) => at(state[name])) };
-    Live.tween(line, to, ({ query: [qx, qy], keys }) => {
-      const [dx, dy] = [qx - x0, qy - y0], long = Math.hypot(dx, dy), [ux, uy] = [dx / long, dy / long];
-      const far = SIZE / 2 / Math.max(Math.abs(ux), Math.abs(uy));
-      const along = ([x, y]) => (x - x0) * ux + (y - y0) * uy;
-      const isOff = ([x, y]) => Math.hypot(x0 + ux * along([x, y]) - x, y0 + uy * along([x, y]) - y) > 2;
-      line.setAttribute("d", long < 1 ? "" : `M${x0 - ux * far} ${y0 - uy * far}L${x0 + ux * far} ${y0 + uy * far}`);
-      feet.setAttribute("d", long < 1 ? "" : keys.filter(isOff).map((key) =>
-        `M${key}L${x0 + ux * along(key)} ${y0 + uy * along(key)}`).join(""));
+/* Keys with equal scores lie on a line across the query: how far along it a key lies says how well it fits.
+   The longer the query, the closer these lines. Always as many nodes; those that are not needed are empty. */
+function levelsOf(part, { at, lines, unit, drawing }, handles) {
+  const [clip, tint] = [`levels-${(count += 1)}`, "var(--fig-q)"];
+  const frame = { width: SIZE, height: SIZE, rx: 8 };
+  const [low, high] = [0, 0.2].map((opacity) => part.svg("stop", { "stop-color": tint, "stop-opacity": opacity, offset: opacity ? 1 : 0 }));
+  const slope = part.svg("linearGradient", { id: `${clip}-slope`, gradientUnits: "userSpaceOnUse" }, low, high);
+  const shade = part.svg("rect", { ...frame, fill: `url(#${clip}-slope)` });
+  const all = Array.from({ length: 2 * LEVELS.most + 1 }, () => part.svg("path", { stroke: tint, "stroke-width": 1 }));
+  const names = all.map(() => part.svg("text", { style: `fill: ${tint}`, class: "live-tick live-halo" }));
+  lines.prepend(slope, shade, part.svg("clipPath", { id: clip }, part.svg("rect", frame)), part.svg("g", { "clip-path": `url(#${clip})`, opacity: 0.4 }, ...all), ...names);
+  const [x0, y0] = at([0, 0]), reach = SIZE / Math.SQRT2; // from the middle to a corner
+  let last;
+  const draw = ([x, y]) => {
+    last = [x, y];
+    const [dx, dy] = [x - x0, y - y0], long = Math.hypot(dx, dy), [ux, uy] = long < 1 ? [0, 0] : [dx / long, dy / long];
+    const apart = (Math.SQRT2 * unit * unit) / Math.max(1, long); // px from a score of 0 to one of 1
+    const step = LEVELS.steps.find((each) => each * apart >= LEVELS.apart * (drawing.px || 1)) ?? LEVELS.steps.at(-1);
+    high.setAttribute("stop-opacity", long < 1 ? 0 : 0.06 + (0.2 * long) / SIZE);
+    for (const [name, sign, axis] of [["1", -1, 0], ["2", 1, 1]])
+      [slope[`x${name}`], slope[`y${name}`]].forEach((one, n) => one.baseVal.newValueSpecifiedUnits(1, [x0 + sign * reach * ux, y0 + sign * reach * uy][n]));
+    const isFlat = Math.abs(uy) >= Math.abs(ux); // the lines run across: their numbers stand on the right
+    all.forEach((line, n) => {
+      const score = (n - LEVELS.most) * step, far = score * apart;
+      const [px, py] = [x0 + far * ux, y0 + far * uy];
+      const isSeen = long >= 1 && Math.abs(far) < reach;
+      line.setAttribute("d", isSeen ? `M${px - 2 * SIZE * uy} ${py + 2 * SIZE * ux}L${px + 2 * SIZE * uy} ${py - 2 * SIZE * ux}` : "");
+      const [tx, ty] = isFlat ? [SIZE - 5, py - ((SIZE - 5 - px) * ux) / uy + 4] : [px - ((SIZE - 30 - py) * uy) / ux, SIZE - 30];
+      const isNamed = isSeen && score && tx > 12 && tx <= SIZE - (isFlat ? 5 : 15) && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24)
+        && handles.every(({ room }) => !part.shared(room, part.roomOf(tx, ty, String(score), isFlat ? "end" : "middle", drawing.px || 1)));
+      part.write(names[n], isNamed ? part.number(score, 0) : "");
+      if (!isNamed) return;
+      names[n].setAttribute("x", tx.toFixed(1));
+      names[n].setAttribute("y", ty.toFixed(1));
+      names[n].setAttribute("text-anchor", isFlat ? "end" : "middle");
     });
-    Live.tween(feet, { ...to, weights }, (now) => bands.forEach((band, j) => {
-      band.setAttribute("d", `M${now.query}L${handles[j].drawn.x} ${handles[j].drawn.y}`);
-      band.setAttribute("stroke-width", 0.5 + 14 * now.weights[j]);
-    }), { step: 2 });
   };
+  return Object.assign((state) => Live.tween(shade, at(state.query), draw), { again: () => draw(last) });
+}
+
+/* A band from the query to each key is as thick as its weight; it ends where the key is drawn. */
+function bandsOf(part, { at, back }, handles) {
+  const bands = keyNames.map(() => part.svg("path", { stroke: part.colour("weight"), opacity: 0.3, "stroke-linecap": "round" }));
+  const all = part.svg("g", {}, ...bands);
+  back.append(all);
+  return (state, { weights }) => Live.tween(all, { query: at(state.query), keys: keyNames.map((name) => at(state[name])), weights }, (now) => bands.forEach((band, j) => {
+    band.setAttribute("d", `M${now.query}L${handles[j].drawn.x} ${handles[j].drawn.y}`);
+    band.setAttribute("stroke-width", 0.5 + 14 * now.weights[j]);
+  }), { step: 2 });
 }
 
 function queryOf(part, { at, back }) {
@@ -183,10 +225,10 @@ function gradientOf(part, { at, back, drawing, unit }) {
   return (state, found) => {
     const all = [...found.keys, found.query];
     const most = Math.max(...all.map((each) => Math.hypot(...each)));
-    const isZero = most < GRADIENT.shortest;
-    const factor = isZero ? 0 : factorFor(most);
-    part.write(note, !state.gradient ? "" : isZero ? "gradient: 0.00 everywhere, no arrow"
-      : `arrows: gradient × ${Number(factor.toPrecision(1))}, longest ${part.number(most, 3)}`);
+    const isNone = most < GRADIENT.shortest;
+    const factor = isNone ? 0 : factorFor(most);
+    const times = String(Number(factor.toPrecision(1))).replace(/\B(?=(\d{3})+$)/g, ",");
+    part.write(note, !state.gradient ? "" : isNone ? "gradient: 0, no arrow" : `arrows: gradient × ${times}`);
     const to = [...keyNames, "query"].map((name, j) => {
       const scale = state.gradient ? factor * unit : 0;
       return { from: at(state[name]), by: [all[j][0] * scale, -all[j][1] * scale] };
@@ -206,14 +248,14 @@ function hull(points) {
   return [...chain(sorted), ...chain(sorted.reverse())];
 }
 
-/* Around the answer, the side on which its name stands farthest from all points and their names. */
-const SIDES = [[44, 5], [-44, 5], [0, -18], [0, 29], [36, -16], [-36, -16], [36, 27], [-36, 27]];
+/* Around the answer, the side on which its name lies on no point and on no other name. */
+const BESIDE = [[44, 5], [-44, 5], [0, -18], [0, 29], [36, -16], [-36, -16], [36, 27], [-36, 27]];
+const SIDES = [1, 1.6].flatMap((far) => BESIDE.map(([x, y]) => [far * x, far * y]));
 
-function sideOf([x, y], handles, px) {
-  const taken = handles.flatMap(({ drawn, towards: [dx, dy] }) => [[drawn.x, drawn.y], [drawn.x + 30 * px * dx, drawn.y + 20 * px * dy]]);
+function sideOf(part, [x, y], handles, px) {
+  const taken = handles.flatMap(({ drawn, room }) => [room, part.around([drawn.x, drawn.y], px)]);
   const places = SIDES.map(([dx, dy]) => [x + dx * px, y + dy * px]).filter(([px_, py]) => px_ > 30 * px && px_ < SIZE - 30 * px && py > 14 * px && py < SIZE - 4);
-  const room = ([px_, py]) => Math.min(...taken.map(([tx, ty]) => Math.hypot(0.6 * (tx - px_), ty - py + 5)));
-  return places.reduce((best, one) => (room(one) > room(best) + 1 ? one : best));
+  return places[part.freest(places.map(([px_, py]) => part.roomOf(px_, py, "answer", "middle", px)), taken)];
 }
 
 function answerOf(part, { at, back, drawing }, handles) {
@@ -227,7 +269,14 @@ function answerOf(part, { at, back, drawing }, handles) {
     part.svg("path", { stroke: part.colour("weight"), "stroke-linecap": "round" }))); // a spot behind each value
   back.append(region, shares, ...pulls, was, is, name);
   const put = (circle, [x, y]) => [circle.cx.baseVal.value, circle.cy.baseVal.value] = [x, y];
-  return (state, found) => {
+  let last;
+  const again = () => { // what keeps its size on the screen
+    const px = drawing.px || 1, [x, y] = sideOf(part, last, handles, px);
+    name.setAttribute("x", x);
+    name.setAttribute("y", y);
+    for (const circle of [was, is]) circle.setAttribute("style", `r: ${11 * px}px; stroke-width: ${4 * px}`);
+  };
+  const show = (state, found) => {
     const values = valueNames.map((name) => at(state[name]));
     const to = { values, answer: at(found.answer), weights: found.weights };
     Live.tween(is, to, (now, before) => {
@@ -239,12 +288,12 @@ function answerOf(part, { at, back, drawing }, handles) {
         shares.children[j].setAttribute("stroke-width", 52 * Math.sqrt(now.weights[j]));
       });
       put(is, now.answer);
-      const [x, y] = sideOf(now.answer, handles, drawing.px || 1);
-      name.setAttribute("x", x);
-      name.setAttribute("y", y);
+      last = now.answer;
+      again();
       put(was, (before || now).answer);
     }, { step: 3 });
   };
+  return Object.assign(show, { again });
 }
 
 Live.define({
@@ -252,7 +301,7 @@ Live.define({
   title: "A query among keys",
   question: "What does one query get back, and what changes it?",
   page: "03_attention",
-  heights: [778, 909],
+  heights: [855, 1025],
   state: {
     query: point("query of fox", [0, 3], RANGE.keys),
     ...points(KEYS, "key", RANGE.keys),
@@ -265,7 +314,7 @@ Live.define({
     { do: "Ask for nothing", set: { query: [0, 0] }, see: "All scores are 0, all weights 0.20: the answer is the plain mean of the values." },
     { do: "Turn the query to the noun", set: { query: [3, 0] }, see: "fox, whose key is (1, 0), now gets 0.68, and its value is (0, 0): the answer shrinks." },
     { do: "Make brown’s key longer", set: { key2: [0, 3] }, see: "brown takes 0.98 and the answer moves almost onto its value. It never leaves the region between the values." },
-    { do: "Let The win, gradient on", set: { query: [0, 4], key0: [0, 4], gradient: true }, see: "The takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but the softmax is saturated: almost no gradient is left to find it." },
+    { do: "Let The win, gradient on", set: { query: [2.5, 3], key0: [3.5, 2.5], gradient: true }, see: "The takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but the softmax is saturated: the gradient that would find it is enlarged thousands of times here." },
   ],
   build,
 });

@@ -9,19 +9,48 @@ const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowD
 let count = 0;
 
 /* Points that lie on each other are drawn apart, each in its own direction, so that every one can be
-   seen and taken. Points far enough from all others stay where they are. */
+   seen and taken. Points far enough from all others stay where they are. No name stands on a point, on another
+   name, or on what else takes room (`rooms`), where there is another side. */
+const AROUND = [[0, -1], [0, 1], ...[1, 2].flatMap((up) => [[0.8, up], [-0.8, up], [0.8, -up], [-0.8, -up]])]; // for names
 const NEAR = 26; // px: two handles nearer than this begin to make room
-function spread(handles, state) {
+function spread(handles, state, rooms = []) {
   const { px } = handles[0];
   const places = handles.map(({ name, at }) => at(state[name]));
-  handles[0].node.ownerSVGElement.again = () => spread(handles, state); // when its size on the screen is known
-  handles.forEach((one, i) => {
+  handles[0].node.ownerSVGElement.again = () => spread(handles, state, rooms); // when its size on the screen is known
+  const asides = handles.map(({ towards }, i) => {
     const crowd = places.map(([x, y], j) =>
       i === j ? 0 : Math.max(0, 1 - Math.hypot(x - places[i][0], y - places[i][1]) / (NEAR * px())));
     const away = (NEAR - 10) * Math.max(...crowd) * px();
-    one.show(state, places[i], one.towards.map((each) => each * away));
+    return towards.map((each) => each * away);
   });
+  const spots = handles.map((one, i) => one.spotAt(places[i], asides[i]));
+  const taken = [...handles[0].node.ownerSVGElement.querySelectorAll(":scope > .live-tick")].map((one) =>
+    roomOf(Number(one.getAttribute("x")), Number(one.getAttribute("y")), one.textContent, one.getAttribute("text-anchor"), px()));
+  taken.push(...rooms);
+  const crosses = places.filter((_, i) => asides[i].some(Boolean));
+  for (const one of handles) one.room = null;
+  for (let round = 0; round < 3; round++) // a name may give way to one that came later
+    handles.forEach((one, i) => {
+      const points = [...spots.filter((_, j) => j !== i), ...crosses].map((spot) => around(spot, px()));
+      const names = handles.filter((other) => other !== one && other.room).map(({ room }) => room);
+      one.putName(places[i], spots[i], [...taken, ...points, ...names]);
+    });
+  handles.forEach((one, i) => one.show(state, places[i], asides[i]));
 }
+
+/* The room that a text takes, [left, top, right, bottom]: estimated, for to measure it would lay out the page. */
+function roomOf(x, y, text, anchor, px) {
+  const wide = 7.6 * text.length * px, left = x - wide * ({ middle: 0.5, end: 1 }[anchor] || 0);
+  return [left, y - 12 * px, left + wide, y + 4 * px];
+}
+
+const around = ([x, y], px) => [x - 9 * px, y - 9 * px, x + 9 * px, y + 9 * px]; // the room of a point
+const shared = ([a, b, c, d], [e, f, g, h]) => Math.max(0, Math.min(c, g) - Math.max(a, e)) * Math.max(0, Math.min(d, h) - Math.max(b, f));
+/* The first of these rooms that lies on nothing, or else on as little as can be. */
+const freest = (rooms, taken) => {
+  const costs = rooms.map((room) => taken.reduce((sum, other) => sum + shared(room, other), 0));
+  return costs.indexOf(Math.min(...costs));
+};
 
 /* A point of a drawing that can be dragged, or moved with the arrow keys. `towards` is its direction
    when others lie on it; `label` stands on that side, or at the tip of an arrow from the middle (`isTip`). The drawing listens for all its handles: the
@@ -56,30 +85,33 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
     const [dx, dy] = [within(x + aside, width) - x, within(y + up, height) - y];
     Object.assign(drawn, { x: x + dx, y: y + dy });
     node.setAttribute("transform", `translate(${drawn.x} ${drawn.y})`);
-    lead.setAttribute("d", dx || dy ? `M0 0L${-dx} ${-dy}m-2 0h4m-2 -2v4` : "");
+    const arm = 3.5 * px();
+    lead.setAttribute("d", dx || dy ? `M0 0L${-dx} ${-dy}m${-arm} ${-arm}l${2 * arm} ${2 * arm}m0 ${-2 * arm}l${-2 * arm} ${2 * arm}` : "");
   };
   const one = {
     node, name, at, towards, px, drawn,
+    spotAt: ([x, y], [dx, dy]) => [within(x + dx, width), within(y + dy, height)],
+    /* On which side its name stands: of a point in the plane, drawn at a spot, where the rooms of others are taken. */
+    putName([x, y], [hx, hy], taken) {
+      const anchorOf = ([tx]) => (tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
+      const roomAt = (side) => roomOf(hx + side[0] * 14 * px(), hy + (side[1] * 15 + 5) * px(), label, anchorOf(side), px());
+      const isInside = ([left, top, right, foot]) => left > 0 && right < width && top > 3 * px() && foot < height - px();
+      const [outX, outY] = [x - width / 2, y - height / 2];
+      const far = Math.hypot(outX, outY);
+      const [sx, sy] = isTip && far > 40 ? [outX / far, outY / far] : towards;
+      const turned = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0], ...AROUND];
+      const inside = turned.filter((side) => isInside(roomAt(side)));
+      const sides = inside.length ? inside : turned.slice(0, 1);
+      const side = sides[freest(sides.map(roomAt), taken)], [tx, ty] = side;
+      one.room = roomAt(side);
+      words.setAttribute("text-anchor", anchorOf(side));
+      words.setAttribute("x", tx * 14 * px());
+      words.setAttribute("y", (ty * 15 + 5) * px());
+    },
     /* Where it is in the plane, and how far beside that it is drawn. */
     show(state, [x, y], [dx, dy]) {
       node.setAttribute("aria-valuenow", state[name][0]);
       node.setAttribute("aria-valuetext", state[name].map((each) => number(each)).join(", "));
-      const [hx, hy] = [within(x + dx, width), within(y + dy, height)];
-      const wide = 7.4 * label.length * px();
-      /* Is there room for the name on that side? */
-      const fits = ([tx, ty]) => {
-        const [at, foot] = [hx + tx * 14 * px(), hy + (ty * 15 + 5) * px()];
-        const left = tx > 0.3 ? at : tx < -0.3 ? at - wide : at - wide / 2;
-        return left > 0 && left + wide < width && foot > 15 * px() && foot < height - 5 * px();
-      };
-      const [outX, outY] = [x - width / 2, y - height / 2];
-      const far = Math.hypot(outX, outY);
-      const [sx, sy] = isTip && far > 40 ? [outX / far, outY / far] : towards;
-      const sides = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0]];
-      const [tx, ty] = sides.find(fits) || sides[0];
-      words.setAttribute("text-anchor", tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
-      words.setAttribute("x", tx * 14 * px());
-      words.setAttribute("y", (ty * 15 + 5) * px());
       Live.tween(node, [x, y, dx, dy], place);
     },
     dragTo: ([x, y]) => move(value(x, y)),
@@ -217,16 +249,16 @@ function numbers({ label: words, names }) {
   };
 }
 
-/* A bar for each name; the outline is where it ended before. With `onpick` the names are buttons; `set` may
+/* A bar for each name, from the middle if there are negative values (`isSigned`); the outline is where it ended before. With `onpick` the names are buttons; `set` may
    give other names, and texts in place of the numbers. */
-function bars({ names, label: words, max = 1, digits = 2, role = "weight", onpick }) {
+function bars({ names, label: words, max = 1, digits = 2, role = "weight", onpick, isSigned = false }) {
   const rows = names.map((name, at) => {
     const title = onpick ? html("button", { type: "button", text: name, onclick: () => onpick(at) }) : html("span", { text: name });
     const [bar, was] = [html("span", { style: `background: ${colour(role)}` }), html("i", { class: "live-was" })];
     const text = html("span", { class: "live-bar-number" });
     return { title, bar, was, text, nodes: [title, html("span", { class: "live-bar" }, bar, was), text] };
   });
-  const node = html("div", { class: "live-bars", role: onpick ? "group" : "img" }, ...rows.flatMap(({ nodes }) => nodes));
+  const node = html("div", { class: isSigned ? "live-bars live-signed" : "live-bars", role: onpick ? "group" : "img" }, ...rows.flatMap(({ nodes }) => nodes));
   return {
     node,
     set(values, { step = 0, names: now = names, texts = values.map((value) => number(value, digits)) } = {}) {
@@ -236,9 +268,16 @@ function bars({ names, label: words, max = 1, digits = 2, role = "weight", onpic
         write(rows[at].title, now[at]);
       });
       label(node, `${words}: ${now.map((n, at) => `${n} ${texts[at]}`).join(", ")}`);
-      Live.tween(node, values.map((value) => (100 * Math.abs(value)) / top), (now, before) => rows.forEach((row, at) => {
-        row.bar.style.width = `${now[at]}%`;
-        row.was.style.width = before ? `${before[at]}%` : 0;
+      const whole = isSigned ? 50 : 100; // percent
+      const put = (one, share) => {
+        one.style.width = `${Math.abs(share)}%`;
+        if (isSigned) one.style.left = `${50 + Math.min(0, share)}%`;
+      };
+      Live.tween(node, values.map((value) => (whole * (isSigned ? value : Math.abs(value))) / top), (now, before) => rows.forEach((row, at) => {
+        put(row.bar, now[at]);
+        if (before) put(row.was, before[at]);
+        else row.was.style.width = 0;
+        if (isSigned) row.was.style.transform = before?.[at] < 0 ? "scaleX(-1)" : ""; // its end is on the left
       }), { step });
     },
   };
@@ -514,7 +553,7 @@ function apart(heights, least, low, high) {
 }
 
 Object.assign(Live.part, {
-  apart, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
+  apart, around, shared, roomOf, freest, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
   sign, named, percent, strongest, fitted,
 });
 })();

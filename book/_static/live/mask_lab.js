@@ -77,7 +77,6 @@ function values(state) {
     empty: PLACES.filter((i) => !mask[i].includes(1)),
     sums: weights.map(total),
     counts: heard.map(total),
-    last: real[real.length - 1],
     onPads: Math.max(...onPads),
     ahead: later(heard),
     leaks: later(stray),
@@ -97,13 +96,13 @@ function saySums({ mistake }, { sums, empty, shows }) {
 }
 
 function say(state, found) {
-  const { allowed, last, counts, ahead, leaks, onPads } = found;
+  const { allowed, tokens, counts, ahead, leaks, onPads } = found, at = state.focus;
   const future = !ahead ? "nothing of the future comes through"
     : !state.causal ? "no rule hides the future"
       : leaks ? `the future leaks in ${many(leaks, "pair")}` : "only the prefix hears ahead, as meant";
   const share = onPads ? `up to ${Live.part.number(onPads)} of their` : "no";
   return `${allowed} of 64 pairs are allowed${saySums(state, found)}. ` +
-    `After ${many(state.layers, "layer")}, position ${last} has heard of ${counts[last]} of the 8; ${future}.` +
+    `After ${many(state.layers, "layer")}, ${tokens[at]} ${at} has heard of ${counts[at]} of the 8; ${future}.` +
     (state.padding === "none" ? "" : ` Real tokens give padding ${share} weight.`);
 }
 
@@ -146,7 +145,7 @@ function network(part, onfocus) {
   for (const at of PLACES) add("rect", { x: x(at) - 17, y: 0, width: 34, height, fill: "transparent", class: "live-pick", onclick: () => onfocus(String(at)) });
   const shown = part.titled("", node);
   return {
-    node: shown,
+    node: part.html("div", {}, shown, part.html("p", { class: "live-title", text: "filled: on a way to the listener; empty: not" })),
     set({ layers, focus }, { first, wrong, stray, tokens, counts }) {
       const own = Number(focus), once = first.map((row) => row.map((layer) => layer === 1));
       const reached = [PLACES.map((at) => at === own)]; // by layers, from the top
@@ -225,7 +224,7 @@ Live.define({
   title: "A laboratory for masks",
   question: "Who may look at whom, and what comes through after several layers?",
   page: "05_masks",
-  heights: [850, 1240],
+  heights: [881, 1275],
   state: {
     causal: { kind: "toggle", label: "causal: hide the future", start: true },
     layers: { kind: "number", label: "layers", min: 1, max: 6, step: 1, start: 1 },
@@ -260,7 +259,7 @@ Live.define({
     },
     {
       do: "Hide padding on the wrong axis", set: { causal: false, padding: "end", mistake: "queries" },
-      see: "Real tokens give padding up to 0.4 of their weight.",
+      see: "Real tokens give padding up to 0.39 of their weight.",
     },
   ],
   build,

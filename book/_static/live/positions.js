@@ -276,7 +276,7 @@ function clocks(part) {
         write(face.rate, how || rate[pair]);
         const [query, key] = [found.query[pair], found.key[pair]].map((hand) => number(Math.hypot(...hand), isNarrow ? 1 : 2));
         write(face.lengths, `${query} × ${key}`);
-        write(face.apart, `× cos ${number(360 * found.turns[pair], 0)}°`);
+        write(face.apart, `${isNarrow ? "" : "× "}cos ${number(360 * found.turns[pair], 0)}°`);
         write(face.part, number(found.parts[pair]));
       });
       write(total, number(found.score));
@@ -384,8 +384,8 @@ Live.define({
       see: "All four pairs turn in sight, and the score falls from 0.31 to −0.44. At 10,000 two of them hardly move.",
     },
     {
-      do: "Stretch 4", set: { stretch: 4, distance: 16 },
-      see: "Distance 16, and each pair is as far apart as it was at 4: the score is 0.31 again. A text four times as long meets no new angle.",
+      do: "Stretch 2", set: { stretch: 2, distance: 8 },
+      see: "Distance 8, and each pair is as far apart as it was at 4: the score is 0.31 again. A text twice as long meets no new angle.",
     },
     {
       do: "No positions", set: { scheme: "none", distance: 12 },

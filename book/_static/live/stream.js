@@ -101,7 +101,7 @@ const key = (event, found) => {
 
 /* Where things stand, in px: the drawing is as wide as the figure, so that letters keep their size. */
 function plan(width) {
-  const narrow = width < 520;
+  const narrow = width < 560;
   const [name, arrow, band, size, answer] = narrow ? [50, 46, 20, 40, 55] : width < 620 ? [146, 76, 34, 58, 84] : [160, 82, 40, 66, 96];
   const bus = name + arrow, effect = bus + band + size, end = width - answer;
   const middle = effect + (narrow ? 24 : 0.3 * (end - effect));
@@ -114,9 +114,9 @@ function busOf({ svg, colour }, where, { onstop }) {
   const y = (stop) => top + (stop + 0.5) * tall;
   const height = top + STOPS * tall + 26;
   const text = (x, at, words, more) => svg("text", { x, y: at + 4.5, text: words, ...more });
-  const [right, centre] = [{ "text-anchor": "end" }, { "text-anchor": "middle" }];
+  const right = { "text-anchor": "end" };
   const head = (x, words, more) => text(x, top - 14, words, { class: "live-tick", ...more });
-  const title = narrow ? head(end - 4, "", right) : head(middle, "", centre);
+  const title = narrow ? head(end - 4, "", right) : head(sizes + 14, "");
   const frame = svg("rect", { x: 1, width: width - 2, height: tall, rx: 3, class: "stream-frame" });
   const pipe = svg("path", { class: "stream-pipe" });
   const rows = Array.from({ length: STOPS }, (_, stop) => {
@@ -142,7 +142,7 @@ function busOf({ svg, colour }, where, { onstop }) {
     "svg", { class: "live-drawing stream-bus", role: "group", "aria-label": "The residual stream as a bus",
       viewBox: `0 0 ${width} ${height}`, style: `max-width: ${width}px; aspect-ratio: ${width} / ${height}` },
     head(bus - long - 4, narrow ? "write" : "length of the write", right), head(sizes, "stream", right), title,
-    head(width - 4, narrow ? "stopped" : "if it stopped here", right),
+    head(width - 4, narrow ? "stopped" : "stopped here", right),
     svg("path", { d: `M${middle} ${top - 2}V${top + STOPS * tall}`, class: "live-gridline" }), pipe,
     ...rows.map((row) => row.node), svg("path", { d: `M${effect + 4} ${top + STOPS * tall}H${end - 4}`, class: "stream-line" }), total, frame);
   const write = (one, words) => one.textContent !== words && (one.textContent = words);
@@ -153,7 +153,7 @@ function busOf({ svg, colour }, where, { onstop }) {
       const most = Math.max(...lengths), heavy = Math.max(...written);
       const [left, rest] = [middle - effect - (narrow ? 6 : 40), end - middle - 44]; // px on both sides of 0: numbers stand beside
       const unit = Math.min(left / Math.max(1e-9, -Math.min(...effects)), rest / Math.max(1e-9, Math.max(...effects)));
-      write(title, narrow ? `effect on ${sign(letter)}` : `direct effect on ${named(letter)}`);
+      write(title, `${narrow ? "" : "direct "}effect on ${sign(letter)}`);
       write(total, `${narrow ? "sum" : `sum = logit of ${named(letter)} − mean logit =`} ${number(sum)}`);
       total.setAttribute("x", end - 4);
       total.setAttribute("text-anchor", "end");
@@ -255,6 +255,15 @@ function lensOf({ svg, colour }, { width, narrow }, { onpick }) {
   };
 }
 
+/* Why a direct effect may be small where the answer is sure: the norm divides by another length. */
+function scaleOf({ stop, lengths }, narrow) {
+  const [whole, here] = [lengths.at(-1), lengths[stop]];
+  const isEnd = stop === STOPS - 1, times = number(whole / here, whole / here < 10 ? 1 : 0);
+  if (narrow) return `Counted at the end.${isEnd ? "" : ` Stopped here, they weigh ${times} times as much.`}`;
+  return `These count in the final answer: there the norm divides the stream by its whole length, ${number(whole, 1)}. ` +
+    (isEnd ? "This is the end." : `Stopped here, it divides by ${number(here, 1)}, and they weigh ${times} times as much.`);
+}
+
 const NOTE = "Direct effect: a part of the stream, divided by the root mean square of the whole final stream and " +
   "multiplied by the final norm’s gains, then its product with the letter’s output row minus the mean row of the 66 letters. " +
   "The nine effects add up to the letter’s logit minus the mean logit. " +
@@ -280,7 +289,8 @@ function build(part, figure) {
   const chips = (label) => part.tokens({ label, onpick: (n) => pick({ letter: found[label][n][0] }) });
   const [lifted, lowered] = [chips("lifted"), chips("lowered")];
   const heading = html("p", { class: "live-title" });
-  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node));
+  const scale = html("p", { class: "live-title" });
+  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node), scale);
   const [busRoom, lensRoom] = [html("div"), html("div")];
   const table = part.titled(LENS, lensRoom);
   const note = html("details", {}, html("summary", { text: "How a direct effect is computed" }), html("p", { class: "live-title", text: NOTE }));
@@ -309,6 +319,7 @@ function build(part, figure) {
     bus.set(found);
     lens.set(found);
     part.write(heading, `${nameOf(found.stop)}: which letters it moves most directly (press one to explain it)`);
+    part.write(scale, scaleOf(found, narrow));
     lifted.set(found.lifted.map(chip));
     lowered.set(found.lowered.map(chip));
   }

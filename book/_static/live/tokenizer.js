@@ -61,7 +61,7 @@ function say(state, { letters, length, each, scores, letterScores, pieces }) {
 
 // Drawing ----
 
-const MOST_IDS = 24; // with more tokens the ids stand only in the labels
+const MOST_IDS = 24; // with more tokens there is no room for the ids
 
 /* A box for each token, its id below it. A box comes from where its letters were: merges slide together. */
 function strip(part) {
@@ -69,13 +69,15 @@ function strip(part) {
   const make = () => part.html("span", { class: "live-token" }, part.html("span"), part.html("small"));
   let before = { text: null, starts: [], places: [] };
   const places = () => Array.from(shown.children, ({ offsetLeft, offsetTop }) => [offsetLeft, offsetTop]);
+  const titled = part.titled("", shown);
   return {
-    node: shown,
+    node: titled,
     set({ text, merges }, { ids, tokens }) {
       const { lengths, special } = tokenizer();
       const isMoving = !Live.isStill() && before.text === text;
       const from = isMoving ? places() : [];
       const starts = ids.map(((at) => (id) => (at += lengths[id]) - lengths[id])(0)); // in bytes
+      part.write(titled.firstChild, ids.length <= MOST_IDS ? "tokens and their ids" : `${ids.length} tokens; up to ${MOST_IDS}, each shows its id`);
       part.fit(shown, ids.length, make);
       ids.forEach((id, at) => {
         const box = shown.children[at];
@@ -112,14 +114,17 @@ function tree(part) {
   for (const rank of [1, 10, 100, 1000])
     node.append(part.svg("path", { class: "live-gridline", d: `M0 ${y(rank)}H${right}` }),
       part.svg("text", { class: "live-tick", x: right + 6, y: y(rank) + 4, text: rank }));
+  const rulers = add("path", { stroke: part.colour("muted"), fill: "none" }); // each byte of a letter that has more than one
   const [lines, letters] = [add("g", { fill: "none", "stroke-width": 1.8, "stroke-linejoin": "round" }), add("g", {})];
+  const why = add("text", { class: "live-tick live-halo", x: right / 2, y: (top + foot) / 2, "text-anchor": "middle" });
   const cut = add("path", { stroke: part.colour("plain"), "stroke-dasharray": "5 3", "stroke-width": 1.4 });
   const make = () => part.svg("path");
   const bytes = new TextEncoder();
   let [known, found] = [null, []];
+  const shown = part.titled("", node);
   return {
-    node,
-    set({ text, merges }, { ids }) {
+    node: shown,
+    set({ text, merges }, { ids, letters: all }) {
       const { lengths } = tokenizer();
       if (text !== known) {
         found = joins(text).filter(({ end }) => end <= most);
@@ -131,6 +136,12 @@ function tree(part) {
           part.write(letters.children[at], part.visible(letter));
           letters.children[at].setAttribute("x", unit * (from + to) / 2);
         });
+        const ticks = places.filter(([, from, to]) => to - from > 1).flatMap(([, from, to]) =>
+          Array.from({ length: to - from }, (_, n) => `M${unit * (from + n + 0.5)} ${foot}v-8`).concat(`M${unit * (from + 0.5)} ${foot}H${unit * (to - 0.5)}`));
+        rulers.setAttribute("d", ticks.join(""));
+        part.write(why, !all || found.length ? "" : ticks.length ? "the plays taught no merge that joins these bytes" : "the plays taught no merge that fits here");
+        part.write(shown.firstChild, `how merges 1 to ${grouped(ALL)} join ` +
+          `${places.length < all ? `the first ${places.length} of ${all} characters` : "letters"}; dashed: the slider`);
         part.fit(lines, found.length, make);
         found.forEach(({ rank, left, right: other }, at) => lines.children[at].setAttribute(
           "d", `M${unit * left.at} ${y(left.rank)}V${y(rank)}H${unit * other.at}V${y(other.rank)}`));
@@ -193,8 +204,7 @@ function build(part, figure) {
   const squared = part.titled("scores: T² (filled), characters² (dashed)", areas.node);
   return {
     nodes: [
-      part.titled("tokens and their ids", cut.node),
-      part.titled("how merges join letters, from the first up to the 1,277th; dashed: the slider", grown.node), player.node, merge,
+      cut.node, grown.node, player.node, merge,
     ],
     rest: [part.html("div", { class: "live-aside" }, squared, numbers.node)],
     update(state, found) {

@@ -8,6 +8,14 @@ const BEST = 5; // candidates that are shown
 const END = "<eos>";
 const NUMBERS = ["forty-two", "twelve", "nine hundred"]; // to press
 
+// What the model was trained on: 0 to 999,999, written like this.
+const ONE = "(?:one|two|three|four|five|six|seven|eight|nine)";
+const SMALL = `(?:${ONE}|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|` +
+  `(?:twen|thir|for|fif|six|seven|eigh|nine)ty(?:-${ONE})?)`;
+const HUNDREDS = `${ONE} hundred(?: and ${SMALL})?`, BELOW = `(?:${HUNDREDS}|${SMALL})`;
+const TRAINED = new RegExp(`^(?:zero|${BELOW}|${BELOW} thousand(?:, ${HUNDREDS}| and ${SMALL})?)$`);
+const isTrained = (text) => TRAINED.test(text);
+
 // Numbers ----
 
 let kept = null; // the last source: its letters, what the encoder made of them, and a reading of the German
@@ -272,6 +280,8 @@ function build(part, figure) {
   function update(state, values) {
     found = values;
     const none = !found.source.length;
+    part.write(trained, isTrained(state.text) ? "Trained on numbers from 0 to 999,999, written like these."
+      : "Not a number from 0 to 999,999 as in training: what it writes is a guess.");
     for (const one of [room, heading, next.node]) one.hidden = none;
     if (none) return;
     layOut(found.source.length !== desk?.S);
@@ -280,8 +290,9 @@ function build(part, figure) {
     next.set(found.candidates.map(([, chance]) => chance), { names, texts: found.candidates.map(([, chance]) => odds(chance)) });
   }
 
-  const left = html("div", {}, flow.node, numbers), right = html("div", {}, heading, next.node);
-  return { nodes: [room, html("div", { class: "translate-below" }, right, left)], rest: [html("p", { class: "live-title", text: NOTE })], update };
+  const trained = html("p", { class: "live-title translate-trained" });
+  const left = html("div", {}, flow.node, numbers, part.isNarrow() ? null : trained), right = html("div", {}, heading, next.node);
+  return { nodes: [room, html("div", { class: "translate-below" }, right, left)], rest: [part.isNarrow() ? trained : null, html("p", { class: "live-title", text: NOTE })], update };
 }
 
 const choice = (label, start, of) => ({ kind: "choice", label, start, of });
@@ -304,6 +315,7 @@ Live.define({
   },
   prepare,
   values,
+  isTrained,
   say,
   tries: [
     {
