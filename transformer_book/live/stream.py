@@ -58,7 +58,7 @@ def effects_of(parts: Tensor, line: Line, at: int) -> Tensor:
     assert isinstance(norm, RMSNorm)
     ids = tokenizer.encode(letters())
     size = (line.stream[-1, at].square().mean() + norm.eps).sqrt()  # of the whole stream
-    logits = model.output(parts / size * norm.weight)  # (N, V)
+    logits: Tensor = model.output(parts / size * norm.weight)  # (N, V)
     return logits - logits[:, ids].mean(dim=-1, keepdim=True)
 
 

@@ -14,7 +14,7 @@ readable version.
 import inspect
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name everyone uses)
@@ -331,8 +331,9 @@ class _StepAttention(MultiHeadAttention):
     ) -> Float[Tensor, "B T D"]:
         """Attend by the kernel if one token is added to a static cache, else as the base class."""
         if not isinstance(cache, StaticLayerCache) or x.shape[1] != 1 or bias is None:
-            more: dict[str, Any] = {"bias": bias, "angles": angles, "causal": causal}
-            return super().forward(x, memory, mask, cache=cache, **more)
+            return super().forward(
+                x, memory, mask, bias=bias, angles=angles, causal=causal, cache=cache
+            )
         # With a static cache the bias hides what mask and causality hide: see Stack._visibility.
         n_parts = count_parts(cache.max_len, len(x) * self.n_kv_heads, self.n_processors)
         heads = append_and_attend(

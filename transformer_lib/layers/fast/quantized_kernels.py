@@ -11,7 +11,8 @@ kernel knows one scale for each row of weights: quantise with ``group=None`` for
 4096 x 4096 weights took 5.9 ms in float32, 4.3 in bfloat16, 2.6 with 8 bits and 1.5 with 4 (one
 thread of an x86-64 with AVX-512, CPU time on a busy machine); by the formula 91 and 101 ms. On a
 GPU it is PyTorch's for 4 bits and bfloat16, else a Triton kernel, for all groups and dtypes, that
-sums in float32.
+sums in float32. A compiled step of a model of the size of Llama-3-8B, one row, took 4.4 ms in
+bfloat16, 3.9 with 8 bits and 3.3 with 4 (H200): bytes are saved, but arithmetic limits it then.
 
 They are for asking the model, not for gradients. Compiled steps call those for a GPU. They do
 without them on a CPU, and where a row has one scale: the compiler then writes the product itself.
