@@ -408,8 +408,10 @@ def test_a_real_number_travels_through_all_layers(
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/book/00_reading_this_book.html")
     figure, caption = page.locator(JOURNEY), page.locator(f"{JOURNEY} .live-caption")
+    words = figure.locator(".live-words")
     figure.get_by_role("button", name="A real number").click()
-    expect(caption).to_contain_text("Cross-attention (decoder, layer 3): “i” asks the source")
+    expect(caption).to_contain_text("Cross-attention (decoder, layer 3)")
+    expect(words).to_contain_text("“i” asks the source")
     assert {"forty-two", "9 tokens", "▷zwei", "5 tokens"} <= set(
         texts(page, f"{JOURNEY} .live-picture text")
     )
@@ -419,7 +421,7 @@ def test_a_real_number_travels_through_all_layers(
     places, said = set(), set()
     for _ in range(50):
         figure.get_by_role("button", name="One box").click()
-        said.add(caption.inner_text())
+        said.add(caption.inner_text() + words.inner_text())
         places.add(round(figure.evaluate(top)))
     assert len(said) == 2 + 3 * 6 + 2 + 3 * 9 + 1  # each box, each in its layer, once
     assert len(places) == 1, places  # the picture stays where it is
