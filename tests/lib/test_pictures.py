@@ -283,6 +283,12 @@ def test_block_diagram_follows_the_configuration():
     assert "RMSNorm" in svg
 
 
+def test_only_a_decoder_block_is_drawn_with_a_memory():
+    for decoder in (False, True):
+        drawn = diagrams.block_diagram(TransformerConfig(), decoder=decoder)
+        assert ("memory" in drawn.svg) == ("memory" in drawn.summary) == decoder
+
+
 @pytest.mark.parametrize(("place", "first"), [("pre", "LayerNorm"), ("post", "self-attention")])
 def test_block_diagram_draws_the_norm_where_it_stands(place, first):
     svg = diagrams.block_diagram(TransformerConfig(norm_position=place)).svg

@@ -308,7 +308,9 @@ def block_diagram(config: TransformerConfig, *, decoder: bool = False) -> Pictur
     last, sentences = entry, []
     for sublayer in _sublayers(config, decoder):
         steps = _steps(config, sublayer.name)
-        last, _ = _draw_sublayer(canvas, last, sublayer, steps, lane=last.bottom[0] - LANE)
+        last, core = _draw_sublayer(canvas, last, sublayer, steps, lane=last.bottom[0] - LANE)
+        if sublayer.name == "cross-attention":
+            _draw_memory_beside(canvas, core)
         sentences.append(", ".join(steps))
     y = last.y + last.height + GAP
     exit_box = canvas.box(84, y, ["residual stream out", f"B T D, D={config.d_model}"], tensor=True)
@@ -317,8 +319,17 @@ def block_diagram(config: TransformerConfig, *, decoder: bool = False) -> Pictur
         f"{title}, {config.norm_position}-norm, width {config.d_model}: "
         + "; then ".join(sentences)
         + ". Each sublayer is bypassed by a residual connection."
+        + (" The memory, B S D, enters at the cross-attention." if decoder else "")
     )
     return canvas.picture(title, summary)
+
+
+def _draw_memory_beside(canvas: Canvas, cross: Box) -> None:
+    """Draw the memory to the right of the cross-attention that reads it."""
+    right, middle = cross.x + cross.width, cross.y + cross.height / 2
+    lines = ["memory, B S D", "keys and values"]
+    memory = canvas.box(right + 40, middle - 24, lines, role="key", width=124, tensor=True)
+    canvas.arrow((memory.x, middle), (right, middle), color=ROLES["key"][0])
 
 
 def architecture_diagram(config: TransformerConfig) -> Picture:
