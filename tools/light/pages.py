@@ -95,7 +95,7 @@ def names_in(pages: Iterable[str], scripts: Iterable[str]) -> frozenset[str]:
 
 
 def without_room(code: str) -> str:
-    r"""Leave out indents, comments, and what a script begins with; but a licence stays.
+    r"""Leave out indents, comments, empty lines, and what a script begins with; a licence stays.
 
     No script may need the indent of a line inside a text; the browser tests would show it.
 
@@ -113,7 +113,7 @@ def without_room(code: str) -> str:
     code = re.sub(r"^[ \t]+", "", code, flags=re.MULTILINE)
     for comment in (_LINE, _BEHIND):
         code = comment.sub(lambda found: found[0] if _LICENCE.search(found[0]) else "", code)
-    return code
+    return re.sub(r"\n\s*\n", "\n", code)
 
 
 def _optional(face: re.Match[str]) -> str:
