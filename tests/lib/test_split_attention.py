@@ -59,10 +59,11 @@ def test_the_order_of_parts_does_not_matter():
 @pytest.mark.parametrize(
     ("max_len", "n_programs", "n_processors", "n_parts"),
     [
-        (320, 8, 132, 1),  # little room: to join would take longer
-        (4_352, 8, 132, 16),
-        (16_640, 8, 132, 16),
-        (16_640, 128, 132, 1),  # programs enough without parts
+        (192, 8, 132, 1),  # little room: to join would take longer
+        (320, 8, 132, 5),
+        (16_640, 8, 132, 33),  # two programs for each processor
+        (16_640, 128, 132, 2),
+        (16_640, 768, 132, 1),  # programs enough without parts
         (16_640, 1, 132, MOST_PARTS),
         (16_640, 8, 1, 1),  # a GPU about which nothing is known
     ],
