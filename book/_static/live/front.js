@@ -45,9 +45,11 @@ function* prepare({ text }, model) {
   yield* readingOf(model).inPieces(idsOf(text, model), PIECE);
 }
 
+const peak = (list) => list.indexOf(Math.max(...list)); // where the largest stands
+
 function choose(logits, pick, n) {
   const chances = softmax(logits);
-  if (pick === "likeliest") return chances.indexOf(Math.max(...chances));
+  if (pick === "likeliest") return peak(chances);
   let left = Live.tensor.uniform(FIRST_SEED + n)();
   for (let id = 0; id < chances.length; id++) if ((left -= chances[id]) < 0) return id;
   return chances.length - 1;
@@ -89,9 +91,9 @@ function lookOf({ cache, model }, stream, { layer, head, first, at }) {
 }
 
 /* What all heads of an attention write onto a lane: their mixtures, each times its part of the output table.
-   And what that does, by itself, to the logits of the letter that the lane answers in the end and of its
-   strongest rival. What later layers make of a write is not in it. */
-function writesOf({ cache, model }, { stream, weights, logits }, layer) {
+   And what that does, by itself, to the logits of the letters `rivals`. What later layers make of a write is
+   not in it. */
+function writesOf({ cache, model }, { stream, weights }, layer, rivals) {
   const { tokenizer, decoder } = model, { data, width: D, length: T } = cache.memories[layer].self.values;
   const table = decoder.stack.blocks[layer].attention.output.weight.data; // (D, D)
   const heads = weights[layer], Dk = D / heads.length;
@@ -99,11 +101,10 @@ function writesOf({ cache, model }, { stream, weights, logits }, layer) {
     shares.reduce((sum, w, s) => sum + (s < T ? w * data[s * D + head * Dk + i] : 0), 0)));
   const writes = mixtures.map((mixture, head) => Float64Array.from({ length: D }, (_, i) =>
     mixture.reduce((sum, value, j) => sum + table[i * D + head * Dk + j] * value, 0)));
-  const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a]).slice(0, 2);
-  const ways = Live.directions(model, stream.at(-1), order, tokenizer.encode(Live.PLAYS));
+  const ways = Live.directions(model, stream.at(-1), rivals.map((token) => tokenizer.tokens.indexOf(token)), tokenizer.encode(Live.PLAYS));
   const few = (vectors) => vectors.map((vector) => Array.from(vector.slice(0, FIRST)));
   return {
-    mixtures: few(mixtures), writes: few(writes), rivals: order.map((id) => tokenizer.tokens[id]),
+    mixtures: few(mixtures), writes: few(writes), rivals,
     effects: ways.map((way) => writes.map((write) => Live.tensor.dot(write, way))), // (2, H)
   };
 }
@@ -123,7 +124,7 @@ function unitsOf({ decoder, config, table, tokenizer }, stream, layer) {
   while (half > 0) half -= long[order[holders++]];
   const towards = (n) => {
     const scores = matmulT(column(n).map((one, i) => one * stack.final_norm.weight.data[i]), table.data, 1, D, config.vocab_size);
-    return tokenizer.tokens[scores.indexOf(Math.max(...scores))];
+    return tokenizer.tokens[peak(scores)];
   };
   return {
     x: Array.from(x.slice(0, FIRST)), long, signs: answers.map(Math.sign), holders,
@@ -149,6 +150,11 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
   const looks = isLayer && stage % 2 === 0;
   const numbers = (x) => Array.from(x.slice(0, FIRST));
   const next = choose(letters[T - 1].logits, pick, written);
+  const answer = peak(own.logits), chances = own.stream.map((x) => softmax(model.logits(x))[answer]);
+  const list = guesses(model, own, stage), name = tokenizer.tokens[answer];
+  const rival = list.filter(([token]) => token !== name).sort((a, b) => b[3] - a[3])[0]; // of those with a bar, the likeliest before
+  const wrote = looks ? writesOf(kept, own, layer, [name, rival[0]]) : null;
+  const chosen = looks && head === HEADS ? peak(wrote.effects[0]) : head;
   return {
     tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, read: readOf(text, model), stage, layer, first, at,
     width: own.stream[0].length, inner: model.config.d_ff,
@@ -157,13 +163,14 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
     added: shown.map(({ writes }) => writes.map(length)), // (shown, 2L)
     attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
     heads: looks ? own.weights[layer].map(line) : [], // (H, T)
-    zoom: isLayer ? Math.min(zoom, looks ? ZOOMS : DEEPS) : 0, head,
-    look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head, first, at }), ...writesOf(kept, own, layer) } : null,
+    zoom: isLayer ? Math.min(zoom, looks ? ZOOMS : DEEPS) : 0, head: chosen,
+    opens: 2 + 2 * peak(own.weights.map((_, n) => chances[2 * n + 1] - chances[2 * n])), // the attention that raises the answer most
+    look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head: chosen, first, at }), ...wrote } : null,
     units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer) : null,
     stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
     write: isLayer ? numbers(own.writes[stage - 2]) : [],
     best: own.stream.map((_, n) => guesses(model, own, n + 1)[0]),
-    guesses: guesses(model, own, stage),
+    guesses: list,
     next: [tokenizer.tokens[next], softmax(letters[T - 1].logits)[next]],
   };
 }
@@ -346,12 +353,12 @@ function build(part, figure) {
 
   // Playing ----
 
-  /* Both parts of layer 1 are opened, and wherever the reader has opened one, but not while letters fly. */
+  /* Both parts of the layer that matters most are opened, and wherever the reader has opened one, but not while letters fly. */
   function after(by, isQuick) {
-    const { stage, written } = figure.state, { zoom } = found, isLayer = stage > 1 && stage < ANSWER, steps = (n) => (n % 2 ? DEEPS : ZOOMS);
+    const { stage, written } = figure.state, { zoom, opens } = found, steps = (n) => (n % 2 ? DEEPS : ZOOMS), isOpened = (n) => n >> 1 === opens >> 1;
     if (by < 0 && zoom) return { zoom: zoom - 1 };
-    if (by < 0) return stage ? { stage: stage - 1, zoom: stage === 3 || stage === 4 ? steps(stage - 1) : 0 } : written ? { written: written - 1, stage: WRITE } : null;
-    if (isLayer && !isQuick && zoom < steps(stage) && (zoom || stage < 4)) return { zoom: zoom + 1 };
+    if (by < 0) return stage ? { stage: stage - 1, zoom: isOpened(stage - 1) ? steps(stage - 1) : 0 } : written ? { written: written - 1, stage: WRITE } : null;
+    if (!isQuick && zoom < steps(stage) && (zoom || isOpened(stage))) return { zoom: zoom + 1 };
     return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
   }
 
@@ -431,7 +438,7 @@ function build(part, figure) {
     if (!found) return load();
     const { stage, zoom } = figure.state;
     pace = 600;
-    figure.set(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: 2, zoom: 1 }, Live.QUICK);
+    figure.set(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: found.opens, zoom: 1 }, Live.QUICK);
     figure.released();
     reveal();
   }
@@ -621,7 +628,7 @@ Live.define({
       of: { likeliest: "always the likeliest", drawn: "drawn by chance (temperature 1)" },
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
-    zoom: hidden(ZOOMS, 0), head: hidden(HEADS - 1, 3),
+    zoom: hidden(ZOOMS, 0), head: hidden(HEADS, HEADS), // none chosen: the one that lifts the answer most
   },
   same: ["text", "pick", "written"], // a try stays the same try while its line goes its way, but not when it has grown
   prepare,
