@@ -60,7 +60,7 @@ const length = (x) => Math.sqrt(x.reduce((sum, one) => sum + one * one, 0));
 /* The stream read as an answer: the likeliest tokens, each with its logit, its probability, and the
    probability that it had one stage before. */
 function guesses(model, at, stage) {
-  const after = (n) => (n === LAYERS * 2 ? at.logits : model.logits(at.stream[n]));
+  const after = (n) => model.logits(at.stream[n]);
   const place = Math.min(stage, ANSWER - 1) - 1; // in the stream
   if (place < 0) return [];
   const logits = after(place), chances = softmax(logits);
@@ -187,6 +187,10 @@ const signed = (value) => Live.part.number(value).replace(/^(?!−)/, "+");
 const counted = (n) => `${n} ${n > 1 ? "tokens" : "token"}`;
 const isByte = (token) => [...token].length > 1;
 
+/* Small words in a picture, their places in units of f px. */
+const caption = (svg, f = 1) => (text, x, y, more) => svg("text", { x: x * f, y, text, class: "live-tick", ...more });
+const [END, MIDDLE] = ["end", "middle"].map((at) => ({ "text-anchor": at }));
+
 /* The two letters that get most weight; those that look alike when rounded, in the order of the line. */
 const strongest = (weights) =>
   weights.map((w, s) => [s, Math.round(100 * w)]).sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 2)
@@ -274,7 +278,7 @@ const say = ({ pick, back }, found) => {
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, ZOOMS, sign, named, strongest, sumOf, signed, upTo }; // front_picture.js and front_zoom.js add to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, ZOOMS, sign, named, strongest, sumOf, signed, upTo, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
 
 const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
@@ -342,7 +346,6 @@ function build(part, figure) {
   let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
   let [lens, lensKey, shownZoom] = [null, "", 0];
   let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
-  const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   /* What happens here, its name first. */
   function tell(text) {
@@ -388,7 +391,7 @@ function build(part, figure) {
     figure.released();
   }
 
-  /* Play: the first letter slowly, the others quickly; with `letters` all of them, up to the next answer. */
+  /* Play: the first letter slowly, the others quickly; with `letters`, until so many are written. */
   function run(speed, letters, wait = 0) {
     if (!found) return load();
     stop();
@@ -397,10 +400,10 @@ function build(part, figure) {
     timer = setTimeout(tick, wait);
   }
 
-  /* A press while letters are being written asks for one more: none is lost. */
+  /* A press while letters are being written asks for one more: none is lost, nor for the letter that Play lets fly. */
   function onemore() {
-    if (playing && Number.isFinite(playing.left)) playing.left += 1;
-    else run(QUICK, 1);
+    if (Number.isFinite(playing?.left)) playing.left += 1;
+    else run(QUICK, playing && figure.state.stage === WRITE ? 2 : 1);
   }
 
   function tick() {
@@ -410,10 +413,12 @@ function build(part, figure) {
     if (!changes) return pause();
     if (changes.stage === 0) {
       Object.assign(playing, { left: playing.left - 1, speed: QUICK });
+      if (!playing.left) pause();
       figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
+      if (!playing) return;
     }
-    if (changes.stage === ANSWER && playing.left <= 0) return pause();
-    if (speed === QUICK) tell(`Quickly, with ${counted(found.tokens.length)}. Pause, or step, to see what happens where.`);
+    const { left } = playing, queue = left > 1 && left < Infinity ? `; ${left} letters to come` : "";
+    if (speed === QUICK) tell(`Quickly, with ${counted(found.tokens.length)}${queue}. Pause, or step, to see what happens where.`);
     const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
     const hold = isKnown ? SLOW.again : changes.zoom ? SLOW.look : speed.hold;
     timer = setTimeout(tick, speed.ms + hold);
@@ -422,7 +427,7 @@ function build(part, figure) {
   /* From the beginning of the line. */
   function begin() {
     reveal();
-    if (reduced()) return figure.set({ stage: ANSWER });
+    if (Live.prefersCalm()) return figure.set({ stage: ANSWER });
     figure.set({ stage: 0 });
     run(SLOW, Infinity, SLOW.hold);
   }
@@ -430,29 +435,29 @@ function build(part, figure) {
   /* What is watched and what is pressed stand on one screen. */
   function reveal() {
     const [{ top }, { bottom }] = [line, words].map((one) => one.getBoundingClientRect());
-    if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: reduced() ? "instant" : "smooth" });
+    if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: Live.prefersCalm() ? "instant" : "smooth" });
   }
 
   /* Into a part, and out of it. */
   function look() {
     if (!found) return load();
     const { stage, zoom } = figure.state;
-    pace = 600;
-    figure.set(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: found.opens, zoom: 1 }, Live.QUICK);
-    figure.released();
+    go(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: found.opens, zoom: 1 });
     reveal();
   }
 
-  function onhead(head) {
+  function go(changes) {
     pace = 600;
-    figure.set({ head }, Live.QUICK);
+    figure.set(changes, Live.QUICK);
     figure.released();
   }
 
+  const onhead = (head) => go({ head });
+
   function label() {
-    play.textContent = playing ? "❚❚ Pause" : "▶ Play";
-    play.setAttribute("aria-label", playing ? "Pause" : "Play");
-    play.title = playing ? "Pause" : "Play";
+    const [sign, name] = playing ? ["❚❚", "Pause"] : ["▶", "Play"];
+    play.textContent = `${sign} ${name}`;
+    play.setAttribute("aria-label", (play.title = name));
   }
 
   // Drawing ----
@@ -464,10 +469,8 @@ function build(part, figure) {
     drawn.letters[row].focus({ preventScroll: true });
   };
   const onstage = (stage) => {
-    pace = 600;
     if (stage === figure.state.stage) details.open = !details.open;
-    else figure.set({ stage }, Live.QUICK);
-    figure.released();
+    else go({ stage });
   };
   picture.addEventListener("pointermove", () => picture.classList.add("front-pointed"), { once: true });
   picture.addEventListener("keydown", (event) => {
@@ -547,6 +550,11 @@ function build(part, figure) {
     }, { ms: pace, ...(isOpening && { from: { at: 0, open: 0 } }) });
   }
 
+  function drawAll() {
+    draw();
+    drawZoom();
+  }
+
   function show() {
     const some = found?.tokens.length;
     name.textContent = some ? `Open this part: ${titleOf(found.stage)}` : "Open this part";
@@ -573,7 +581,7 @@ function build(part, figure) {
     const none = !found.tokens.length;
     for (const one of [box, transport, details]) one.style.visibility = none ? "hidden" : "";
     showLine(state, none ? [] : found.tokens.slice(found.typed), found.read);
-    if (!none) [draw, drawZoom].forEach((each) => each());
+    if (!none) drawAll();
     show();
   }
 
@@ -601,7 +609,7 @@ function build(part, figure) {
     if (!found) return;
     const before = where.width;
     layOut();
-    if (where.width !== before && found.tokens.length) [draw, drawZoom].forEach((each) => each());
+    if (where.width !== before && found.tokens.length) drawAll();
   });
 
   return { nodes: [line, cut, still, transport, words], rest: [details], words, tell, update, wait, arrived };
