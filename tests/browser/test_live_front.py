@@ -176,7 +176,9 @@ def test_a_line_is_typed_and_the_next_letter_falls(page: Page, origin: str) -> N
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("“n” 89%")
     for typed in ("n", "ng", "ng "):
         button(page, "Run until the next letter is written")
-        expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(re.compile(f"^{typed}$"))
+        expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
+            re.compile(f"^{typed}$"), timeout=20_000
+        )
         expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible(timeout=20_000)
     address = "#live:front:text=My%20lord,%20the%20ki;written=3;stage=0"  # no second pass
     assert page.url.endswith(address)
@@ -230,23 +232,23 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     expect(heads).to_be_hidden()
     button(page, "Look inside attention")  # from the answer: into the layer that raised it most
     for step, column in ZOOMS.items():
-        assert words(page).startswith(f"Layer 4, head 5, {step}: ")
+        assert words(page).startswith(f"Layer 4, head 6, {step}: ")
         expect(lens.get_by_text(column, exact=True).filter(visible=True).first).to_be_visible()
         button(page, "One step forward")
     assert words(page).startswith("Layer 4, feed-forward")
     expect(lens).to_have_count(0)
     button(page, "One step back")
-    assert words(page).startswith("Layer 4, head 5, write")
+    assert words(page).startswith("Layer 4, head 6, write")
     named = page.locator(f"{FIGURE} .front-rival").all_text_contents()
     assert named == ["answer e", "rival u"]
     bars = page.locator(f"{FIGURE} .front-sign").all_text_contents()
     assert bars[:2] == ["e", "u"]  # table and bars speak of the same letters
-    heads.get_by_role("button", name="head 6").click()
-    assert words(page).startswith("Layer 4, head 6, write")
+    heads.get_by_role("button", name="head 8").click()
+    assert words(page).startswith("Layer 4, head 8, write")
     pressed = heads.locator("[aria-pressed=true]")
-    expect(pressed).to_have_text("6")
+    expect(pressed).to_have_text("8")
     expect(pressed).to_be_focused()
-    assert page.url.endswith("stage=8;zoom=7;head=5")
+    assert page.url.endswith("stage=8;zoom=7;head=7")
     page.locator(f"{FIGURE} .front-row").nth(1).click()
     assert words(page).startswith("Layer 4, head 2, write")
     both = page.locator(f"{FIGURE} .front-row").nth(1).locator(".front-effect").all_text_contents()

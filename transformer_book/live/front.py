@@ -202,7 +202,9 @@ def values(
         Letters, lengths of vectors, attention weights, guesses; under the names of ``front.js``.
 
     Example:
-        >>> found = values("To be, or not to b", "likeliest", 0, 10, 0, 0, HEADS)
+        >>> found = values(
+        ...     "To be, or not to b", "likeliest", 0, 10, 0, 0, HEADS
+        ... )
         >>> found["next"][0], round(found["next"][1], 2)
         ('e', 0.76)
     """
