@@ -38,8 +38,12 @@ STATES: list[dict[str, Any]] = [
     {"text": "", "stage": 5},
     *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5, 6, 7)),
     {"text": LINE, "stage": 2, "zoom": 7, "head": 5, "back": 3, "written": 1},
-    {"stage": 8, "zoom": 7},  # the rival of the bars is not the second letter of the answer
-    {"stage": 2, "zoom": 7},
+    {
+        "text": "To be, or not to b",
+        "stage": 8,
+        "zoom": 7,
+    },  # the rival of the bars is not the second letter of the answer
+    {"text": "To be, or not to b", "stage": 2, "zoom": 7},
     *({"text": LINE, "stage": 2, "zoom": zoom, "head": 5, "back": 4} for zoom in (1, 2, 4, 5, 6)),
     {"text": LINE, "stage": 8, "zoom": 4, "head": 7, "back": 1},
     {"text": LINE, "stage": 8, "zoom": 6, "head": 0, "written": 14},
