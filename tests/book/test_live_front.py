@@ -38,6 +38,12 @@ STATES: list[dict[str, Any]] = [
     {"text": "", "stage": 5},
     *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5, 6, 7)),
     {"text": LINE, "stage": 2, "zoom": 7, "head": 5, "back": 3, "written": 1},
+    {
+        "text": "To be, or not to b",
+        "stage": 8,
+        "zoom": 7,
+    },  # the rival of the bars is not the second letter of the answer
+    {"text": "To be, or not to b", "stage": 2, "zoom": 7},
     *({"text": LINE, "stage": 2, "zoom": zoom, "head": 5, "back": 4} for zoom in (1, 2, 4, 5, 6)),
     {"text": LINE, "stage": 8, "zoom": 4, "head": 7, "back": 1},
     {"text": LINE, "stage": 8, "zoom": 6, "head": 0, "written": 14},
@@ -78,8 +84,8 @@ DAMAGES = {
     "the least likely": ("chances[b] - chances[a]", "chances[a] - chances[b]"),
     "length without its root": ("Math.sqrt(x.reduce", "(x.reduce"),
     "guesses of the last letter": (
-        "guesses: guesses(model, own, stage)",
-        "guesses: guesses(model, letters[T - 1], stage)",
+        "list = guesses(model, own, stage)",
+        "list = guesses(model, letters[T - 1], stage)",
     ),
     "the next letter of the one that is watched": (
         "choose(letters[T - 1].logits, pick, written)",
@@ -127,16 +133,26 @@ DAMAGES = {
         "table[i * D + head * Dk + j]",
         "table[(head * Dk + j) * D + i]",
     ),
-    "the norm of the stream on its way": ("stream.at(-1), order", "stream[2 * layer + 1], order"),
+    "the norm of the stream on its way": ("stream.at(-1), rivals", "stream[2 * layer + 1], rivals"),
     "no gain of the final norm": ("* gain[i]) / size", ") / size"),
     "effects that are not above the mean": ("data[id * D + i] - each)", "data[id * D + i])"),
-    "effects on the least likely": (
-        "logits[b] - logits[a]).slice(0, 2)",
-        "logits[a] - logits[b]).slice(0, 2)",
+    "the rival of the end": (".sort((a, b) => b[3] - a[3])[0]", "[0]"),
+    "the weakest rival": ("b[3] - a[3]", "a[3] - b[3]"),
+    "a letter that is its own rival": ("filter(([token]) => token !== name)", "filter(Boolean)"),
+    "the best guess of the stage for the answer": (
+        "name = tokenizer.tokens[answer];",
+        "name = list[0]?.[0];",
     ),
+    "the layer that ends highest": ("chances[2 * n + 1] - chances[2 * n]", "chances[2 * n + 1]"),
+    "what the feed-forward raises": (
+        "chances[2 * n + 1] - chances[2 * n]",
+        "chances[2 * n + 2] - chances[2 * n + 1]",
+    ),
+    "the head that lifts the rival": ("peak(wrote.effects[0])", "peak(wrote.effects[1])"),
+    "no head of its own": ("looks && head === HEADS ?", "looks && head > HEADS ?"),
     "the answer of another lane": (
-        "writesOf(kept, own, layer)",
-        "writesOf(kept, letters[0], layer)",
+        "writesOf(kept, own, layer, [name",
+        "writesOf(kept, letters[0], layer, [name",
     ),
     "the sum without its sign": ('.replace(/^(?!−)/, "+")', ""),
     "the stream after": (
@@ -241,6 +257,7 @@ def test_what_readers_are_told_to_see() -> None:
     assert king[2:] == ["n"] * 7
     written = at(text="My lord, the ki", written=3)
     assert "".join(written["tokens"][written["typed"] :]) == "ng "
+    assert tries[0]["opens"] == 8  # the tour looks into the attention that the first try praises
 
 
 def test_the_next_letter_is_that_of_the_bars(v8: Engine) -> None:

@@ -25,6 +25,7 @@ ANSWER = 2 * LAYERS + 2
 WRITE = ANSWER + 1
 BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
 FIRST_SEED = 1000
+HEADS = 8
 ZOOMS, DEEPS = 7, 2  # steps of an open attention, and of an open feed-forward
 BUSY = 4  # units that are named
 
@@ -114,7 +115,10 @@ def _look(run: Line, layer: int, head: int, first: int, at: int) -> dict[str, An
 
 @torch.no_grad()
 def _head_writes(run: Line, layer: int, at: int) -> dict[str, Any]:
-    """What each head writes onto a lane, and what that does to the answer by itself."""
+    """What each head writes onto a lane, and what that does by itself to the answer and its rival.
+
+    The rival is another letter with a bar beside it, the likeliest one before this attention.
+    """
     _, tokenizer = browser_model("shakespeare")
     part = _block(layer).attention
     assert isinstance(part, MultiHeadAttention)
@@ -124,13 +128,22 @@ def _head_writes(run: Line, layer: int, at: int) -> dict[str, Any]:
     torch.testing.assert_close(writes.sum(dim=0), run.writes[2 * layer, at])
     effects = effects_of(writes, run, at)  # (H, V)
     torch.testing.assert_close(effects.sum(dim=0), direct_effects(run, at)[0][2 * layer + 1])
-    rivals = run.logits[-1, at].topk(2).indices
+    before, after = run.logits[2 * layer : 2 * layer + 2, at]
+    answer = int(run.logits[-1, at].argmax())
+    shown = [id for id in after.topk(BEST).indices.tolist() if id != answer]
+    rivals = [answer, max(shown, key=lambda id: before[id].item())]
     return {
         "mixtures": mixtures[:, :FIRST].tolist(),
         "writes": writes[:, :FIRST].tolist(),
-        "rivals": [tokenizer.tokens[id] for id in rivals.tolist()],
+        "rivals": [tokenizer.tokens[id] for id in rivals],
         "effects": effects[:, rivals].T.tolist(),
     }
+
+
+def _opens(run: Line, at: int) -> int:
+    """The stage of the attention that raises the probability of a lane's answer most."""
+    chances = run.logits[:, at].softmax(dim=-1)[:, run.logits[-1, at].argmax()]
+    return 2 + 2 * int((chances[1::2] - chances[:-1:2]).argmax())
 
 
 def _choose(logits: Tensor, pick: str, n: int) -> int:
@@ -183,13 +196,15 @@ def values(
         back: which letter is watched: so many before the last one. The next letter is written
             from the last one.
         zoom: how much of a part is shown; 0 if it is not opened.
-        head: which head is shown there.
+        head: which head is shown there; ``HEADS`` for the one that lifts the answer most.
 
     Returns:
         Letters, lengths of vectors, attention weights, guesses; under the names of ``front.js``.
 
     Example:
-        >>> found = values("To be, or not to b", "likeliest", 0, 10, 0, 0, 3)
+        >>> found = values(
+        ...     "To be, or not to b", "likeliest", 0, 10, 0, 0, HEADS
+        ... )
         >>> found["next"][0], round(found["next"][1], 2)
         ('e', 0.76)
     """
@@ -207,6 +222,9 @@ def values(
     is_layer = 1 < stage < ANSWER
     layer = stage // 2 - 1 if is_layer else -1
     looks = is_layer and stage % 2 == 0
+    wrote = _head_writes(run, layer, at) if looks else {}
+    if looks and head == HEADS:
+        head = int(torch.tensor(wrote["effects"][0]).argmax())
     chosen = _choose(run.logits[-1, -1], pick, written)
     found = 0 if stage < 2 else min(stage, ANSWER) - 2  # the place in the stream
     return {
@@ -227,9 +245,8 @@ def values(
         "heads": run.weights[layer, :, at].tolist() if looks else [],
         "zoom": min(zoom, ZOOMS if looks else DEEPS) if is_layer else 0,
         "head": head,
-        "look": _look(run, layer, head, first, at) | _head_writes(run, layer, at)
-        if looks
-        else None,
+        "opens": _opens(run, at),
+        "look": _look(run, layer, head, first, at) | wrote if looks else None,
         "units": _units(run, layer, at) if is_layer and not looks else None,
         "stream": run.stream[found, at, :FIRST].tolist(),
         "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],

@@ -45,9 +45,11 @@ function* prepare({ text }, model) {
   yield* readingOf(model).inPieces(idsOf(text, model), PIECE);
 }
 
+const peak = (list) => list.indexOf(Math.max(...list)); // where the largest stands
+
 function choose(logits, pick, n) {
   const chances = softmax(logits);
-  if (pick === "likeliest") return chances.indexOf(Math.max(...chances));
+  if (pick === "likeliest") return peak(chances);
   let left = Live.tensor.uniform(FIRST_SEED + n)();
   for (let id = 0; id < chances.length; id++) if ((left -= chances[id]) < 0) return id;
   return chances.length - 1;
@@ -58,7 +60,7 @@ const length = (x) => Math.sqrt(x.reduce((sum, one) => sum + one * one, 0));
 /* The stream read as an answer: the likeliest tokens, each with its logit, its probability, and the
    probability that it had one stage before. */
 function guesses(model, at, stage) {
-  const after = (n) => (n === LAYERS * 2 ? at.logits : model.logits(at.stream[n]));
+  const after = (n) => model.logits(at.stream[n]);
   const place = Math.min(stage, ANSWER - 1) - 1; // in the stream
   if (place < 0) return [];
   const logits = after(place), chances = softmax(logits);
@@ -89,9 +91,9 @@ function lookOf({ cache, model }, stream, { layer, head, first, at }) {
 }
 
 /* What all heads of an attention write onto a lane: their mixtures, each times its part of the output table.
-   And what that does, by itself, to the logits of the letter that the lane answers in the end and of its
-   strongest rival. What later layers make of a write is not in it. */
-function writesOf({ cache, model }, { stream, weights, logits }, layer) {
+   And what that does, by itself, to the logits of the letters `rivals`. What later layers make of a write is
+   not in it. */
+function writesOf({ cache, model }, { stream, weights }, layer, rivals) {
   const { tokenizer, decoder } = model, { data, width: D, length: T } = cache.memories[layer].self.values;
   const table = decoder.stack.blocks[layer].attention.output.weight.data; // (D, D)
   const heads = weights[layer], Dk = D / heads.length;
@@ -99,11 +101,10 @@ function writesOf({ cache, model }, { stream, weights, logits }, layer) {
     shares.reduce((sum, w, s) => sum + (s < T ? w * data[s * D + head * Dk + i] : 0), 0)));
   const writes = mixtures.map((mixture, head) => Float64Array.from({ length: D }, (_, i) =>
     mixture.reduce((sum, value, j) => sum + table[i * D + head * Dk + j] * value, 0)));
-  const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a]).slice(0, 2);
-  const ways = Live.directions(model, stream.at(-1), order, tokenizer.encode(Live.PLAYS));
+  const ways = Live.directions(model, stream.at(-1), rivals.map((token) => tokenizer.tokens.indexOf(token)), tokenizer.encode(Live.PLAYS));
   const few = (vectors) => vectors.map((vector) => Array.from(vector.slice(0, FIRST)));
   return {
-    mixtures: few(mixtures), writes: few(writes), rivals: order.map((id) => tokenizer.tokens[id]),
+    mixtures: few(mixtures), writes: few(writes), rivals,
     effects: ways.map((way) => writes.map((write) => Live.tensor.dot(write, way))), // (2, H)
   };
 }
@@ -123,7 +124,7 @@ function unitsOf({ decoder, config, table, tokenizer }, stream, layer) {
   while (half > 0) half -= long[order[holders++]];
   const towards = (n) => {
     const scores = matmulT(column(n).map((one, i) => one * stack.final_norm.weight.data[i]), table.data, 1, D, config.vocab_size);
-    return tokenizer.tokens[scores.indexOf(Math.max(...scores))];
+    return tokenizer.tokens[peak(scores)];
   };
   return {
     x: Array.from(x.slice(0, FIRST)), long, signs: answers.map(Math.sign), holders,
@@ -149,6 +150,11 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
   const looks = isLayer && stage % 2 === 0;
   const numbers = (x) => Array.from(x.slice(0, FIRST));
   const next = choose(letters[T - 1].logits, pick, written);
+  const answer = peak(own.logits), chances = own.stream.map((x) => softmax(model.logits(x))[answer]);
+  const list = guesses(model, own, stage), name = tokenizer.tokens[answer];
+  const rival = list.filter(([token]) => token !== name).sort((a, b) => b[3] - a[3])[0]; // of those with a bar, the likeliest before
+  const wrote = looks ? writesOf(kept, own, layer, [name, rival[0]]) : null;
+  const chosen = looks && head === HEADS ? peak(wrote.effects[0]) : head;
   return {
     tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, read: readOf(text, model), stage, layer, first, at,
     width: own.stream[0].length, inner: model.config.d_ff,
@@ -157,13 +163,14 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
     added: shown.map(({ writes }) => writes.map(length)), // (shown, 2L)
     attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
     heads: looks ? own.weights[layer].map(line) : [], // (H, T)
-    zoom: isLayer ? Math.min(zoom, looks ? ZOOMS : DEEPS) : 0, head,
-    look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head, first, at }), ...writesOf(kept, own, layer) } : null,
+    zoom: isLayer ? Math.min(zoom, looks ? ZOOMS : DEEPS) : 0, head: chosen,
+    opens: 2 + 2 * peak(own.weights.map((_, n) => chances[2 * n + 1] - chances[2 * n])), // the attention that raises the answer most
+    look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head: chosen, first, at }), ...wrote } : null,
     units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer) : null,
     stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
     write: isLayer ? numbers(own.writes[stage - 2]) : [],
     best: own.stream.map((_, n) => guesses(model, own, n + 1)[0]),
-    guesses: guesses(model, own, stage),
+    guesses: list,
     next: [tokenizer.tokens[next], softmax(letters[T - 1].logits)[next]],
   };
 }
@@ -179,6 +186,10 @@ const short = (value) => Live.part.number(value, 1);
 const signed = (value) => Live.part.number(value).replace(/^(?!−)/, "+");
 const counted = (n) => `${n} ${n > 1 ? "tokens" : "token"}`;
 const isByte = (token) => [...token].length > 1;
+
+/* Small words in a picture, their places in units of f px. */
+const caption = (svg, f = 1) => (text, x, y, more) => svg("text", { x: x * f, y, text, class: "live-tick", ...more });
+const [END, MIDDLE] = ["end", "middle"].map((at) => ({ "text-anchor": at }));
 
 /* The two letters that get most weight; those that look alike when rounded, in the order of the line. */
 const strongest = (weights) =>
@@ -267,7 +278,7 @@ const say = ({ pick, back }, found) => {
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, ZOOMS, sign, named, strongest, sumOf, signed, upTo }; // front_picture.js and front_zoom.js add to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, ZOOMS, sign, named, strongest, sumOf, signed, upTo, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
 
 const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
@@ -335,7 +346,6 @@ function build(part, figure) {
   let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
   let [lens, lensKey, shownZoom] = [null, "", 0];
   let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
-  const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   /* What happens here, its name first. */
   function tell(text) {
@@ -346,12 +356,12 @@ function build(part, figure) {
 
   // Playing ----
 
-  /* Both parts of layer 1 are opened, and wherever the reader has opened one, but not while letters fly. */
+  /* Both parts of the layer that matters most are opened, and wherever the reader has opened one, but not while letters fly. */
   function after(by, isQuick) {
-    const { stage, written } = figure.state, { zoom } = found, isLayer = stage > 1 && stage < ANSWER, steps = (n) => (n % 2 ? DEEPS : ZOOMS);
+    const { stage, written } = figure.state, { zoom, opens } = found, steps = (n) => (n % 2 ? DEEPS : ZOOMS), isOpened = (n) => n >> 1 === opens >> 1;
     if (by < 0 && zoom) return { zoom: zoom - 1 };
-    if (by < 0) return stage ? { stage: stage - 1, zoom: stage === 3 || stage === 4 ? steps(stage - 1) : 0 } : written ? { written: written - 1, stage: WRITE } : null;
-    if (isLayer && !isQuick && zoom < steps(stage) && (zoom || stage < 4)) return { zoom: zoom + 1 };
+    if (by < 0) return stage ? { stage: stage - 1, zoom: isOpened(stage - 1) ? steps(stage - 1) : 0 } : written ? { written: written - 1, stage: WRITE } : null;
+    if (!isQuick && zoom < steps(stage) && (zoom || isOpened(stage))) return { zoom: zoom + 1 };
     return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
   }
 
@@ -381,7 +391,7 @@ function build(part, figure) {
     figure.released();
   }
 
-  /* Play: the first letter slowly, the others quickly; with `letters` all of them, up to the next answer. */
+  /* Play: the first letter slowly, the others quickly; with `letters`, until so many are written. */
   function run(speed, letters, wait = 0) {
     if (!found) return load();
     stop();
@@ -390,10 +400,10 @@ function build(part, figure) {
     timer = setTimeout(tick, wait);
   }
 
-  /* A press while letters are being written asks for one more: none is lost. */
+  /* A press while letters are being written asks for one more: none is lost, nor for the letter that Play lets fly. */
   function onemore() {
-    if (playing && Number.isFinite(playing.left)) playing.left += 1;
-    else run(QUICK, 1);
+    if (Number.isFinite(playing?.left)) playing.left += 1;
+    else run(QUICK, playing && figure.state.stage === WRITE ? 2 : 1);
   }
 
   function tick() {
@@ -403,10 +413,12 @@ function build(part, figure) {
     if (!changes) return pause();
     if (changes.stage === 0) {
       Object.assign(playing, { left: playing.left - 1, speed: QUICK });
+      if (!playing.left) pause();
       figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
+      if (!playing) return;
     }
-    if (changes.stage === ANSWER && playing.left <= 0) return pause();
-    if (speed === QUICK) tell(`Quickly, with ${counted(found.tokens.length)}. Pause, or step, to see what happens where.`);
+    const { left } = playing, queue = left > 1 && left < Infinity ? `; ${left} letters to come` : "";
+    if (speed === QUICK) tell(`Quickly, with ${counted(found.tokens.length)}${queue}. Pause, or step, to see what happens where.`);
     const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
     const hold = isKnown ? SLOW.again : changes.zoom ? SLOW.look : speed.hold;
     timer = setTimeout(tick, speed.ms + hold);
@@ -415,7 +427,7 @@ function build(part, figure) {
   /* From the beginning of the line. */
   function begin() {
     reveal();
-    if (reduced()) return figure.set({ stage: ANSWER });
+    if (Live.prefersCalm()) return figure.set({ stage: ANSWER });
     figure.set({ stage: 0 });
     run(SLOW, Infinity, SLOW.hold);
   }
@@ -423,29 +435,29 @@ function build(part, figure) {
   /* What is watched and what is pressed stand on one screen. */
   function reveal() {
     const [{ top }, { bottom }] = [line, words].map((one) => one.getBoundingClientRect());
-    if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: reduced() ? "instant" : "smooth" });
+    if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: Live.prefersCalm() ? "instant" : "smooth" });
   }
 
   /* Into a part, and out of it. */
   function look() {
     if (!found) return load();
     const { stage, zoom } = figure.state;
-    pace = 600;
-    figure.set(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: 2, zoom: 1 }, Live.QUICK);
-    figure.released();
+    go(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: found.opens, zoom: 1 });
     reveal();
   }
 
-  function onhead(head) {
+  function go(changes) {
     pace = 600;
-    figure.set({ head }, Live.QUICK);
+    figure.set(changes, Live.QUICK);
     figure.released();
   }
 
+  const onhead = (head) => go({ head });
+
   function label() {
-    play.textContent = playing ? "❚❚ Pause" : "▶ Play";
-    play.setAttribute("aria-label", playing ? "Pause" : "Play");
-    play.title = playing ? "Pause" : "Play";
+    const [sign, name] = playing ? ["❚❚", "Pause"] : ["▶", "Play"];
+    play.textContent = `${sign} ${name}`;
+    play.setAttribute("aria-label", (play.title = name));
   }
 
   // Drawing ----
@@ -457,10 +469,8 @@ function build(part, figure) {
     drawn.letters[row].focus({ preventScroll: true });
   };
   const onstage = (stage) => {
-    pace = 600;
     if (stage === figure.state.stage) details.open = !details.open;
-    else figure.set({ stage }, Live.QUICK);
-    figure.released();
+    else go({ stage });
   };
   picture.addEventListener("pointermove", () => picture.classList.add("front-pointed"), { once: true });
   picture.addEventListener("keydown", (event) => {
@@ -540,6 +550,11 @@ function build(part, figure) {
     }, { ms: pace, ...(isOpening && { from: { at: 0, open: 0 } }) });
   }
 
+  function drawAll() {
+    draw();
+    drawZoom();
+  }
+
   function show() {
     const some = found?.tokens.length;
     name.textContent = some ? `Open this part: ${titleOf(found.stage)}` : "Open this part";
@@ -566,7 +581,7 @@ function build(part, figure) {
     const none = !found.tokens.length;
     for (const one of [box, transport, details]) one.style.visibility = none ? "hidden" : "";
     showLine(state, none ? [] : found.tokens.slice(found.typed), found.read);
-    if (!none) [draw, drawZoom].forEach((each) => each());
+    if (!none) drawAll();
     show();
   }
 
@@ -594,7 +609,7 @@ function build(part, figure) {
     if (!found) return;
     const before = where.width;
     layOut();
-    if (where.width !== before && found.tokens.length) [draw, drawZoom].forEach((each) => each());
+    if (where.width !== before && found.tokens.length) drawAll();
   });
 
   return { nodes: [line, cut, still, transport, words], rest: [details], words, tell, update, wait, arrived };
@@ -621,7 +636,7 @@ Live.define({
       of: { likeliest: "always the likeliest", drawn: "drawn by chance (temperature 1)" },
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
-    zoom: hidden(ZOOMS, 0), head: hidden(HEADS - 1, 3),
+    zoom: hidden(ZOOMS, 0), head: hidden(HEADS, HEADS), // none chosen: the one that lifts the answer most
   },
   same: ["text", "pick", "written"], // a try stays the same try while its line goes its way, but not when it has grown
   prepare,

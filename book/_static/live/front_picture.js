@@ -2,7 +2,7 @@
 /* The figure of the front page: its moving picture, and what is inside each part. Before the model is there
    nobody needs it. */
 (() => {
-const { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, upTo } = Live.front;
+const { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, upTo, caption, MIDDLE } = Live.front;
 
 const thick = (vector) => Math.min(14, 1.2 + vector / 17); // px: of a lane, and of what is added to it
 
@@ -76,8 +76,8 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   const { tokens, ids, typed, first, at, embedded, lengths, added, best } = found;
   const { width, narrow, pitch, top, bottom, left, cell, cells, end, from, x, y } = where;
   const rows = lengths.length, own = at - first;
-  const words = (text, px, py, more) => svg("text", { x: px, y: py, text, ...more });
-  const group = (more, ...children) => svg("g", more, ...children);
+  const words = caption(svg);
+  const group = svg.bind(null, "g");
   const all = (make) => lengths.map((_, row) => make(row));
 
   // Columns: one for each stage, with its name; they can be clicked.
@@ -93,15 +93,15 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   });
   const heads = [];
   for (let stage = 2; stage < ANSWER; stage += 2) {
-    heads.push(words(`${narrow ? "" : "layer "}${stage / 2}`, x[stage] + 4, 13, { class: "live-tick", "text-anchor": "middle" }),
+    heads.push(words(`${narrow ? "" : "layer "}${stage / 2}`, x[stage] + 4, 13, MIDDLE),
       svg("path", { d: `M${x[stage - 1] + 7} 19H${x[stage + 1] + 1}`, class: "live-gridline" }), icon(stage), icon(stage + 1));
   }
-  if (narrow) heads.push(words("layer", 0, 13, { class: "live-tick" }));
+  if (narrow) heads.push(words("layer", 0, 13));
   const side = width - where.panel;
   const legend = [["query", narrow ? "attention" : "attention: looks back"], ["value", narrow ? "feed-forward" : "feed-forward: alone"], ["muted", narrow ? "length" : "thicker: longer vector"]];
   legend.forEach(([role, text], n) => heads.push(
     svg("path", { d: sample(role, side + 8, top + 8 + 20 * n), class: "front-icon", stroke: colour(role), fill: role === "muted" ? colour(role) : null }),
-    words(text, side + 22, top + 12 + 20 * n, { class: "live-tick" })));
+    words(text, side + 22, top + 12 + 20 * n)));
   // Letters: a group of which one is chosen.
   const letters = all((row) => group(
     {
@@ -109,10 +109,10 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
       "aria-label": `token ${first + row + 1}: ${named(tokens[first + row])}`, onclick: () => onpick(row),
     },
     svg("rect", { x: 0, y: y(row) - pitch / 2, width: x[0] - 3, height: pitch, rx: 3 }),
-    words(sign(tokens[first + row]), (x[0] - 3) / 2, y(row) + (tokens[first + row] === " " ? 2 : 5), { "text-anchor": "middle", class: first + row < typed ? "" : "front-written" }),
+    words(sign(tokens[first + row]), (x[0] - 3) / 2, y(row) + (tokens[first + row] === " " ? 2 : 5), { ...MIDDLE, class: first + row < typed ? "" : "front-written" }),
   ));
   const tracks = all((row) => svg("path", { d: `M${left + 4} ${y(row)}H${end}`, class: "live-gridline" }));
-  const numbers = group({}, ...all((row) => words(ids[first + row], left + 6, y(row) + 4.5, { class: "live-tick" })));
+  const numbers = group({}, ...all((row) => words(ids[first + row], left + 6, y(row) + 4.5)));
   const codes = group({}, ...all((row) => group({}, ...embedded[row].slice(0, cells).map((value, n) => svg("rect", {
     x: left + 6 + n * cell, y: y(row) - 5, width: cell - 0.5, height: 10,
     fill: colour(value < 0 ? "key" : "query"), opacity: upTo(0.12, Math.abs(value) * 5, 1).toFixed(2),
@@ -142,14 +142,14 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
 
   // The best guess after each stage, and the way from the chosen lane to the list of guesses.
   const hints = best.map(([token, , chance], n) => words(sign(token), x[n + 1], bottom + 17, {
-    "text-anchor": "middle", class: "front-hint", style: `fill-opacity: ${(0.4 + 0.6 * chance).toFixed(2)}`,
+    ...MIDDLE, class: "front-hint", style: `fill-opacity: ${(0.4 + 0.6 * chance).toFixed(2)}`,
   }));
   const beam = svg("path", { class: "front-beam" });
-  const flying = words("", 0, 0, { class: "front-written", "text-anchor": "middle" });
+  const flying = words("", 0, 0, { class: "front-written", ...MIDDLE });
   const choice = group({ role: "radiogroup", "aria-label": "The letter that is watched" }, ...letters);
-  const hintsName = words("guess", 0, bottom + 17, { class: "live-tick" });
-  const codesName = words("", (left + 6 + from) / 2, 38, { class: "live-tick", "text-anchor": "middle" });
-  const moved = group({}, choice, first ? words(`+ ${first}`, 0, top - 4, { class: "live-tick" }) : null);
+  const hintsName = words("guess", 0, bottom + 17);
+  const codesName = words("", (left + 6 + from) / 2, 38, MIDDLE);
+  const moved = group({}, choice, first ? words(`+ ${first}`, 0, top - 4) : null);
   const under = group({}, ...bands, ...tracks);
   const over = group({}, ...heads, numbers, lanes, codes, codesName, ...stages.map((each) => each.node), hintsName, ...hints, beam, flying);
   const node = group({}, clip, under, moved, over);
@@ -202,7 +202,7 @@ function board({ svg, colour, number }, found, where) {
   const heading = [text(0, { y: 12, class: "live-tick" }), text(0, { y: 28, class: "live-tick" })];
   const lines = Array.from({ length: BEST }, (_, n) => {
     const middle = 48 + n * step;
-    const [letter, share] = [text(8, { y: middle + 5, "text-anchor": "middle", class: "front-sign" }), text(panel, { y: middle + 5, "text-anchor": "end", class: "front-share" })];
+    const [letter, share] = [text(8, { y: middle + 5, ...MIDDLE, class: "front-sign" }), text(panel, { y: middle + 5, "text-anchor": "end", class: "front-share" })];
     const shape = { x: narrow ? 18 : 22, y: middle - 7, height: 14, rx: 2, width: 0 };
     const [now, before] = [svg("rect", { ...shape, fill: colour("weight") }), svg("rect", { ...shape, class: "front-before" })];
     return { letter, share, now, before, node: svg("g", {}, now, before, letter, share) };

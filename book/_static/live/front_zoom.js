@@ -3,7 +3,7 @@
    what all heads then write.
    A vector is drawn as a row of bars, up where it is positive, and down where it is negative. */
 (() => {
-const { FIRST, ZOOMS, strongest, upTo, sign, sumOf, signed } = Live.front;
+const { FIRST, ZOOMS, strongest, upTo, sign, sumOf, signed, caption, END, MIDDLE } = Live.front;
 
 /* A vector as bars, larger than between the lanes. */
 const bars_ = ({ svg, colour }, vector, x, py, side, role, tall = 24) => {
@@ -30,7 +30,7 @@ const NARROW = { of: 316, cell: 3, key: 26, query: 54, bar: [84, 118], score: 15
 function written({ svg, colour, number }, where, { look, heads, head }, onhead) {
   const { width, narrow, top, bottom } = where, f = width / (narrow ? NARROW : WIDE).of, { effects, rivals, writes } = look;
   const step = (bottom - top - 34) / (heads.length + 1), middle = (n) => top + 34 + (n + 0.5) * step;
-  const words = (text, x, py, more) => svg("text", { x: x * f, y: py, text, class: "live-tick", ...more });
+  const words = caption(svg, f);
   const [name, columns, half, ends] = narrow ? [28, [66, 146], 20, [122, 202]] : [58, [276, 424], 48, [374, 514]]; // px of the picture
   const sums = effects.map((each) => each.reduce((sum, one) => sum + one));
   const most = Math.max(1e-9, ...effects.flat().map(Math.abs), ...sums.map(Math.abs));
@@ -40,7 +40,7 @@ function written({ svg, colour, number }, where, { look, heads, head }, onhead) 
     return {
       bar, zero, long: (half * f * value) / most,
       node: svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar,
-        words(signed(value), ends[column], middle(n) + 4.5, { "text-anchor": "end", class: "live-tick front-effect" })),
+        words(signed(value), ends[column], middle(n) + 4.5, { ...END, class: "live-tick front-effect" })),
     };
   };
   const bars = [];
@@ -54,9 +54,9 @@ function written({ svg, colour, number }, where, { look, heads, head }, onhead) 
     svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === head ? "front-mark" : "front-room" }),
     narrow ? null : bars_({ svg, colour }, writes[n], 122 * f, middle(n), 6 * f, "value", 14)));
   const last = heads.length, under = svg("path", { d: `M${(name - 6) * f} ${middle(last) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" });
-  const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { "text-anchor": "end", class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
+  const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { ...END, class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
   const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
-    : [words("its write", 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, { "text-anchor": "end" })];
+    : [words("its write", 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, END)];
   const node = svg("g", {}, ...above, ...titles, ...rows, under, row(last, narrow ? "all" : `all ${last}`, sums, {}));
   return { node, pose: (share) => bars.forEach(({ bar, zero, long }) => {
     bar.setAttribute("x", zero + Math.min(0, long * share));
@@ -69,9 +69,8 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   const plan = narrow ? NARROW : WIDE, f = width / plan.of, cells = narrow ? 8 : FIRST, cell = plan.cell * f;
   const rows = found.lengths.length, own = at - first, weights = heads[head];
   const all = (make) => Array.from({ length: rows }, (_, row) => make(row));
-  const group = (more, ...children) => svg("g", more, ...children);
-  const words = (text, x, py, more) => svg("text", { x: x * f, y: py, text, class: "live-tick", ...more });
-  const end = { "text-anchor": "end" };
+  const group = svg.bind(null, "g");
+  const words = caption(svg, f);
   const largest = (vectors) => Math.max(1e-9, ...vectors.flatMap((vector) => vector.slice(0, cells).map(Math.abs)));
   const strip = (vector, x, py, most, role) => group({}, svg("path", { d: `M${x * f} ${py}h${cells * cell}`, class: "live-gridline" }), svg("path", {
     d: vector.slice(0, cells).map((value, n) => `M${(x * f + (n + 0.5) * cell).toFixed(1)} ${py}v${((-value / most) * 0.46 * pitch).toFixed(1)}`).join(""),
@@ -111,16 +110,16 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   const shown = look.raw.slice(first), low = Math.min(0, ...shown), high = Math.max(0, ...shown);
   const long = ((plan.bar[1] - plan.bar[0]) * f) / (high - low || 1), zero = plan.bar[0] * f - low * long;
   const bars = all((row) => svg("rect", { y: y(row) - pitch * 0.3, height: pitch * 0.6, fill: colour("plain") }));
-  const scores = all((row) => words("", plan.score, y(row) + 4.5, end));
+  const scores = all((row) => words("", plan.score, y(row) + 4.5, END));
   const cross = (row) => svg("path", {
     d: `M${plan.bar[0] * f} ${y(row)}H${plan.score * f - 26}M${plan.bar[0] * f + 8} ${y(row) - 6}l12 12m0 -12l-12 12`, class: "front-cross",
   });
   const hidden = group({}, ...all((row) => (row > own ? cross(row) : null)), cross(rows),
-    words("?", (where.x[0] - 3) / 2 / f, y(rows) + 4.5, { "text-anchor": "middle" }), words("−∞", plan.score, y(rows) + 4.5, end));
+    words("?", (where.x[0] - 3) / 2 / f, y(rows) + 4.5, MIDDLE), words("−∞", plan.score, y(rows) + 4.5, END));
 
   const wide = (plan.share[1] - plan.share[0]) * f;
   const shares = all((row) => svg("rect", { x: plan.share[0] * f, y: y(row) - pitch * 0.34, height: pitch * 0.68, rx: 2, fill: colour("weight") }));
-  const percents = group({}, ...all((row) => words(`${number(100 * weights[first + row], 0)}%`, plan.percent, y(row) + 4.5, { ...end, class: "live-tick front-percent" })));
+  const percents = group({}, ...all((row) => words(`${number(100 * weights[first + row], 0)}%`, plan.percent, y(row) + 4.5, { ...END, class: "live-tick front-percent" })));
 
   const tall = largest(look.values), slot = y(rows);
   const values = group({}, ...all((row) => strip(look.values[row], plan.value, y(row), tall, "value")));
@@ -130,7 +129,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
     d: `M${from} ${y(row)}C${from + bend} ${y(row)} ${to - bend} ${slot} ${to} ${slot}`, pathLength: 1,
     stroke: colour("value"), "stroke-width": 1 + 8 * weights[first + row], opacity: 0.3 + 0.6 * weights[first + row],
   }))));
-  const mixture = group({}, strip(look.mixtures[head], plan.mix, slot, tall, "weight"), frame(plan.mix, slot, "weight"), words("mixture", plan.of - 2, bottom + 17, end));
+  const mixture = group({}, strip(look.mixtures[head], plan.mix, slot, tall, "weight"), frame(plan.mix, slot, "weight"), words("mixture", plan.of - 2, bottom + 17, END));
 
   // All heads beside each other, and the average that the lanes show.
   const mean = attention[layer][own];
@@ -141,9 +140,9 @@ function zoom({ svg, colour, number }, where, found, onhead) {
       ...all((row) => svg("rect", { x: x + 1, y: y(row) - pitch / 2 + 1, width: 8.2 * f - 2, height: pitch - 2, fill: colour("weight"), "fill-opacity": Math.min(1, line[first + row]).toFixed(3) })));
   };
   const above = y(0) - pitch / 2 - 7;
-  const maps = narrow ? null : group({}, ...[...heads, mean].map(map), words("heads", plan.maps, above), words("mean", plan.of, above, end));
+  const maps = narrow ? null : group({}, ...[...heads, mean].map(map), words("heads", plan.maps, above), words("mean", plan.of, above, END));
 
-  const [scoreName, ...names] = [words("", plan.score, above, end), words("softmax", plan.percent, above, end), words("value", plan.value, above)];
+  const [scoreName, ...names] = [words("", plan.score, above, END), words("softmax", plan.percent, above, END), words("value", plan.value, above)];
   const titles = group({}, words("key", plan.key - (narrow ? 5 : 0), above), words("query", plan.query - 1, above), scoreName, ...names);
   const steps = [[], [0, 1, 2], [2], [2], [3], [3, 4], []]; // what each step is about
   const whole = group({}, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
@@ -209,11 +208,11 @@ function besides(cells, side, right) {
 
 /* A feed-forward: every unit as a cell, the darker the more it writes; the busiest by name; then the sum. */
 function deep({ svg, colour, number }, where, { units, tokens, at, inner, write }) {
-  const { width, narrow, top, y } = where, cells = narrow ? 8 : FIRST, tick = { class: "live-tick" };
+  const { width, narrow, top, y } = where, cells = narrow ? 8 : FIRST;
   const columns = narrow ? 32 : 43, side = narrow ? 5.4 : 8, lines = Math.ceil(inner / columns), c = narrow ? 4.5 : 7;
   const [left, grid, high] = narrow ? [27, 74, top + 34] : [48, 168 * (width / 684), top + 48], foot = high + lines * side, middle = (high + foot) / 2;
   const right = grid + columns * side + (narrow ? 15 : 50);
-  const words = (text, x, py, more) => svg("text", { x, y: py, text, ...tick, ...more });
+  const words = caption(svg);
   const place = (n) => [grid + (n % columns) * side, high + Math.floor(n / columns) * side];
   const most = Math.max(...units.long);
   const wide = shades({ svg, colour }, units.long.map((long, n) => [...place(n), Math.sqrt(long / most) * units.signs[n]]), side - 1, 1);
@@ -222,11 +221,11 @@ function deep({ svg, colour, number }, where, { units, tokens, at, inner, write 
   const rings = units.busy.map(([n], at_) => {
     const [x, py] = place(n - 1), [middle_, high_] = names[at_];
     return svg("g", {}, svg("rect", { x: x - 1.5, y: py - 1.5, width: side + 2, height: side + 2, class: "front-asks", stroke: colour("plain") }),
-      words(at_ + 1, middle_, high_ + 4.5, { class: "live-tick front-percent live-halo", "text-anchor": "middle" }));
+      words(at_ + 1, middle_, high_ + 4.5, { class: "live-tick front-percent live-halo", ...MIDDLE }));
   });
   const row = (n) => foot + 34 + 24 * n;
   const list = units.busy.map(([unit, , , answer, , token], n) => svg("g", {},
-    words(`${n + 1}: unit ${unit}`, grid, row(n)), words(number(answer), grid + (narrow ? 122 : 168), row(n), { "text-anchor": "end", class: "live-tick front-percent" }),
+    words(`${n + 1}: unit ${unit}`, grid, row(n)), words(number(answer), grid + (narrow ? 122 : 168), row(n), { ...END, class: "live-tick front-percent" }),
     words(`lifts ${sign(token)}`, grid + (narrow ? 140 : 196), row(n))));
   const flows = svg("g", { class: "front-links" }, ...units.busy.map(([n]) => {
     const [x, py] = place(n - 1), from = x + side / 2, to = right - 6;
