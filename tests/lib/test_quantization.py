@@ -144,6 +144,14 @@ def test_a_layer_multiplies_by_the_weights_of_the_reference():
             assert_close(quantized(x), wanted)
 
 
+def test_sums_of_codes_do_not_overflow_in_float16():
+    """127 times 1,024 has no room there; times the scale it has."""
+    layer = nn.Linear(1_024, 2, bias=False)
+    nn.init.ones_(layer.weight)
+    quantized = QuantizedLinear.from_linear(layer, 8, None).half()
+    assert_close(quantized(torch.ones(1, 1_024).half()).float(), torch.full((1, 2), 1_024.0))
+
+
 def test_no_weight_is_off_by_more_than_half_a_step():
     for bits, group in SETTINGS:
         weight = uneven_weights()
