@@ -13,6 +13,7 @@ from tests.lib.tiny_models import LLAMA, VOCAB, make, tiny, tiny_configs
 from transformer_lib.core.config import RopeScaling, TransformerConfig
 from transformer_lib.generation import decoding_step
 from transformer_lib.generation.decoding_step import DecodingStep
+from transformer_lib.generation.fast import single_token
 from transformer_lib.generation.fast.single_token import ANY_VALUE, SOME_VALUES, LeanDecoder
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.generation.sampling import ScoreWatch
@@ -84,14 +85,16 @@ def takes_single_token_path(step, new):
 def compare_with_decoder(config):
     """Read two tokens by both; return whether the single-token path can."""
     decoder = make(CausalLM, config).decoder
-    caches = [KeyValueCache(config.n_layers, 12) for _ in range(2)]
-    lean = LeanDecoder(decoder)
+    caches = [KeyValueCache(config.n_layers, 12) for _ in range(3)]
+    lean, joined = LeanDecoder(decoder), LeanDecoder(decoder, weights_stay=True)
     for cache in caches:
         decoder(PROMPT, cache=cache)
     if not lean.can_read(TOKEN, caches[0]):
         return False
     for token in (TOKEN, TOKEN.flip(0)):
-        torch.testing.assert_close(lean(token, caches[0]), decoder(token, cache=caches[1]))
+        expected = decoder(token, cache=caches[1])
+        torch.testing.assert_close(lean(token, caches[0]), expected)
+        torch.testing.assert_close(joined(token, caches[2]), expected)
     return True
 
 
@@ -278,6 +281,34 @@ def test_another_part_or_weight_is_used_from_the_next_token_on():
             torch.testing.assert_close(step(ids), expected)
 
 
+def test_projections_are_joined_only_if_nobody_can_change_weights_between_two_tokens(monkeypatch):
+    asked = []
+    monkeypatch.setattr(single_token, "_joined_projections", asked.append)
+    model, options = make(CausalLM, tiny(**GPT)), {"max_new_tokens": 4}
+    generate(model, PROMPT, **options, on_token=lambda newest: None)
+    generate(model, PROMPT, **options, stop=lambda new: new[:, -1] < 0)
+    list(stream(model, PROMPT, **options))
+    assert not asked
+    generate(model, PROMPT, **options, stop=[[3, 1, 4]])
+    assert len(asked) == model.config.n_layers
+
+
+@pytest.mark.parametrize("change", ["other class", "dtype", "wide", "bias"])
+def test_projections_are_joined_only_if_they_are_narrow_and_alike(change, monkeypatch):
+    attention = make(CausalLM, tiny(**GPT)).decoder.stack.blocks[0].attention
+    assert single_token._joined_projections(attention) is not None
+    if change == "other class":
+        attention.value = Doubled(16, 16)
+    elif change == "dtype":
+        attention.value.bfloat16()
+    elif change == "wide":
+        monkeypatch.setattr(single_token, "JOIN_UP_TO", 15)
+    else:
+        had = attention.value.bias is not None
+        attention.value = nn.Linear(16, 16, bias=not had)
+    assert single_token._joined_projections(attention) is None
+
+
 def test_layers_of_other_classes_are_called():
     model = make(CausalLM, tiny(**GPT))
     for block in model.decoder.stack.blocks:
@@ -379,11 +410,10 @@ def watched_step(choices, n_layers, length=10):
     return kernels
 
 
-# Of a block there are 40: 6 products with a view of the weight, the input and the output of each, 2
-# norms, 2 sums, the activation, the kernel of attention, and the cache's slices and copies. Without
-# the single-token path there would be 44. Around the blocks there are 13.
-KERNELS_OF_A_BLOCK = 42
-KERNELS_AROUND = 14
+# Of a block there are 28: 6 products with a view of the weight each, 2 norms, 2 sums, the
+# activation, the kernel of attention, and the cache's slices and copies. Around the blocks: 15.
+KERNELS_OF_A_BLOCK = 28
+KERNELS_AROUND = 15
 
 
 def test_a_step_dispatches_few_kernels():

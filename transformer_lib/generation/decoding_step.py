@@ -51,6 +51,7 @@ class DecodingStep:
         prefill_chunk: how many tokens of the prompt are read at once, so that a long one needs less
             memory; all of them if left out.
         prefix: what :func:`read_prefix` made of the tokens with which every row begins.
+        weights_stay: whether no weight changes between the calls, so that copies may be made.
 
     Raises:
         RuntimeError: in a call, if a model in training is used by another thread, too.
@@ -82,6 +83,7 @@ class DecodingStep:
         cache: KeyValueCache | None = None,
         prefill_chunk: int | None = None,
         prefix: SharedPrefix | None = None,
+        weights_stay: bool = False,
     ) -> None:
         _check_kind(model, source)
         if prefill_chunk is not None:
@@ -92,7 +94,7 @@ class DecodingStep:
         check_ids("prompt", prompt, model.config.vocab_size)
         sizes = {"1": 1, "B": prompt.shape[0], "T": prompt.shape[1]}
         max_len = _checked_max_len(model, sizes["T"], max_new_tokens, cache)
-        self._given, self._twin = model, Twin(model)
+        self._given, self._twin, self._weights_stay = model, Twin(model), weights_stay
         self.use(model)
         self._source, self._has_callers_cache = source, cache is not None
         if prefix is not None:
@@ -205,7 +207,7 @@ class DecodingStep:
 
     def use(self, model: LanguageModel) -> None:
         """Go on with this model, which has the same configuration and weights as the last."""
-        self.model, self._shortcuts = model, _Shortcuts(model)
+        self.model, self._shortcuts = model, _Shortcuts(model, self._weights_stay)
 
     def select(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with these rows of the batch, in this order; the encoder's memory is not moved."""
@@ -219,8 +221,8 @@ class _Shortcuts:
     Parts are looked up on the model each time: one may be exchanged between two tokens.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
-        self._model = model
+    def __init__(self, model: LanguageModel, weights_stay: bool) -> None:
+        self._model, self._weights_stay = model, weights_stay
         self._outer: Fingerprint | None = None  # of the model and its body
         self._output: Fingerprint | None = None  # of the output layer
         self._fast_step: FastStep | None = None
@@ -249,7 +251,8 @@ class _Shortcuts:
         if _SINGLE_TOKEN is None or cache is None or new.shape[1] != 1:
             return None
         if self._fast_step is None or self._decoder is not decoder:
-            self._fast_step, self._decoder = _SINGLE_TOKEN.LeanDecoder(decoder), decoder
+            lean = _SINGLE_TOKEN.LeanDecoder(decoder, weights_stay=self._weights_stay)
+            self._fast_step, self._decoder = lean, decoder
         return self._fast_step if self._fast_step.can_read(new, cache) else None
 
 

@@ -111,7 +111,7 @@ def generate(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
-        prefix, allowed,
+        prefix, allowed, weights_stay=on_token is None and not callable(stop),
     )  # fmt: skip
     batch = decoding.greedy_batch
     if batch is not None and on_token is None:
@@ -201,7 +201,7 @@ def stream(
         model, prompt, max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty), generator,
         eos_id, pad_id, stop, prompt_mask, source, source_mask, use_cache, cache, prefill_chunk,
-        prefix, allowed,
+        prefix, allowed, weights_stay=False,
     ).tokens()  # fmt: skip
 
 
@@ -298,12 +298,17 @@ def _prepare(
     prefill_chunk: int | None,
     prefix: SharedPrefix | None,
     allowed: AllowedText | None,
+    *,
+    weights_stay: bool,
 ) -> _Decoding:
-    """Check all arguments, and make what the tokens come from."""
+    """Check all arguments, and make what the tokens come from.
+
+    Weights stay as they are if none of the caller's code runs between two tokens.
+    """
     ending = Ending(end_tokens(eos_id, pad_id, prompt, model.config.vocab_size), stop, pad_id)
     step = _make_step(
         model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache,
-        prefill_chunk, prefix,
+        prefill_chunk, prefix, weights_stay,
     )  # fmt: skip
     seen = next_ones = None
     if allowed is not None:
@@ -324,6 +329,7 @@ def _make_step(
     cache: KeyValueCache | None,
     prefill_chunk: int | None,
     prefix: SharedPrefix | None,
+    weights_stay: bool,
 ) -> DecodingStep | FastBatch:
     """What turns all tokens so far, ``(B, T)``, into scores of the next, ``(B, V)``."""
     with torch.no_grad():  # an encoder reads the source now
@@ -339,7 +345,7 @@ def _make_step(
         step = DecodingStep(
             model, prompt, max_new_tokens, prompt_mask=prompt_mask,
             source=source, source_mask=source_mask, use_cache=use_cache, cache=cache,
-            prefill_chunk=prefill_chunk, prefix=prefix,
+            prefill_chunk=prefill_chunk, prefix=prefix, weights_stay=weights_stay,
         )  # fmt: skip
         if _CUDA_GRAPH is None or cache is not None or step.cache is None:
             return step

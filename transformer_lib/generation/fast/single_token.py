@@ -34,8 +34,13 @@ from transformer_lib.models.encoder_decoder import Decoder
 
 Layer = Callable[[Tensor], Tensor]
 Turn = Callable[[Tensor], Tensor]  # what RoPE does to queries and keys
+Projections = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 # The stream and what attention needs in, the stream out.
 BlockStep = Callable[[Tensor, LayerCache, Tensor | None, Turn | None], Tensor]
+
+# The widest model whose projections are joined, on a CPU: a wider one waits for its weights and not
+# for calls, and a copy of them would be large.
+JOIN_UP_TO = 1024
 
 # Classes whose forward pass is not called. Embeddings and parts of other classes are.
 _BYPASSED = {
@@ -80,6 +85,8 @@ class LeanDecoder(FastStep):
 
     Args:
         decoder: whose layers are used.
+        weights_stay: whether no weight changes as long as this is used. Then narrow layers make
+            queries, keys and values in one product, with a copy of their weights side by side.
 
     Example:
         >>> from transformer_lib import TransformerConfig
@@ -102,7 +109,7 @@ class LeanDecoder(FastStep):
         True
     """
 
-    def __init__(self, decoder: nn.Module) -> None:
+    def __init__(self, decoder: nn.Module, *, weights_stay: bool = False) -> None:
         self._decoder = decoder
         self._steps: list[BlockStep] = []  # stays empty if the decoder is not supported
         self._attentions: list[MultiHeadAttention] = []
@@ -111,7 +118,7 @@ class LeanDecoder(FastStep):
         is_plain = self._fingerprint.is_plain and set(map(type, parts)) <= _BYPASSED
         if is_plain and _is_supported(decoder):
             blocks = [part for part in parts if isinstance(part, Block)]
-            self._steps = [_block_step(block) for block in blocks]
+            self._steps = [_block_step(block, weights_stay) for block in blocks]
             self._attentions = [_attention_of(block) for block in blocks]
 
     def can_read(self, new: Int[Tensor, "B T"], cache: KeyValueCache | None) -> bool:
@@ -161,13 +168,13 @@ class LeanDecoder(FastStep):
         if positions is None:
             positions = torch.full((1, 1), cache.length, device=new.device)
         layers = cache.for_blocks(len(self._steps), None)
-        x: Tensor = decoder.embedding(new, positions)
+        x: Tensor = decoder.embedding(new, positions)[:, 0]  # (B, D): each product is one call
         config = decoder.stack.config
         turn = _turn(config, positions)
         with kernels_for(True, new.device):
             for n, (step, (layer, _)) in enumerate(zip(self._steps, layers, strict=True)):
                 x = step(x, layer, mask, turn if config.has_rope(n) else None)
-        norm = decoder.stack.final_norm
+        norm, x = decoder.stack.final_norm, x[:, None]
         return x if norm is None else norm(x)
 
 
@@ -217,9 +224,10 @@ def _turn(config: TransformerConfig, positions: Int[Tensor, "#B 1"]) -> Turn | N
     return partial(turn_pairs, cos=angles.cos(), sin=angles.sin(), pairing=config.rope_pairing)
 
 
-def _block_step(block: Block) -> BlockStep:
+def _block_step(block: Block, weights_stay: bool) -> BlockStep:
     """``Block.forward`` for one vector of each row."""
-    pre, attend, network = block.norm_position == "pre", _attention_step(block), _network(block)
+    pre, network = block.norm_position == "pre", _network(block)
+    attend = _attention_step(block, weights_stay)
     first, second = _norm(block.attention_norm), _norm(block.feed_forward_norm)
 
     def step(x: Tensor, cache: LayerCache, mask: Tensor | None, turn: Turn | None) -> Tensor:
@@ -232,32 +240,70 @@ def _block_step(block: Block) -> BlockStep:
     return step
 
 
-def _attention_step(block: Block) -> BlockStep:
+def _attention_step(block: Block, weights_stay: bool) -> BlockStep:
     """``MultiHeadAttention.forward`` for one query of each row and head."""
     attention = _attention_of(block)
-    query, key, value = map(_product, (attention.query, attention.key, attention.value))
+    project = _joined_projections(attention) if weights_stay else None
+    project = project or _projections(attention)
     output = _product(attention.output)
-    n_groups, d_head = attention.n_kv_heads, attention.d_head
 
     def step(x: Tensor, cache: LayerCache, mask: Tensor | None, turn: Turn | None) -> Tensor:
-        size = x.shape[0]
-        # The queries of heads that share keys become rows of one head: no key is copied.
-        q = query(x).reshape(size, n_groups, -1, d_head)  # (B, G, H/G, Dk)
-        k = key(x).reshape(size, n_groups, 1, d_head)
+        q, k, v = project(x)
         if turn is not None:
             q, k = turn(q), turn(k)
-        k, v = cache.append(k, value(x).reshape(size, n_groups, 1, d_head))  # (B, G, S, Dk)
+        k, v = cache.append(k, v)  # (B, G, S, Dk)
         found = F.scaled_dot_product_attention(q, k, v, mask, scale=attention.scale)
-        return output(found.reshape(size, 1, -1))
+        return output(found.reshape(x.shape[0], -1))
 
     return step
+
+
+def _projections(attention: MultiHeadAttention) -> Projections:
+    """Queries, keys and values of one vector of each row.
+
+    The queries of heads that share keys become rows of one head: no key is copied.
+    """
+    query, key, value = map(_product, (attention.query, attention.key, attention.value))
+    n_groups, d_head = attention.n_kv_heads, attention.d_head
+
+    def project(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        size = x.shape[0]
+        return (
+            query(x).reshape(size, n_groups, -1, d_head),  # (B, G, H/G, Dk)
+            key(x).reshape(size, n_groups, 1, d_head),
+            value(x).reshape(size, n_groups, 1, d_head),
+        )
+
+    return project
+
+
+def _joined_projections(attention: MultiHeadAttention) -> Projections | None:
+    """The same as one product; ``None`` where it saves nothing, or layers are of other classes."""
+    layers = (attention.query, attention.key, attention.value)
+    if any(type(layer) is not nn.Linear for layer in layers):
+        return None
+    weights, biases = [x.weight for x in layers], [x.bias for x in layers]
+    is_narrow = weights[0].device.type == "cpu" and weights[0].shape[1] <= JOIN_UP_TO
+    are_alike = len({(w.dtype, b is None) for w, b in zip(weights, biases, strict=True)}) == 1
+    if not (is_narrow and are_alike):
+        return None
+    weight = torch.cat(weights)  # (HDk + 2GDk, D)
+    bias = None if biases[0] is None else torch.cat(biases)
+    n_groups, n_heads, d_head = attention.n_kv_heads, attention.n_heads, attention.d_head
+
+    def project(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        heads = F.linear(x, weight, bias).view(x.shape[0], -1, 1, d_head)  # (B, H+2G, 1, Dk)
+        q, k, v = heads.split((n_heads, n_groups, n_groups), dim=1)
+        return q.view(x.shape[0], n_groups, -1, d_head), k, v
+
+    return project
 
 
 def _network(block: Block) -> Layer:
     """``FeedForward.forward`` without its check; a network of another class is called."""
     network = block.feed_forward
     if type(network) is not FeedForward:
-        return network
+        return _called(network)
     up, down = _product(network.up), _product(network.down)
     gate = None if network.gate is None else _product(network.gate)
 
@@ -272,7 +318,7 @@ def _network(block: Block) -> Layer:
 def _norm(layer: nn.Module) -> Layer:
     """``LayerNorm.forward`` without its checks; a norm of another class is called."""
     if type(layer) is not LayerNorm:
-        return layer
+        return _called(layer)
     weights: dict[str, Any] = layer._parameters
 
     def step(x: Tensor) -> Tensor:
@@ -288,6 +334,16 @@ def _norm(layer: nn.Module) -> Layer:
 def _product(layer: nn.Module) -> Layer:
     """``Linear.forward``; a layer of another class is called."""
     if type(layer) is not nn.Linear:
-        return layer
+        return _called(layer)
     weights: dict[str, Any] = layer._parameters  # read in every step: weights may be exchanged
     return lambda x: F.linear(x, weights["weight"], weights["bias"])
+
+
+def _called(layer: nn.Module) -> Layer:
+    """A layer as a module, which is given one token of each row, ``(B, 1, D)``."""
+
+    def call(x: Tensor) -> Tensor:
+        result: Tensor = layer(x[:, None])
+        return result[:, 0]
+
+    return call
