@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--device", choices=("cpu", "cuda"), default=found, help=f"where (here: {found})")
     add("--only", nargs="+", metavar="CASE", help="these cases only, such as training")
-    long = "steps behind long texts beside the limit of memory, and a long prompt; small on a CPU"
+    long = "steps after long texts beside the limit of memory, and a long prompt; small on a CPU"
     add("--long", action="store_true", help=long)
     add("--tiny", action="store_true", help="toy sizes, to see whether everything runs")
     file = parser.add_mutually_exclusive_group()
