@@ -1,4 +1,4 @@
-"""The command: `python -m bench [--device cpu|cuda]`."""
+"""The command: `python -m bench [--device cpu|cuda] [--long]`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.cases import Case
 from bench.environment import environment, fresh_compiler_cache, moment
 from bench.races import Clock, matmul_rate, prepare, take_turns
 from bench.report import Record, bars, load, record_of, store, table
-from bench.suites import Suite, cpu_suite, cuda_suite
+from bench.suites import Suite, cpu_suite, cuda_suite, long_suite
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,14 +31,16 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--device", choices=("cpu", "cuda"), default=found, help=f"where (here: {found})")
     add("--only", nargs="+", metavar="CASE", help="these cases only, such as training")
+    long = "steps after long texts beside the limit of memory, and a long prompt; small on a CPU"
+    add("--long", action="store_true", help=long)
     add("--tiny", action="store_true", help="toy sizes, to see whether everything runs")
     file = parser.add_mutually_exclusive_group()
-    default = "_build/speed/DEVICE.json; toy sizes: none"
+    default = "_build/speed/DEVICE.json, with --long long-DEVICE.json; toy sizes: none"
     file.add_argument(
         "--out", type=Path, metavar="FILE", help=f"the JSON file (default: {default})"
     )
-    into = "book/results/speed/DEVICE.json, which the page Speed shows (no toy sizes)"
-    file.add_argument("--publish", action="store_true", help=f"write to {into}")
+    into = "write to book/results/speed, which the page Speed shows (no toy sizes)"
+    file.add_argument("--publish", action="store_true", help=into)
     add("--seconds", type=float, metavar="N", help="how long each competitor runs in each case")
     add("--limit", type=float, default=math.inf, metavar="N", help="prepare nothing after N s")
     add("--threads", type=int, metavar="N", help="how many threads PyTorch uses")
@@ -51,11 +53,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases that were asked for; return 0 if all answers agree."""
     options = parser().parse_args(arguments)
-    if options.publish and options.tiny:
-        parser().error("--publish: toy sizes are not for the page")
+    if refusal := why_not(options):
+        parser().error(refusal)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    suite = (cpu_suite if options.device == "cpu" else cuda_suite)(tiny=options.tiny)
+    suite = suite_of(options)
     unknown = sorted(set(options.only or ()) - set(suite))
     if unknown:
         print(f"no case {', '.join(unknown)}; there are {', '.join(suite)}", file=sys.stderr)
@@ -73,13 +75,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(case["checks"]["agree"] for case in record["cases"].values()) else 1
 
 
+def why_not(options: argparse.Namespace) -> str | None:
+    """Say why these options cannot be followed, if so."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        return "--device cuda: PyTorch sees no GPU here; leave it out to measure on the CPU"
+    if options.publish and options.tiny:
+        return "--publish: toy sizes are not for the page"
+    if options.publish and options.long and options.device == "cpu":
+        return "--publish --long: the page shows the large models, which need a GPU"
+    return None
+
+
+def suite_of(options: argparse.Namespace) -> Suite:
+    """Return the cases of this device."""
+    if options.long:
+        return long_suite(options.device, tiny=options.tiny)
+    return (cpu_suite if options.device == "cpu" else cuda_suite)(tiny=options.tiny)
+
+
 def where(options: argparse.Namespace) -> Path | None:
     """Say which file the results go to; those that the book shows change only if asked for."""
     out: Path | None = options.out
     if out is not None or options.tiny:
         return out
     folder = "book/results/speed" if options.publish else "_build/speed"
-    return ROOT / folder / f"{options.device}.json"
+    name = f"long-{options.device}" if options.long else options.device
+    return ROOT / folder / f"{name}.json"
 
 
 def measure(suite: Suite, clock: Clock, seconds: float, path: Path | None) -> Record:

@@ -9,6 +9,8 @@ from typing import Any
 from bench.races import Competitor
 from transformer_lib import TransformerConfig
 
+LIMIT = "limit"  # it copies the bytes that a run of the others must read
+
 Answers = Mapping[str, Any]  # the first answer of every competitor that gave one
 
 
@@ -24,6 +26,7 @@ class Case:
         check: looks at the first answers; returns what goes into the record, with ``agree``;
             ``compared`` is false if nothing could be compared.
         flops_per_token: if the share of the matrix product's speed shall be told.
+        bytes_per_run: what one run must read at least, if a competitor called ``LIMIT`` copies it.
         keeps_compiled: whether the next case goes on with what was compiled for this one.
     """
 
@@ -33,6 +36,7 @@ class Case:
     competitors: list[Competitor]
     check: Callable[[Answers], dict[str, Any]]
     flops_per_token: float | None = None
+    bytes_per_run: float | None = None
     keeps_compiled: bool = False
 
 

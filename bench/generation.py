@@ -47,17 +47,8 @@ class Generation:
 
     @cached_property
     def model(self) -> CausalLM:
-        """Our model. Its matrices are four times as large as a fresh model's.
-
-        A fresh one repeats a token for ever, and it would not be noticed if it forgot the others.
-        """
-        torch.manual_seed(0)
-        with torch.device(self.device):
-            model = CausalLM(self.config)
-        with torch.no_grad():
-            for parameter in model.decoder.stack.blocks.parameters():
-                parameter.mul_(4 if parameter.ndim == 2 else 1)
-        return model.to(self.dtype).eval()
+        """Our model."""
+        return varied_model(self.config, self.device, self.dtype)
 
     @cached_property
     def peer(self) -> Any:
@@ -124,17 +115,14 @@ class Generation:
         if reference is None:
             return {"agree": False}
         start = self.prompt_length
+        compared = self.dtype == torch.float32
         checks: dict[str, Any] = {
             "different_tokens": len(set(reference[:, start:].flatten().tolist()))
         }
-        shares = {}
         for name, ids in answers.items():
-            shares[name] = float((ids == reference)[:, start:].float().mean())
-            if self.dtype == torch.float32 and shares[name] < 1:
+            if compared and not torch.equal(ids, reference):
                 checks[f"gap of {name}"] = self._gap(ids, reference)
-        compared = self.dtype == torch.float32
-        agree = not compared or all(share == 1 for share in shares.values())
-        return checks | {"same_tokens": shares, "compared": compared, "agree": agree}
+        return checks | same_tokens(answers, reference, start, compared=compared)
 
     @torch.no_grad()
     def _gap(self, ids: Tensor, reference: Tensor) -> float:
@@ -142,3 +130,38 @@ class Generation:
         row, place = (ids != reference).nonzero().tolist()[0]
         scores = self.model(reference[row : row + 1, :place])[0, -1].float()
         return float((scores[reference[row, place]] - scores[ids[row, place]]).abs())
+
+
+def varied_model(config: TransformerConfig, device: str, dtype: torch.dtype) -> CausalLM:
+    """Build a model whose texts vary: its matrices are four times as large as a fresh one's.
+
+    A fresh one repeats a token for ever, and it would not be noticed if it forgot the others.
+    """
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = CausalLM(config)
+    with torch.no_grad():
+        for parameter in model.decoder.stack.blocks.parameters():
+            parameter.mul_(4 if parameter.ndim == 2 else 1)
+    return model.to(dtype).eval()
+
+
+def same_tokens(
+    answers: Answers, reference: Tensor, start: int, *, compared: bool
+) -> dict[str, Any]:
+    """Say which share of all tokens from a place on is that of a reference.
+
+    Args:
+        answers: ids, ``(B, L)``.
+        reference: the same.
+        start: where the new tokens begin.
+        compared: whether they have to be equal.
+
+    Returns:
+        The shares, by name, and whether the answers ``agree``.
+    """
+    shares = {
+        name: float((ids == reference)[:, start:].float().mean()) for name, ids in answers.items()
+    }
+    agree = not compared or all(share == 1 for share in shares.values())
+    return {"same_tokens": shares, "compared": compared, "agree": agree}

@@ -234,7 +234,7 @@ def _copy(theirs: Tensor, ours: Tensor) -> None:
 
 
 def hugging_face(model: CausalLM | Encoder) -> Any:
-    """Build the same model in `transformers`: a `GPT2LMHeadModel` or a `BertModel`.
+    """Build the same model in `transformers`, such as a `GPT2LMHeadModel` or a `BertModel`.
 
     It goes through a checkpoint on disk, as ours would if somebody used it there.
     """
@@ -248,7 +248,8 @@ def hugging_face(model: CausalLM | Encoder) -> Any:
         if isinstance(model, Encoder):
             bert = transformers.BertModel
             return bert.from_pretrained(folder, add_pooling_layer=False, attn_implementation="sdpa")
-        gpt = transformers.GPT2LMHeadModel.from_pretrained(folder, attn_implementation="sdpa")
+        language_model: Any = transformers.AutoModelForCausalLM
+        gpt = language_model.from_pretrained(folder, attn_implementation="sdpa")
     # Nothing ends a text here, so that all competitors write the same number of tokens.
     gpt.generation_config.eos_token_id = None
     gpt.generation_config.pad_token_id = 0

@@ -21,6 +21,25 @@ TURN = 0.2  # seconds; a competitor that needs less runs several times in a turn
 GIB = 2**30
 
 
+@dataclass(frozen=True)
+class Difference:
+    """What a longer run does and a shorter one does not; nothing else of them is timed.
+
+    So a step of decoding is timed without the prompt before it.
+
+    Args:
+        longer: gives the answer.
+        shorter: the beginning of the other one.
+    """
+
+    longer: Run
+    shorter: Run
+
+    def __call__(self) -> Any:
+        """Run the longer one."""
+        return self.longer()
+
+
 @dataclass
 class Competitor:
     """One way of doing the work of a case.
@@ -83,6 +102,8 @@ class Clock:
 
     def time(self, run: Run, times: int = 1) -> float:
         """Return the seconds that one of several runs takes."""
+        if isinstance(run, Difference):
+            return self.time(run.longer, times) - self.time(run.shorter, times)
         self.wait()
         start = time.perf_counter()
         for _ in range(times):
@@ -220,6 +241,8 @@ def summary(competitor: Competitor, amount: float) -> dict[str, Any]:
     if competitor.error is not None or not competitor.seconds:
         return {"error": competitor.error or "not measured"}
     low, median, high = quartiles(competitor.seconds)
+    if median <= 0:  # of a difference: noise is larger
+        return {"error": "too noisy: the longer run was as short as the shorter one"}
     result: dict[str, Any] = {
         "median_s": median,
         "quartiles_s": [low, high],

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.cases import Case
+from bench.cases import LIMIT, Case
 from bench.races import summary
 
 Record = dict[str, Any]
@@ -65,9 +65,11 @@ def record_of(case: Case, matmul: Mapping[str, float] | None = None) -> Record:
         speed = sum(matmul.values()) / len(matmul)
         record["flops_per_token"] = case.flops_per_token
         record["matmul_tflops"] = {when: rate / 1e12 for when, rate in matmul.items()}
-        for entry in entries.values():
-            if "per_second" in entry:
+        for name, entry in entries.items():
+            if "per_second" in entry and name != LIMIT:  # a copy multiplies nothing
                 entry["share_of_matmul"] = entry["per_second"] * case.flops_per_token / speed
+    if case.bytes_per_run is not None and "median_s" in entries.get(LIMIT, {}):
+        record["copy_gb_per_s"] = case.bytes_per_run / entries[LIMIT]["median_s"] / 1e9
     return record
 
 

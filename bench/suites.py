@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from bench.cases import Case
+from bench.cases import LIMIT, Case
 from bench.encoding import Encoding
 from bench.generation import NO_CACHE, Generation
 from bench.grouped import GroupedQueries
+from bench.long_contexts import LongPrompt, Models, Steps
 from bench.races import Competitor
 from bench.training import Training
 from transformer_lib import PRESETS
@@ -28,6 +29,16 @@ _TINY: dict[str, Any] = {
     "n_layers": 2,
     "max_len": 32,
 }
+_SMALL_LLAMA: dict[str, Any] = {
+    "vocab_size": 1_024,
+    "d_model": 256,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "d_ff": 768,
+    "n_layers": 4,
+    "max_len": 2_560,
+}
+_TINY_LLAMA = _SMALL_LLAMA | {"vocab_size": 64, "d_model": 128, "d_ff": 192, "n_layers": 2}
 
 COMPILED = "ours, compiled"
 PLAIN = "plain GPT"  # as nanoGPT builds it
@@ -202,3 +213,67 @@ def _ours_on_gpu(generation: Generation) -> list[Competitor]:
         Competitor("ours, not recorded", generation.not_recorded),
         Competitor(NO_CACHE, partial(generation.ours, use_cache=False)),
     ]
+
+
+def long_suite(device: str, *, tiny: bool = False) -> Suite:
+    """Llama 3 with long texts on a GPU: 8 billion parameters, for the long prompt 1 billion.
+
+    On a CPU, and to try the code out, a small model of its kind takes their place.
+
+    Args:
+        device: where it runs.
+        tiny: whether to try the code out with toy sizes.
+
+    Returns:
+        The cases by name.
+    """
+    is_large = device == "cuda" and not tiny
+    what, small = ("a small Llama", _TINY_LLAMA if tiny else _SMALL_LLAMA)
+    contexts, many, prompt, chunks = (64, 512, 2_048), (4, 512), 2_048, (256, 1_024)
+    new = (32, 96)
+    if tiny:
+        contexts, many, prompt, chunks, new = (4, 8, 16), (2, 8), 16, (4, 8), (2, 6)
+    llama = replace(PRESETS["llama-3-8b"].config, **small)
+    reader = llama
+    if is_large:
+        contexts, many = (64, 4_096, 16_384), (16, 4_096)
+        prompt, chunks = 100_000, (2_048, 8_192)
+        what, llama = "Llama-3-8B", replace(PRESETS["llama-3-8b"].config, max_len=16_480)
+        reader = PRESETS["llama-3.2-1b"].config
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    models, suite = Models(llama, device, dtype), Suite()
+    for context in contexts:
+        suite[f"step-{context}"] = partial(_steps, what, Steps(models, context, 1, *new))
+    batch, context = many
+    steps = Steps(models, context, batch, *new)
+    suite[f"step-{context}-batch-{batch}"] = partial(_steps, what, steps)
+    for bits in (8, 4):
+        steps = Steps(replace(models, bits=bits), contexts[0], 1, *new)
+        suite[f"step-{contexts[0]}-int{bits}"] = partial(_steps, what, steps)
+    what = "Llama-3.2-1B" if is_large else what
+    reading = LongPrompt(Models(reader, device, dtype), prompt)
+    suite[f"prompt-{prompt}"] = partial(_long_prompt, what, reading, chunks)
+    return suite
+
+
+def _steps(what: str, steps: Steps) -> Case:
+    competitors = [
+        Competitor("ours", steps.ours),
+        Competitor(COMPILED, steps.compiled, compiled=True),
+    ]
+    if steps.models.bits is None:
+        competitors.append(Competitor("transformers", steps.transformers))
+    title = f"{steps.n_steps} steps of {what} after {steps.context:,} tokens"
+    title += f", batch {steps.batch_size}"
+    if steps.models.bits is not None:
+        title += f", {steps.models.bits} bits"
+    return steps.case(title, [*competitors, Competitor(LIMIT, steps.limit)])
+
+
+def _long_prompt(what: str, reading: LongPrompt, chunks: tuple[int, ...]) -> Case:
+    competitors = (
+        Competitor("ours", reading.ours),
+        *(Competitor(f"ours, chunks of {n:,}", partial(reading.ours, n)) for n in chunks),
+        Competitor("transformers", reading.transformers),
+    )
+    return reading.case(f"{what} reads a prompt of {reading.length:,} tokens", competitors)

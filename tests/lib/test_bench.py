@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -21,11 +22,23 @@ from bench.environment import (
     moment,
 )
 from bench.grouped import RepeatedHeads
+from bench.long_contexts import Models, Steps
 from bench.peers import PlainGPT
-from bench.races import Clock, Competitor, describe, matmul_rate, prepare, summary, take_turns
-from bench.suites import cpu_suite, cuda_suite, spread
+from bench.races import (
+    Clock,
+    Competitor,
+    Difference,
+    describe,
+    matmul_rate,
+    prepare,
+    summary,
+    take_turns,
+)
+from bench.suites import cpu_suite, cuda_suite, long_suite, spread
 from transformer_lib.models.language_models import CausalLM
 from transformer_lib.models.presets import PRESETS
+
+PUBLISHED = command.ROOT / "book" / "results" / "speed"
 
 
 class Watch:
@@ -134,6 +147,23 @@ def test_an_error_is_kept_and_the_others_go_on(watch):
     assert summary(late, 1) == {"error": "RuntimeError: no such kernel"}
     assert summary(good, 10)["per_second"] == 10
     assert describe(ValueError("x" * 999)).endswith("...")
+
+
+def test_of_a_difference_only_what_the_longer_run_does_more_is_timed(watch):
+    log = []
+    longer, shorter = watch.runner(5.0, log, "longer"), watch.runner(2.0, log, "shorter")
+    competitor = Competitor("ours", lambda: Difference(longer, shorter))
+    prepare(competitor, Clock("cpu"))
+    assert (competitor.first_call, competitor.answer) == (5.0, "longer")
+    log.clear()
+    take_turns([competitor], Clock("cpu"), seconds=0)
+    assert competitor.seconds == [3.0] * 3
+    assert log == ["longer", "shorter"] * 3
+
+
+def test_a_difference_that_drowns_in_noise_is_no_time():
+    competitor = Competitor("ours", lambda: None, seconds=[-0.1, 0.0, 0.2])
+    assert summary(competitor, 1)["error"].startswith("too noisy")
 
 
 def test_nothing_is_prepared_after_the_limit(watch):
@@ -390,6 +420,125 @@ def test_shares_follow_from_the_matrix_product():
     assert line.endswith("ours x2.00")
 
 
+def test_the_limit_is_the_speed_of_a_copy():
+    copied = Competitor("limit", lambda: None, seconds=[0.25])
+    ours = Competitor("ours", lambda: None, seconds=[0.5])
+    found = {"flops_per_token": 3.0, "bytes_per_run": 2e9}
+    case = Case("T", {}, 10, [ours, copied], lambda answers: {"agree": True}, **found)
+    record = report.record_of(case, {"before": 100.0})
+    assert record["copy_gb_per_s"] == 8
+    assert record["ratios"] == {"ours": {"limit": 0.5}}
+    assert "share_of_matmul" in record["entries"]["ours"]
+    assert "share_of_matmul" not in record["entries"]["limit"]
+    copied.error = "RuntimeError: no memory"
+    assert "copy_gb_per_s" not in report.record_of(case)
+
+
+def tiny_steps(**changes):
+    """Steps of a tiny Llama: 2 layers, 2 of 4 heads with keys, 64 wide, in float32."""
+    sizes = {"vocab_size": 50, "d_model": 64, "n_heads": 4, "n_kv_heads": 2, "n_layers": 2}
+    config = replace(PRESETS["llama-3-8b"].config, d_ff=192, max_len=32, **sizes)
+    bits, tied = changes.pop("bits", None), changes.pop("tied", False)
+    models = Models(replace(config, tie_embeddings=tied), bits=bits)
+    return Steps(models, **({"context": 4, "fewer": 2, "more": 6} | changes))
+
+
+@pytest.mark.parametrize("bits", [None, 8, 4])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_bytes_of_a_step_are_those_of_the_model(bits, tied):
+    steps = tiny_steps(bits=bits, tied=tied)
+    model = steps.models.ours
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    read = sum(tensor.nbytes for name, tensor in tensors.items() if "embedding" not in name)
+    cache = 2 * 2 * 2 * 16 * 4 * (4 + 4)  # k and v, layers, heads, features, bytes, tokens
+    table = 50 * 64 * 4  # the output layer is the table itself, if tied
+    assert steps.bytes_per_step == read + cache + tied * table
+
+
+def test_the_copy_moves_the_bytes_of_a_step_for_each_step(monkeypatch):
+    steps, moved = tiny_steps(), []
+    run = steps.limit()
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda to, x: moved.append(to.nbytes + x.nbytes))
+    run()
+    assert moved == [steps.bytes_per_step] * 4
+
+
+def test_a_longer_context_and_more_texts_are_more_bytes():
+    one, far, many = tiny_steps(), tiny_steps(context=12), tiny_steps(batch_size=3)
+    token = 2 * 2 * 2 * 16 * 4
+    assert far.bytes_per_step - one.bytes_per_step == 8 * token
+    assert many.bytes_per_step - one.bytes_per_step == 2 * 8 * token
+    assert far.flops_per_token - one.flops_per_token == 4 * 2 * 64 * 8
+    assert many.flops_per_token == one.flops_per_token
+
+
+def test_texts_of_steps_that_part_are_told():
+    case = tiny_steps().case("T", [])
+    ids = torch.zeros(1, 10, dtype=torch.long)
+    other = ids.clone()
+    other[0, 9] = 1
+    assert case.check({"ours": ids, "ours, compiled": ids})["agree"]
+    assert not case.check({"ours": ids, "ours, compiled": other})["agree"]
+    assert case.check({"ours, compiled": ids}) == {"agree": False}
+    quantised = tiny_steps(bits=8).case("T", []).check({"ours": ids, "ours, compiled": other})
+    assert (quantised["agree"], quantised["compared"]) == (True, False)
+
+
+@pytest.fixture(scope="module")
+def long_record(tmp_path_factory):
+    """Run the long suite with toy sizes, as the command does."""
+    path = tmp_path_factory.mktemp("long") / "long-cpu.json"
+    arguments = ["--long", "--device", "cpu", "--tiny", "--seconds", "1e-9", "--out", str(path)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.races.TURN", 1e-9)
+        patch.setattr("bench.races.MIN_ROUNDS", 1)
+        patch.setattr(torch, "compile", lambda compute, **_: compute)  # half a minute each
+        assert command.main(arguments) == 0
+    return json.loads(path.read_text())
+
+
+def test_the_whole_long_suite(long_record):
+    suite = long_suite("cpu", tiny=True)
+    assert list(long_record["cases"]) == list(suite)
+    for name, case in long_record["cases"].items():
+        who = set(case["entries"])
+        assert {"ours", "transformers"} <= who or "int" in name
+        shares = case["checks"]["same_tokens"]
+        assert set(shares) == who - {"limit"}  # everybody wrote
+        assert case["checks"]["compared"] is ("int" not in name)
+        if name.startswith("step"):
+            assert {"ours", "ours, compiled", "limit"} <= who
+            per_run = case["sizes"]["bytes_per_step"] * 4
+            rate = per_run / case["entries"]["limit"]["median_s"] / 1e9
+            assert case["copy_gb_per_s"] == pytest.approx(rate, 1e-4)
+
+
+def test_the_large_suite_is_made_without_a_gpu():
+    """Only what it measures needs one: sizes and bytes are known before any weight is made."""
+    cases = {name: make() for name, make in long_suite("cuda").items()}
+    assert cases["step-64"].sizes["bytes_per_step"] == 15_026_626_560
+    first = cases["step-64"].sizes
+    assert (first["precision"], first["n_layers"], first["n_kv_heads"]) == ("bfloat16", 32, 8)
+    assert cases["step-4096-batch-16"].amount == 16 * 64
+    assert cases["prompt-100000"].sizes["n_layers"] == 16
+    names = [competitor.name for competitor in cases["prompt-100000"].competitors]
+    assert names == ["ours", "ours, chunks of 2,048", "ours, chunks of 8,192", "transformers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "cuda", "--long"], "--device cuda: PyTorch sees no GPU here"),
+        (["--device", "cpu", "--long", "--publish"], "the large models, which need a GPU"),
+    ],
+)
+def test_what_needs_a_gpu_is_refused_without_one(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert said in capsys.readouterr().err
+
+
 def test_texts_that_part_are_told_apart():
     """A token that differs in float32 is reported with how close the decision was."""
     case = cuda_suite(tiny=True, device="cpu")["generation-float32"]()
@@ -426,6 +575,14 @@ def test_the_book_changes_only_if_asked_for(chosen, place, monkeypatch, tmp_path
     assert command.main(["--device", "cpu", "--tiny"]) == 0
     assert command.main(["--device", "cpu", "--out", "x.json"]) == 0
     assert found == [tmp_path / place / "cpu.json", None, pathlib.Path("x.json")]
+
+
+def test_long_contexts_have_a_file_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    options = command.parser().parse_args(["--device", "cuda", "--long", "--publish"])
+    assert command.where(options) == tmp_path / "book/results/speed/long-cuda.json"
+    options = command.parser().parse_args(["--device", "cpu", "--long"])
+    assert command.where(options) == tmp_path / "_build/speed/long-cpu.json"
 
 
 @pytest.mark.parametrize("other", [["--out", "x.json"], ["--tiny"]])
@@ -544,31 +701,36 @@ def read_page(monkeypatch, tmp_path, capsys):
     """Run the code of the page Speed beside two records; return what it prints."""
 
     def read(**records):
-        for device, record in records.items():
-            report.store(record, tmp_path / "results" / "speed" / f"{device}.json")
+        folder = tmp_path / "results" / "speed"
+        for name, record in records.items():
+            report.store(record, folder / f"{name.replace('_', '-')}.json")
+        shutil.copy(PUBLISHED / "earlier.csv", folder)
         page = command.ROOT / "book" / "speed.ipynb"
         cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
         capsys.readouterr()
-        names = {}
+        names.clear()
         for cell in cells:
             if cell["cell_type"] == "code":
                 exec("".join(cell["source"]), names)
         return capsys.readouterr().out
 
+    names = read.names = {}
     monkeypatch.chdir(tmp_path)
     return read
 
 
 def test_the_page_bears_that_nothing_was_measured(read_page):
     nothing = {"environment": environment("cpu"), "cases": {}, "bars": []}
-    text = read_page(cpu=nothing, cuda=nothing)
+    text = read_page(cpu=nothing, cuda=nothing, long_cuda=nothing)
+    assert "steps: not measured" in text
+    assert "prompt: not measured" in text
     for suite in (cpu_suite(), cuda_suite()):
         for name in set(suite) - {"training-ablation", "generation-float32"}:
             assert f"{name}: not measured" in text
 
 
 @pytest.mark.usefixtures("short_turns")
-def test_the_page_shows_every_competitor(read_page, monkeypatch):
+def test_the_page_shows_every_competitor(read_page, long_record, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda compute, **_: compute)
     monkeypatch.setattr("bench.races.MIN_ROUNDS", 1)
     suites = {
@@ -581,7 +743,7 @@ def test_the_page_shows_every_competitor(read_page, monkeypatch):
     cases = records["cuda"]["cases"]
     cases["generation-64"] = cases.pop("generation-4")
     cases["encoder"]["entries"]["broken"] = {"error": "RuntimeError: no kernel"}
-    text = read_page(**records)
+    text = read_page(**records, long_cuda=long_record)
     assert "not measured" not in text
     assert re.search(r"broken +did not run", text)
     for record in records.values():
@@ -591,4 +753,48 @@ def test_the_page_shows_every_competitor(read_page, monkeypatch):
                 if "error" not in entry and case["title"] in text:
                     shown = rf"  {re.escape(name)} .* {entry['first_call_s']:.2f} +×"
                     assert re.search(shown, text), (case["title"], name)
+    for case in long_record["cases"].values():
+        for name, entry in case["entries"].items():
+            if "context" not in case["sizes"]:
+                assert re.search(rf"  {re.escape(name)} +{entry['median_s']:.2f} ", text)
+            elif name != "limit" and "error" not in entry:
+                assert f" {entry['median_s'] / 4 * 1000:.2f} " in text
     assert max(map(len, text.splitlines())) <= 74
+
+
+def published(name):
+    return json.loads((PUBLISHED / name).read_text(encoding="utf-8"))
+
+
+def test_the_page_counts_the_bytes_that_the_bench_counts(read_page, long_record):
+    """The page from the shape on record, the bench from the tensors of a model."""
+    kept = {name: published(f"{name}.json") for name in ("cpu", "cuda")}
+    for long in (published("long-cuda.json"), long_record):
+        read_page(**kept, long_cuda=long)
+        sizes = [case["sizes"] for case in long["cases"].values() if "context" in case["sizes"]]
+        assert len(sizes) == 6
+        for size in sizes:
+            assert sum(read_page.names["step_bytes"](size)) == size["bytes_per_step"]
+
+
+def test_published_long_contexts_have_the_sizes_of_the_suite():
+    """So a new measurement replaces them case by case."""
+    record = published("long-cuda.json")
+    cases = {name: make() for name, make in long_suite("cuda").items()}
+    assert list(record["cases"]) == list(cases)
+    for name, case in cases.items():
+        kept = record["cases"][name]
+        assert (kept["title"], kept["sizes"]) == (case.title, case.sizes)
+        assert set(kept["entries"]) <= {competitor.name for competitor in case.competitors}
+        assert kept["tokens_per_run"] == case.amount
+
+
+def test_published_shares_of_the_limit_follow_from_their_times():
+    """A step cannot beat the limit by more than a copy's noise, and `ratios` fit the times."""
+    for case in published("long-cuda.json")["cases"].values():
+        for entry in case["entries"].values():
+            median = entry["median_s"]
+            assert entry["per_second"] == pytest.approx(case["tokens_per_run"] / median, 1e-4)
+            if "context" in case["sizes"]:
+                limit = 64 * case["sizes"]["bytes_per_step"] / case["copy_gb_per_s"] / 1e9
+                assert 0.05 < limit / median < 1.05
