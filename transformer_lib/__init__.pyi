@@ -39,6 +39,7 @@ from transformer_lib.generation.constrained import OneOf as OneOf
 from transformer_lib.generation.constrained import Pattern as Pattern
 from transformer_lib.generation.constrained import TokenBytes as TokenBytes
 from transformer_lib.generation.constrained import may_end as may_end
+from transformer_lib.generation.constrained import next_ones as next_ones
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
 from transformer_lib.generation.decoding_step import read_prefix as read_prefix
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder

@@ -14,6 +14,7 @@ from torch_weights import small_config
 
 from transformer_lib.core.config import RopeScaling, TransformerConfig
 from transformer_lib.core.shapes import describe
+from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.constrained import OneOf, Pattern, TokenBytes
 from transformer_lib.generation.decoding_step import read_prefix
 from transformer_lib.generation.generate import generate
@@ -202,12 +203,21 @@ def write_behind_a_prefix_in_a_used_cache():
     generate(model, IDS[:1], max_new_tokens=2, prefix=prefix, cache=cache)
 
 
-def write_allowed(allowed, vocab_size=260, **options):
+def write_allowed(allowed, vocab_size=260, write=generate, prompt=IDS, **options):
     def run():
         model = CausalLM(small_config(vocab_size=vocab_size)).eval()
-        generate(model, IDS, max_new_tokens=2, allowed=allowed, **{"eos_id": 2} | options)
+        write(model, prompt, max_new_tokens=2, allowed=allowed, **{"eos_id": 2} | options)
 
     return run
+
+
+def search_allowed(allowed, **options):
+    return write_allowed(allowed, write=beam_search, n_beams=2, **options)
+
+
+def speculate_allowed(allowed, **options):
+    options |= {"prompt": IDS[:1], "draft": NgramDraft()}
+    return write_allowed(allowed, write=speculative_generate, **options)
 
 
 def latent_attention(d_latent=4, d_query_latent=None, **changes):
@@ -579,6 +589,16 @@ ATTENTION = [
     (
         write_allowed(OneOf(["yes"], CharTokenizer()), eos_id=CharTokenizer().encode("y")),
         "eos_id=91 stands for b'y', which may come in allowed texts",
+    ),
+    (search_allowed(["yes"]), "allowed has type list; expected a OneOf or a Pattern"),
+    (
+        search_allowed(OneOf(["yes"], CharTokenizer()), eos_id=None),
+        "allowed needs eos_id: the token that says that a text is complete",
+    ),
+    (speculate_allowed("yes"), "allowed has type str; expected a OneOf or a Pattern"),
+    (
+        speculate_allowed(OneOf(["yes"], CharTokenizer()), eos_id=None),
+        "allowed needs eos_id: the token that says that a text is complete",
     ),
     (
         lambda: OneOf("yes", CharTokenizer()),
