@@ -128,6 +128,8 @@ from transformer_lib.layers.fused_attention import fused_attention as fused_atte
 from transformer_lib.layers.fused_attention import kernels_for as kernels_for
 from transformer_lib.layers.fused_attention import repeat_heads as repeat_heads
 from transformer_lib.layers.latent_attention import LatentAttention as LatentAttention
+from transformer_lib.layers.linear_attention import GatedLinearAttention as GatedLinearAttention
+from transformer_lib.layers.linear_attention import StateCache as StateCache
 from transformer_lib.layers.masks import additive_mask as additive_mask
 from transformer_lib.layers.masks import causal_mask as causal_mask
 from transformer_lib.layers.masks import padding_mask as padding_mask
