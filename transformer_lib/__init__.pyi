@@ -39,6 +39,7 @@ from transformer_lib.generation.constrained import OneOf as OneOf
 from transformer_lib.generation.constrained import Pattern as Pattern
 from transformer_lib.generation.constrained import TokenBytes as TokenBytes
 from transformer_lib.generation.constrained import may_end as may_end
+from transformer_lib.generation.constrained import next_ones as next_ones
 from transformer_lib.generation.decoding_step import DecodingStep as DecodingStep
 from transformer_lib.generation.decoding_step import read_prefix as read_prefix
 from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder as CompiledDecoder
@@ -127,6 +128,8 @@ from transformer_lib.layers.fused_attention import fused_attention as fused_atte
 from transformer_lib.layers.fused_attention import kernels_for as kernels_for
 from transformer_lib.layers.fused_attention import repeat_heads as repeat_heads
 from transformer_lib.layers.latent_attention import LatentAttention as LatentAttention
+from transformer_lib.layers.linear_attention import GatedLinearAttention as GatedLinearAttention
+from transformer_lib.layers.linear_attention import StateCache as StateCache
 from transformer_lib.layers.masks import additive_mask as additive_mask
 from transformer_lib.layers.masks import causal_mask as causal_mask
 from transformer_lib.layers.masks import padding_mask as padding_mask

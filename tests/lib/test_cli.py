@@ -263,6 +263,29 @@ class TestTrainAndGenerate:
             capsys, "generate", "--model", str(writer), "--tokens", "20", "--temperature", "0"
         )
 
+    def test_answers_and_patterns_are_all_that_is_written(self, writer, capsys):
+        """Drawn with several seeds; a model that has hardly learned anything."""
+        common = ["generate", "--model", str(writer), "--prompt", "To be ", "--temperature", "2"]
+        answers, years = set(), set()
+        for seed in "0123456789":
+            some = [*common, "--seed", seed]
+            answers.add(run(capsys, *some, "--answers", "or not, or what"))
+            years.add(run(capsys, *some, "--pattern", r"1[5-6]\d\d\."))
+        assert answers == {"To be or not\n", "To be  or what\n"}  # spaces belong to answers
+        assert all(re.fullmatch(r"To be 1[56]\d\d\.\n", year) for year in years)
+        assert len(years) > 1
+
+    def test_a_text_that_is_cut_off_is_told(self, writer, capsys):
+        """By --tokens, and by the context, which cannot move along."""
+        common = ["generate", "--model", str(writer), "--prompt", "To be ", "--pattern", "a{90}"]
+        for more, n in (["--tokens", "3"], 3), ([], 64 + 1 - len("To be ")):
+            assert cli.main([*common, *more]) == 0
+            printed = capsys.readouterr()
+            assert printed.out == "To be " + "a" * n + "\n"
+            assert printed.err == f"The text is not complete: it was cut off after {n} tokens.\n"
+        message = fail(capsys, *common, "--prompt", "to be " * 11)
+        assert "prompt has 66 tokens; expected at most 64, the context, with --answers" in message
+
     def test_the_options_reach_model_and_recipe(self, text, tmp_path, capsys):
         run(
             capsys, "train", "--data", str(text), "--out", str(tmp_path / "run"), "--steps", "2",
@@ -694,6 +717,14 @@ class TestCheckpoints:
         assert len(asked) == 2  # an empty line ends it
         assert answers.endswith("\n")
 
+    def test_messages_are_answered_with_nothing_else(self, checkpoint, capsys, monkeypatch):
+        common = ["chat", "--model", str(checkpoint), "--temperature", "2"]
+        for limit, wanted in (["--answers", "one,six"], "one|six"), (["--pattern", "4{3}"], "444"):
+            monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\n"))
+            said = run(capsys, *common, *limit).splitlines()
+            assert len(said) == 2
+            assert all(re.fullmatch(wanted, answer) for answer in said)
+
     def test_the_instructions_stay_when_the_context_is_full(self, checkpoint, capsys, monkeypatch):
         asked = []
 
@@ -794,6 +825,9 @@ class TestCheckpoints:
         for name in ("config.json", "model.safetensors"):
             (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
         assert "has no tokenizer.json" in fail(capsys, "generate", "--model", tmp_path)
+        (tmp_path / "tokenizer.json").write_bytes((checkpoint / "tokenizer.json").read_bytes())
+        message = fail(capsys, "generate", "--model", tmp_path, "--answers", "one,two")
+        assert "has no end token, so --answers and --pattern cannot say where a text" in message
 
 
 class TestHelp:
@@ -863,6 +897,12 @@ class TestMistakes:
             ("generate --seed x", "--seed", "'x'", "a whole number below 2**63"),
             (f"generate --seed {2**63}", "--seed", f"'{2**63}'", "a whole number below 2**63"),
             (f"train --seed {10**30}", "--seed", f"'{10**30}'", "a whole number below 2**63"),
+            ("generate --answers yes,,no", "--answers", "'yes,,no'", "has an empty answer"),
+            ("generate --answers a --pattern b", "--pattern", "--answers", "not allowed with"),
+            ("chat --model a --answers a --pattern b", "--pattern", "--answers", "not allowed"),
+            ("generate --pattern '[a'", "pattern", "'[a'", "this '[' is never closed"),
+            ("chat --model a --pattern 'a$'", "pattern", "'a$'", "the whole text must match"),
+            (r"generate --pattern '[^\d\D]'", "pattern", "'[^", "matches no text"),
             ("generate --prompt ''", "prompt", "''", "expected something for the model to read"),
             ("generate --prompt '\udcff'", "prompt", r"'\udcff'", "expected text"),
             ("generate --model nowhere", "model", "'nowhere'", "expected what `train` makes"),

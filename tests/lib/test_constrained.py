@@ -12,6 +12,7 @@ from test_speculative import AllChoices
 from tiny_models import LLAMA, make, tiny
 
 from transformer_lib.generation import generate as generating
+from transformer_lib.generation.beam_search import beam_search, length_divisor
 from transformer_lib.generation.constrained import (
     DEAD,
     AllowedText,
@@ -25,8 +26,13 @@ from transformer_lib.generation.fast.compiled_decoder import CompiledDecoder
 from transformer_lib.generation.generate import generate, stream
 from transformer_lib.generation.sampling import filter_logits
 from transformer_lib.generation.sampling_options import Sampling
+from transformer_lib.generation.speculative import (
+    NgramDraft,
+    speculative_generate,
+    speculative_stream,
+)
 from transformer_lib.generation.text_generation import generate_text, write_on
-from transformer_lib.models.language_models import CausalLM
+from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.text.byte_automaton import read_pattern, read_texts
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.text_stream import TextStream
@@ -481,3 +487,200 @@ def test_scores_of_any_kind_are_masked(dtype):
     scores = tokens.mask(torch.zeros(1, TOKENIZER.vocab_size, dtype=dtype))
     assert scores.dtype == dtype
     assert scores.isfinite().nonzero()[:, 1].tolist() == TOKENIZER.encode("a")
+
+
+def test_a_model_for_which_all_that_is_allowed_is_impossible_is_told(model):
+    def no_letter(module, inputs, logits):
+        return logits.index_fill(-1, torch.tensor(TOKENIZER.encode("a")), -torch.inf)
+
+    options = {"allowed": OneOf(["a"], TOKENIZER), "eos_id": END, "max_new_tokens": 3}
+    handle = model.register_forward_hook(no_letter)
+    try:
+        for write in (generate, functools.partial(speculative_generate, draft=NgramDraft())):
+            with pytest.raises(FloatingPointError, match="row 0 at new token 1 is -inf"):
+                write(model, PROMPT, **options)
+        _, scores = beam_search(model, PROMPT, n_beams=2, **options)
+        assert scores.tolist() == [[-torch.inf] * 2]
+    finally:
+        handle.remove()
+
+
+# Beams.
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_one_beam_writes_what_the_best_tokens_write(model, pattern):
+    """In a batch with padding, in texts that end and in one that is cut off."""
+    ids = torch.tensor([[0, 0, 260], [0, 262, 98], [97, 261, 98]])
+    for n in (2, 9):
+        options = {"allowed": Pattern(pattern, TOKENIZER), "eos_id": END, "max_new_tokens": n}
+        wanted = generate(model, ids, prompt_mask=ids > 0, **options)
+        found, _ = beam_search(model, ids, prompt_mask=ids > 0, n_beams=1, **options)
+        assert torch.equal(found[:, 0], wanted)
+
+
+@torch.no_grad()
+def best_first(model, pattern, length_penalty):
+    """All rows of tokens that are allowed, by hand: their scores are the model's own."""
+    found = {}
+
+    def follow(new, total):
+        if END in new:
+            found[new] = total / length_divisor(len(new), length_penalty)
+            return
+        ids = torch.cat((PROMPT, torch.tensor([new], dtype=torch.long)), dim=1)
+        gains = model(ids)[0, -1].log_softmax(dim=-1)
+        for token in by_hand(TOKENIZER.decode(new), pattern):
+            follow((*new, token), total + float(gains[token]))
+
+    follow((), 0.0)
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+def test_beams_find_the_best_of_all_texts():
+    """Without arguments: the catalogue of mistakes calls it."""
+    model = lively()
+    for pattern, length_penalty in itertools.product(PATTERNS, (0.0, 1.0)):
+        wanted = best_first(model, pattern, length_penalty)
+        for n_beams in (len(wanted), len(wanted) + 3):  # then three places stay empty
+            ids, scores = beam_search(
+                model, PROMPT, n_beams=n_beams, length_penalty=length_penalty, max_new_tokens=9,
+                allowed=Pattern(pattern, TOKENIZER), eos_id=END,
+            )  # fmt: skip
+            assert scores[0].isfinite().sum() == len(wanted)
+            for row, score, (new, best) in zip(ids[0], scores[0], wanted, strict=False):
+                assert score == pytest.approx(best, abs=1e-9)
+                assert tuple(row[2 : 2 + len(new)].tolist()) == new
+                assert not row[2 + len(new) :].any()
+
+
+def test_a_few_beams_may_find_what_the_best_tokens_miss():
+    """Else a list of answers could as well be written greedily."""
+    allowed, usual = OneOf(["ab", "ba"], TOKENIZER), {"eos_id": END, "max_new_tokens": 4}
+    better = 0
+    for seed in range(8):
+        model = lively(seed)
+        greedy, one = beam_search(model, PROMPT, n_beams=1, allowed=allowed, **usual)
+        best, scores = beam_search(model, PROMPT, n_beams=6, allowed=allowed, **usual)
+        assert scores[0, 0] >= one[0, 0]
+        assert new_text(best[0, 0]) in ("ab", "ba")
+        better += new_text(best[0, 0]) != new_text(greedy[0, 0])
+    assert better
+
+
+def test_a_search_ends_when_all_texts_are_written(model):
+    """Even if there are fewer of them than beams."""
+    calls = []
+    handle = model.decoder.register_forward_hook(lambda *_: calls.append(1))
+    beam_search(
+        model, PROMPT, n_beams=8, max_new_tokens=30, allowed=OneOf(["a"], TOKENIZER), eos_id=END
+    )
+    handle.remove()
+    assert len(calls) == 2  # the letter, and the end
+
+
+def test_beams_of_a_batch_and_of_a_translator():
+    sizes = {"vocab_size": TOKENIZER.vocab_size, "n_layers": 1, "max_len": 40}
+    model = make(Seq2SeqLM, tiny(**sizes))
+    allowed, source = Pattern("(ab|ba){2,3}", TOKENIZER), torch.tensor([[97, 98], [98, 261]])
+    usual = {"allowed": allowed, "eos_id": END, "max_new_tokens": 9, "n_beams": 3}
+    start = torch.full((2, 1), TOKENIZER.bos_id)
+    ids, scores = beam_search(model, start, source=source, **usual)
+    for row in range(2):
+        alone, own = beam_search(model, start[:1], source=source[row : row + 1], **usual)
+        n = alone.shape[-1]
+        assert torch.equal(ids[row, :, :n], alone[0])
+        assert torch.allclose(scores[row], own[0])
+        assert all(
+            allowed.automaton.accepts(TOKENIZER.decode(text.tolist())) for text in alone[0, :, 1:]
+        )
+
+
+# Guesses of a draft.
+
+LETTERS = PretrainedTokenizer(
+    {
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": []},
+        "decoder": {"type": "ByteLevel"},
+        "added_tokens": [{"id": 3, "content": "</s>", "special": True}],
+    }
+)
+WRITTEN = torch.tensor([[1, 2, 0, 1, 2]])  # an n-gram is found, which may not always come
+SMALL_PATTERNS = ["(ab|ba){1,2}", "(b|ab){0,2}a", "a{2}b?"]
+
+
+@torch.no_grad()
+def law_of_letters(model, pattern, sampling, n_new):
+    """The probability of each row of tokens: whole passes, and what trying finds."""
+    texts = ["".join(t) for n in range(2 * n_new + 3) for t in itertools.product("ab", repeat=n)]
+    texts = [text for text in texts if re.fullmatch(pattern, text)]
+    found = {}
+
+    def follow(new, chance):
+        if 3 in new or len(new) == n_new:
+            found[new] = chance
+            return
+        text = "".join(("a", "b", "ab")[token] for token in new)
+        may_come = [
+            token
+            for token, more in enumerate(("a", "b", "ab"))
+            if any(t.startswith(text + more) for t in texts)
+        ] + [3] * (text in texts)
+        ids = torch.cat((WRITTEN, torch.tensor([new], dtype=torch.long)), dim=1)
+        chances = filter_logits(model(ids)[:, -1, may_come], sampling).softmax(dim=-1)[0]
+        for token, p in zip(may_come, chances.tolist(), strict=True):
+            if p > 0:
+                follow((*new, token), chance * p)
+
+    follow((), 1.0)
+    return found
+
+
+def assert_guesses_change_nothing(pattern, draft, sampling=Sampling()):  # noqa: B008
+    """Over every way in which draws can fall."""
+    model, allowed = lively(0, vocab_size=4), Pattern(pattern, LETTERS)
+    options = {"sampling": sampling, "n_guesses": 2, "max_new_tokens": 4, "eos_id": 3}
+
+    def run():
+        ids = speculative_generate(model, WRITTEN, draft=draft, allowed=allowed, **options)
+        return tuple(ids[0, WRITTEN.shape[1] :].tolist())
+
+    wanted = law_of_letters(model, pattern, sampling, 4)
+    assert sum(wanted.values()) == pytest.approx(1)
+    assert len(wanted) > 2
+    found = {new: chance for new, chance in AllChoices().outcomes(run).items() if chance > 0}
+    assert found.keys() == wanted.keys()
+    assert all(found[new] == pytest.approx(wanted[new], abs=1e-6) for new in wanted)
+
+
+def test_texts_guessed_by_a_model_are_as_probable_as_without_guesses():
+    for pattern in SMALL_PATTERNS:
+        assert_guesses_change_nothing(pattern, lively(1, vocab_size=4))
+
+
+def test_texts_guessed_by_ngrams_are_as_probable_as_without_guesses():
+    for pattern in SMALL_PATTERNS:
+        assert_guesses_change_nothing(pattern, NgramDraft())
+
+
+def test_the_same_with_options_of_sampling():
+    for draft in (lively(1, vocab_size=4), NgramDraft()):
+        assert_guesses_change_nothing(SMALL_PATTERNS[0], draft, Sampling(temperature=0.5, top_k=2))
+
+
+def test_greedy_guesses_write_what_the_best_tokens_write(model):
+    for pattern in (*PATTERNS, "(ab|ba){4}"):
+        usual = {"allowed": Pattern(pattern, TOKENIZER), "eos_id": END, "max_new_tokens": 9}
+        wanted = generate(model, PROMPT, **usual)
+        for draft in (lively(1), model, NgramDraft()):
+            found = speculative_generate(model, PROMPT, draft=draft, n_guesses=3, **usual)
+            assert torch.equal(found, wanted)
+
+
+def test_guesses_of_the_model_itself_are_all_kept(model):
+    """They would not be if the draft were not limited as the model is, guess by guess."""
+    usual = {"allowed": Pattern("(ab|ba){7}", TOKENIZER), "eos_id": END, "max_new_tokens": 20}
+    rounds = list(speculative_stream(model, PROMPT, draft=model, n_guesses=3, **usual))
+    n_after_the_first = sum(map(len, rounds)) - 1
+    assert n_after_the_first > 4
+    assert len(rounds) == 1 + -(-n_after_the_first // 4)

@@ -14,6 +14,7 @@ from torch_weights import small_config
 
 from transformer_lib.core.config import RopeScaling, TransformerConfig
 from transformer_lib.core.shapes import describe
+from transformer_lib.generation.beam_search import beam_search
 from transformer_lib.generation.constrained import OneOf, Pattern, TokenBytes
 from transformer_lib.generation.decoding_step import read_prefix
 from transformer_lib.generation.generate import generate
@@ -31,6 +32,7 @@ from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.latent_attention import LatentAttention
+from transformer_lib.layers.linear_attention import GatedLinearAttention, StateCache
 from transformer_lib.layers.masks import (
     causal_mask,
     padding_mask,
@@ -202,18 +204,52 @@ def write_behind_a_prefix_in_a_used_cache():
     generate(model, IDS[:1], max_new_tokens=2, prefix=prefix, cache=cache)
 
 
-def write_allowed(allowed, vocab_size=260, **options):
+def write_allowed(allowed, vocab_size=260, write=generate, prompt=IDS, **options):
     def run():
         model = CausalLM(small_config(vocab_size=vocab_size)).eval()
-        generate(model, IDS, max_new_tokens=2, allowed=allowed, **{"eos_id": 2} | options)
+        write(model, prompt, max_new_tokens=2, allowed=allowed, **{"eos_id": 2} | options)
 
     return run
+
+
+def search_allowed(allowed, **options):
+    return write_allowed(allowed, write=beam_search, n_beams=2, **options)
+
+
+def speculate_allowed(allowed, **options):
+    options |= {"prompt": IDS[:1], "draft": NgramDraft()}
+    return write_allowed(allowed, write=speculative_generate, **options)
 
 
 def latent_attention(d_latent=4, d_query_latent=None, **changes):
     return lambda: LatentAttention(
         small_config(**changes), d_latent=d_latent, d_query_latent=d_query_latent
     )
+
+
+def gated_attention(changes=None, **options):
+    """A call of the layer, causal unless said otherwise."""
+
+    def run():
+        layer = GatedLinearAttention(small_config(**{"position": "none"} | (changes or {})))
+        layer(X, **{"causal": True} | options)
+
+    return run
+
+
+def write_gated(cache=None, **changes):
+    parts = Parts(attention=GatedLinearAttention)
+    model = CausalLM(small_config(**{"position": "none"} | changes), parts=parts)
+    generate(model, IDS, max_new_tokens=2, cache=cache)
+
+
+def rewind_a_state():
+    write_gated(cache := StateCache(2, 16))
+    cache.rewind(2)
+
+
+def keys_in_a_cache_of_states():
+    generate(CausalLM(small_config()), IDS, max_new_tokens=2, cache=StateCache(2, 16))
 
 
 def roll_back():
@@ -580,6 +616,16 @@ ATTENTION = [
         write_allowed(OneOf(["yes"], CharTokenizer()), eos_id=CharTokenizer().encode("y")),
         "eos_id=91 stands for b'y', which may come in allowed texts",
     ),
+    (search_allowed(["yes"]), "allowed has type list; expected a OneOf or a Pattern"),
+    (
+        search_allowed(OneOf(["yes"], CharTokenizer()), eos_id=None),
+        "allowed needs eos_id: the token that says that a text is complete",
+    ),
+    (speculate_allowed("yes"), "allowed has type str; expected a OneOf or a Pattern"),
+    (
+        speculate_allowed(OneOf(["yes"], CharTokenizer()), eos_id=None),
+        "allowed needs eos_id: the token that says that a text is complete",
+    ),
     (
         lambda: OneOf("yes", CharTokenizer()),
         "answers has type str; expected several texts, such as [text]",
@@ -610,6 +656,46 @@ ATTENTION = [
     ),
     (latent_attention(d_latent=0), "d_latent=0 must be a whole number of at least 1"),
     (latent_attention(d_query_latent=0), "d_query_latent=0 must be a whole number of at least 1"),
+    (
+        gated_attention({"position": "alibi"}),
+        "position='alibi': gates tell near from far; expected 'none', or one that is added to "
+        "embeddings",
+    ),
+    (gated_attention({"window": 3}), "window=3: a state has none; leave it out"),
+    (gated_attention({"n_kv_heads": 1}), "n_kv_heads=1: a state has none; leave it out"),
+    (
+        gated_attention({"attention_dropout": 0.1}),
+        "qk_norm='none', attention_dropout=0.1: there is no softmax; leave them out",
+    ),
+    (
+        gated_attention(causal=False),
+        "causal=False: a state is read from left to right, and has no scores",
+    ),
+    (
+        gated_attention(memory=X),
+        "memory: a state is read from left to right; expected none",
+    ),
+    (
+        gated_attention(bias=zeros(3, 3)),
+        "a bias on scores: a state is read from left to right, and has no scores",
+    ),
+    (
+        gated_attention(angles=zeros(3, 2)),
+        "angles: neighbours in a key have gates of their own; expected none",
+    ),
+    (
+        gated_attention(mask=allowed(2, 1, 3, 3)),
+        "mask has shape (2, 1, 3, 3); expected (B, 1, 1, S), which hides keys",
+    ),
+    (write_gated, "cache is a LayerCache; expected part of a StateCache"),
+    (
+        rewind_a_state,
+        "length=2 must be that of the cache, 4: a state cannot forget its newest tokens",
+    ),
+    (
+        keys_in_a_cache_of_states,
+        "cache is a StateCache, for layers with a state; expected a KeyValueCache",
+    ),
     (
         lambda: RollingCache(small_config()),
         "config has window=None: all keys are seen, use a KeyValueCache",

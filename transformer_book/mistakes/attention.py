@@ -197,3 +197,13 @@ def _latent_vector_cached_twice(
     latent = self.latent_norm(made[..., : self.d_latent])
     kept = torch.cat((latent, made[..., self.d_latent :]), dim=-1)
     return self._turned(kept, self.d_latent, angles), latent
+
+
+@instead_of("layers.linear_attention._pair_weights")
+def _nothing_forgotten_within_a_chunk(q: Tensor, k: Tensor, log_gates: Tensor) -> Tensor:
+    """Gates of linear attention act from chunk to chunk, but not between tokens of one chunk.
+
+    Symptom: it trains, and its loss is plausible; token by token, texts are another model's.
+    Caught by: test_linear_attention.py::test_each_output_is_a_sum_over_the_past
+    """
+    return (q @ k.mT).tril()

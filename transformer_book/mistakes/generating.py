@@ -1,10 +1,12 @@
 """Mistakes about writing one token after another."""
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import instead_of
-from transformer_lib import ByteAutomaton, KeyValueCache, SharedPrefix, TokenBytes
+from transformer_lib import AllowedTokens, ByteAutomaton, KeyValueCache, SharedPrefix, TokenBytes
 
 
 @instead_of("generation.speculative.left_over")
@@ -86,3 +88,25 @@ def _only_the_first_byte_of_a_token_is_checked(
     """
     first = self._bytes[:, 0].long()
     return torch.where(self._lengths > 0, table[state, first], -1)
+
+
+@instead_of("generation.constrained.AllowedTokens.select")
+def _beams_move_without_what_may_come(self: AllowedTokens, rows: Tensor) -> None:
+    """Beams are reordered, but not the states of what each of them may write.
+
+    Symptom: one beam is right; several write beginnings of one answer and ends of another.
+    Caught by: test_constrained.py::test_beams_find_the_best_of_all_texts
+    """
+    self._states = self._states[: len(rows)]
+
+
+@instead_of("generation.constrained.AllowedTokens.along")
+def _guesses_judged_by_what_may_come_first(self: AllowedTokens, tokens: Tensor) -> AllowedTokens:
+    """All guesses of a draft are limited to what may come in the place of the first.
+
+    Symptom: right with one guess; with several, texts leave the pattern.
+    Caught by: test_constrained.py::test_texts_guessed_by_a_model_are_as_probable_as_without_guesses
+    """
+    ahead = copy(self)
+    ahead.select(torch.zeros(len(tokens) + 1, dtype=torch.long))
+    return ahead

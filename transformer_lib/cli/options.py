@@ -111,6 +111,31 @@ def count(text: str) -> int:
         raise ArgumentTypeError(f"{text!r} must be a whole number of at least 0") from None
 
 
+def answer_list(text: str) -> list[str]:
+    """Read the answers of which one is to be written.
+
+    Args:
+        text: what was typed: answers with commas between them. Spaces belong to them.
+
+    Returns:
+        The answers.
+
+    Raises:
+        argparse.ArgumentTypeError: if one is empty.
+
+    Example:
+        >>> answer_list("yes,no")
+        ['yes', 'no']
+        >>> answer_list("yes,")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: 'yes,' has an empty answer; expected A,B,C
+    """
+    answers = text.split(",")
+    if "" in answers:
+        raise ArgumentTypeError(f"{text!r} has an empty answer; expected A,B,C")
+    return answers
+
+
 # How an option is read that is a field of Sampling, by the annotation of the field.
 READERS: dict[object, Callable[[str], object]] = {float: float, int | None: whole_number}
 
@@ -245,7 +270,7 @@ def train_options(parser: ArgumentParser) -> None:
 
 
 def generate_options(parser: ArgumentParser) -> None:
-    """Continue a prompt with a language model; the text appears as it is written.
+    r"""Continue a prompt with a language model; the text appears as it is written.
 
         python -m transformer_lib generate --prompt "Friends, " --tokens 300
 
@@ -256,6 +281,12 @@ def generate_options(parser: ArgumentParser) -> None:
     Each token is drawn at random, with the probabilities that the model gives. The options below
     favour likely tokens, or exclude unlikely ones. The text may be longer than the model's
     context; the model then sees only the most recent part.
+
+    With --answers or --pattern, nothing else can be written. The text begins right behind the
+    prompt, so spaces count, and ends where it is complete.
+
+        python -m transformer_lib generate --prompt "Speak! Will he come? " --answers "Aye,Nay"
+        python -m transformer_lib generate --prompt "Act " --pattern "[1-5], Scene \d"
 
     Args:
         parser: of the command.
@@ -281,6 +312,8 @@ def chat_options(parser: ArgumentParser) -> None:
     you type is a message; the model sees the whole conversation so far. If that is longer than its
     context, the oldest turns are left out, and a line says so (on the standard error output). The
     instructions of --system stay. An empty line, or the end of the input, ends it.
+
+    With --answers or --pattern, the model can answer nothing else.
 
     Args:
         parser: of the command.
@@ -383,6 +416,11 @@ def _add_sampling(parser: ArgumentParser, defaults: Sampling) -> None:
             default=getattr(defaults, option.name),
             help=option.metadata["help"],
         )
+    limits = parser.add_mutually_exclusive_group()
+    words = "write one of these and nothing else; commas stand between them"
+    limits.add_argument("--answers", type=answer_list, metavar="A,B,...", help=words)
+    words = "write what this regular expression matches as a whole, and nothing else"
+    limits.add_argument("--pattern", metavar="REGEX", help=words)
     add("--seed", type=seed_number, help="the same number gives the same text (default: a new one)")
     add("--compile", action="store_true", help="compile the model first: slow start, faster tokens")
     add(

@@ -4,6 +4,7 @@ import csv
 import math
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from transformer_lib.core.devices import devices_here
 from transformer_lib.core.fast_path_register import fast_path
 from transformer_lib.core.files import read_object
 from transformer_lib.generation.beam_search import beam_search, length_divisor
+from transformer_lib.generation.constrained import AllowedText
 from transformer_lib.generation.fast_interfaces import FastDecoder
 from transformer_lib.generation.sampling_options import Sampling
-from transformer_lib.generation.text_generation import AnyTokenizer, write_on
+from transformer_lib.generation.text_generation import AnyTokenizer, end_ids, write_on
 from transformer_lib.hugging_face.peft_format import SETTINGS as PEFT_SETTINGS
 from transformer_lib.hugging_face.peft_format import load_peft
 from transformer_lib.hugging_face.pretrained import load_pretrained
@@ -24,6 +26,7 @@ from transformer_lib.models import lora_files
 from transformer_lib.models.language_models import CausalLM, Seq2SeqLM
 from transformer_lib.models.lora_files import load_lora
 from transformer_lib.models.saving import load_model
+from transformer_lib.text.byte_automaton import ByteAutomaton, read_pattern, read_texts
 from transformer_lib.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_lib.text.tokenizers import Tokenizer
 
@@ -48,6 +51,7 @@ def generate(given: Namespace) -> None:
         'generate'
     """
     sampling = _sampling(given)  # which says what is wrong before a model is looked for
+    texts = _texts(given)
     prompt = _some("prompt", given.prompt)
     if given.model is None:
         given.model = _default_writer()
@@ -55,13 +59,16 @@ def generate(given: Namespace) -> None:
     ids = tokenizer.encode(prompt)
     if not ids:
         raise ValueError(f"{prompt=} has no tokens; expected something for the model to read")
+    allowed, n_tokens = _allowed(given, texts, tokenizer), given.tokens
+    if allowed is not None:
+        n_tokens = min(n_tokens, _room(model, len(ids)))
     print(prompt, end="", flush=True)
-    writer = _with_room(model, len(ids) + given.tokens) if given.compile else model
+    writer = _with_room(model, len(ids) + n_tokens) if given.compile else model
     _seed(given)
     device = find_device(given.device)
-    for text in write_on(writer, tokenizer, ids, sampling, given.tokens, device):
-        print(text, end="", flush=True)
-    print()
+    pieces = _show(write_on(writer, tokenizer, ids, sampling, n_tokens, device, allowed=allowed))
+    if allowed is not None and not allowed.automaton.accepts("".join(pieces)):
+        print(f"The text is not complete: it was cut off after {n_tokens} tokens.", file=sys.stderr)
 
 
 def chat(given: Namespace) -> None:
@@ -74,10 +81,11 @@ def chat(given: Namespace) -> None:
         >>> chat.__name__
         'chat'
     """
-    sampling = _sampling(given)
+    sampling, texts = _sampling(given), _texts(given)
     model, tokenizer = load_writer(given)
     if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.chat_template is None:
         raise ValueError(f"{_named(given)} has no chat template; `generate` needs none")
+    allowed = _allowed(given, texts, tokenizer)
     context, device = model.config.max_len, find_device(given.device)
     messages = [{"role": "system", "content": given.system}] if given.system else []
     fast: FastDecoder | None = None
@@ -88,18 +96,56 @@ def chat(given: Namespace) -> None:
         if given.compile:
             fast = _with_room(model, len(ids) + n_tokens, fast)
         _seed(given)
-        answer = write_on(fast or model, tokenizer, ids, sampling, n_tokens, device, goes_on=False)
-        pieces = []
-        for text in answer:
-            print(text, end="", flush=True)
-            pieces.append(text)
-        print()
+        pieces = _show(
+            write_on(
+                fast or model, tokenizer, ids, sampling, n_tokens, device,
+                goes_on=False, allowed=allowed,
+            )
+        )  # fmt: skip
         all_used = len(pieces) > n_tokens  # there is a piece for each token, and one for the rest
         if all_used and n_tokens < given.tokens:
             print(
                 f"The context of {context} tokens is full: the answer ends here.", file=sys.stderr
             )
         messages.append({"role": "assistant", "content": "".join(pieces)})
+
+
+def _show(pieces: Iterable[str]) -> list[str]:
+    """Print a text piece by piece as it is written; return the pieces."""
+    shown = []
+    for piece in pieces:
+        print(piece, end="", flush=True)
+        shown.append(piece)
+    print()
+    return shown
+
+
+def _texts(given: Namespace) -> ByteAutomaton | None:
+    """What --answers or --pattern says; none if all texts may be written."""
+    if given.pattern is not None:
+        return read_pattern(given.pattern)
+    return None if given.answers is None else read_texts(given.answers)
+
+
+def _allowed(
+    given: Namespace, texts: ByteAutomaton | None, tokenizer: AnyTokenizer
+) -> AllowedText | None:
+    """Those texts for a tokenizer, in which every text must have an end."""
+    if texts is None:
+        return None
+    if not end_ids(tokenizer):
+        why = "no end token, so --answers and --pattern cannot say where a text ends"
+        raise ValueError(f"{_named(given)} has {why}")
+    return AllowedText(texts, tokenizer)
+
+
+def _room(model: CausalLM, n_prompt: int) -> int:
+    """How many tokens fit behind a prompt where the context cannot move along."""
+    context = model.config.max_len
+    if n_prompt > context:
+        most = f"expected at most {context}, the context, with --answers or --pattern"
+        raise ValueError(f"prompt has {n_prompt} tokens; {most}")
+    return context + 1 - n_prompt  # the last one is not read
 
 
 def _next_line() -> str:

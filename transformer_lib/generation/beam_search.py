@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from transformer_lib.core.checks import check_number, check_whole
+from transformer_lib.generation.constrained import AllowedText, AllowedTokens, next_ones
 from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.sampling import ScoreWatch, at_least_float32
 from transformer_lib.generation.shared_prefix import SharedPrefix
@@ -33,6 +34,7 @@ def beam_search(
     use_cache: bool = True,
     cache: KeyValueCache | None = None,
     prefix: SharedPrefix | None = None,
+    allowed: AllowedText | None = None,
 ) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
     """Look for the most probable continuations, following ``n_beams`` of them at a time.
 
@@ -57,11 +59,15 @@ def beam_search(
         cache: a cache for ``B * N`` rows to use instead of one of its own.
         prefix: what :func:`~transformer_lib.generation.decoding_step.read_prefix` made of tokens
             with which every row begins.
+        allowed: what may be written: ``OneOf([...], tokenizer)`` or ``Pattern(r"...", tokenizer)``.
+            It needs ``eos_id``. With enough beams, the first hypothesis is the best of all that are
+            allowed. A text may come several times, cut into other tokens.
 
     Returns:
         The hypotheses with the prompt, ``(B, N, L)``, best first, and their scores ``(B, N)``: the
-        logarithm of the probability divided by :func:`length_divisor` of the new tokens, the end
-        token included. Minus infinity if there are not that many.
+        logarithm of the model's probability divided by :func:`length_divisor` of the new tokens,
+        the end token included. Minus infinity if there are not that many; the tokens of such a
+        hypothesis say nothing.
 
     Raises:
         FloatingPointError: if scores are not numbers any more.
@@ -79,6 +85,24 @@ def beam_search(
         ... )
         >>> ids.shape, scores.shape
         (torch.Size([1, 4, 5]), torch.Size([1, 4]))
+
+        Which of two answers does a model think more probable, as a whole?
+
+        >>> from transformer_lib import CharTokenizer, OneOf
+        >>> tokenizer = CharTokenizer()
+        >>> sizes = {"vocab_size": 259, "d_model": 8, "n_heads": 2}
+        >>> ids, _ = beam_search(
+        ...     CausalLM(TransformerConfig(**sizes)),
+        ...     torch.tensor([tokenizer.encode("Is it? ")]),
+        ...     allowed=OneOf(["yes", "no"], tokenizer),
+        ...     eos_id=tokenizer.eos_id,
+        ...     n_beams=2,
+        ...     max_new_tokens=4,
+        ...     length_penalty=0,
+        ... )
+        >>> answers = [tokenizer.decode(row.tolist()) for row in ids[0]]
+        >>> sorted(answers)
+        ['Is it? no', 'Is it? yes']
     """
     check_whole("n_beams", n_beams)
     check_number("length_penalty", length_penalty, lambda x: x >= 0, "of at least 0")
@@ -95,7 +119,8 @@ def beam_search(
             prefix=prefix,
         )
         ends = end_tokens(eos_id, pad_id, prompt, model.config.vocab_size)
-        ids, totals = _search(step, prompt, n_beams, max_new_tokens, ends, pad_id)
+        may_come = next_ones(allowed, len(prompt) * n_beams, ends, model.config.vocab_size)
+        ids, totals = _search(step, prompt, n_beams, max_new_tokens, ends, pad_id, may_come)
     is_end = torch.isin(ids[..., prompt.shape[1] :], ends)  # (B, N, n)
     lengths = (is_end.cumsum(dim=-1) - is_end.int() == 0).sum(dim=-1)  # up to the first end token
     scores = totals / length_divisor(lengths.to(totals), length_penalty)
@@ -122,7 +147,13 @@ def length_divisor(n_tokens: _Length, length_penalty: float) -> _Length:
 
 
 def _search(
-    step: DecodingStep, prompt: Tensor, n: int, max_new_tokens: int, ends: Tensor, pad_id: int
+    step: DecodingStep,
+    prompt: Tensor,
+    n: int,
+    max_new_tokens: int,
+    ends: Tensor,
+    pad_id: int,
+    allowed: AllowedTokens | None,
 ) -> tuple[Int[Tensor, "B N L"], Float[Tensor, "B N"]]:
     """Follow N hypotheses of each row; return them and the logarithms of their probabilities."""
     ids = _repeat(prompt, n)  # (B * N, T)
@@ -132,19 +163,26 @@ def _search(
     totals = torch.where(torch.arange(n, device=ids.device) > 0, -math.inf, 0.0 * first_row)
     for _ in range(max_new_tokens):
         has_ended = torch.isin(ids[:, prompt.shape[1] :], ends).any(dim=1, keepdim=True)  # (B*N, 1)
+        has_ended |= totals.view(-1, 1) == -math.inf  # nor can anything come of these
         if len(ends) and has_ended.all():  # only then a GPU has to wait
             break
         logits = step(ids)  # (B * N, V)
         watch.look(logits, ~has_ended[:, 0])
         gains = at_least_float32(logits).log_softmax(dim=-1)  # (B * N, V)
+        if allowed is not None:
+            gains = allowed.mask(gains)  # now, since texts are compared by what the model thinks
         # What has ended goes on in one way only: with padding, which costs nothing.
         is_padding = torch.arange(gains.shape[-1], device=ids.device) == pad_id
         gains = gains.where(~has_ended, torch.where(is_padding, 0.0, -math.inf))
         candidates = totals.view(-1, 1) + gains  # (B * N, V)
         totals, best = candidates.view(len(prompt), -1).topk(n)  # (B, N)
         rows = (first_row + best // gains.shape[-1]).flatten()  # (B * N,): whom each goes on from
-        ids = torch.cat((ids[rows], (best % gains.shape[-1]).view(-1, 1)), dim=1)
+        tokens = (best % gains.shape[-1]).flatten()  # (B * N,)
+        ids = torch.cat((ids[rows], tokens[:, None]), dim=1)
         step.select(rows)
+        if allowed is not None:
+            allowed.select(rows)
+            allowed.push(tokens)
     watch.check()
     return ids.unflatten(0, (-1, n)), totals
 

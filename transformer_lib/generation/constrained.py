@@ -5,7 +5,7 @@ taken out; the probabilities of the others are as they were, divided by their su
 possible only where the text is complete.
 
 So no text can go wrong, but it need not be the most probable of those that are allowed: each token
-is chosen without looking ahead.
+is chosen without looking ahead. Beam search compares whole texts, by the model's own probabilities.
 
 What it costs: each token takes a pass over the scores of its row (for 100,000 tokens 0.2 ms on one
 core, as long as two softmaxes), and a GPU is waited for. A state of the automaton that is reached
@@ -14,6 +14,7 @@ are allowed. ``[a-z]*`` has two states, ``[a-z]{1,200}`` has two hundred.
 """
 
 from collections.abc import Iterable
+from copy import copy
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -321,11 +322,38 @@ class AllowedTokens:
             tokens: what was chosen; of rows that have ended, anything.
         """
         self._states = [
-            DEAD if state == DEAD or token in self._end_ids else self._after(state, token)
+            self._after(state, token)
             for state, token in zip(self._states, tokens.tolist(), strict=True)
         ]
 
+    def select(self, rows: Int[Tensor, " B"]) -> None:
+        """Go on with these rows, in this order.
+
+        Args:
+            rows: their numbers; a row may come several times, or not at all.
+        """
+        self._states = [self._states[row] for row in rows.tolist()]
+
+    def along(self, tokens: Int[Tensor, " n"]) -> "AllowedTokens":
+        """Look ahead in a single text: what may come instead of each token, and after the last.
+
+        Args:
+            tokens: n tokens, one after another. After one that is not allowed, all may come.
+
+        Returns:
+            n + 1 rows of their own, the first of which is where the text is now, and stays.
+        """
+        ahead, (state,) = copy(self), self._states
+        ahead._states = [state]
+        for token in tokens.tolist():
+            state = self._after(state, token)
+            ahead._states.append(state)
+        return ahead
+
     def _after(self, state: int, token: int) -> int:
+        """The state after a token; ``DEAD`` after the end of a text, too."""
+        if state == DEAD or token in self._end_ids:
+            return DEAD
         after = self._allowed.states_after(state)
         return int(after[token]) if token < len(after) else DEAD
 
@@ -341,6 +369,36 @@ class AllowedTokens:
                 row[self._ends.cpu()] = may_end(state, self._allowed.automaton)
             self._rows[state] = row.to(self._ends.device)
         return self._rows[state]
+
+
+def next_ones(
+    allowed: AllowedText | None, n_rows: int, ends: Int[Tensor, " n_ends"], vocab_size: int
+) -> AllowedTokens | None:
+    """Begin so many texts, if anything says what may be written.
+
+    Args:
+        allowed: a ``OneOf`` or a ``Pattern``; ``None``: everything may be written.
+        n_rows: B, how many rows the batch has.
+        ends: the end tokens.
+        vocab_size: V, of the model.
+
+    Returns:
+        What says which tokens come next; ``None`` if any token may.
+
+    Raises:
+        TypeError: if what is allowed is something else.
+        ValueError: as in :meth:`AllowedText.begin`.
+
+    Example:
+        >>> next_ones(["yes", "no"], 1, torch.tensor([2]), vocab_size=259)
+        Traceback (most recent call last):
+        TypeError: allowed has type list; expected a OneOf or a Pattern
+    """
+    if allowed is None:
+        return None
+    if not isinstance(allowed, AllowedText):
+        raise TypeError(f"allowed has type {type(allowed).__name__}; expected a OneOf or a Pattern")
+    return allowed.begin(n_rows, ends, vocab_size)
 
 
 def may_end(state: int, automaton: ByteAutomaton) -> bool:

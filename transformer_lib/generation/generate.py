@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from transformer_lib.core.fast_path_register import fast_path
-from transformer_lib.generation.constrained import AllowedText, AllowedTokens
+from transformer_lib.generation.constrained import AllowedText, AllowedTokens, next_ones
 from transformer_lib.generation.decoding_step import DecodingStep, LanguageModel
 from transformer_lib.generation.fast_interfaces import FastBatch, FastDecoder
 from transformer_lib.generation.sampling import GREEDY, ScoreWatch, draw_token
@@ -239,9 +239,9 @@ class _Decoding:
         for n in range(n_prompt, ids.shape[1]):
             with torch.no_grad():  # not across the yield, where the caller's own code runs
                 logits = step(ids[:, :n])  # reads only what its cache has not seen
-                watch.look(logits, running if may_end else None)
                 if allowed is not None:
                     logits = allowed.mask(logits)
+                watch.look(logits, running if may_end else None)
                 tokens = draw_token(logits, sampling, seen, self.generator)
             tokens = tokens.where(running, pad_id) if may_end else tokens
             ids[:, n] = tokens
@@ -310,12 +310,11 @@ def _prepare(
         model, prompt, max_new_tokens, prompt_mask, source, source_mask, use_cache, cache,
         prefill_chunk, prefix, weights_stay,
     )  # fmt: skip
-    seen = next_ones = None
-    if allowed is not None:
-        next_ones = _next_ones(allowed, prompt, ending, model.config.vocab_size)
+    seen = None
+    may_come = next_ones(allowed, len(prompt), ending.tokens, model.config.vocab_size)
     if sampling.repetition_penalty != 1:
         seen = _seen(prompt, prompt_mask, model.config.vocab_size)
-    return _Decoding(step, prompt, max_new_tokens, sampling, ending, seen, generator, next_ones)
+    return _Decoding(step, prompt, max_new_tokens, sampling, ending, seen, generator, may_come)
 
 
 def _make_step(
@@ -353,15 +352,6 @@ def _make_step(
             return step
         recorded: FastBatch = _CUDA_GRAPH.record(model, step, prompt.device)
         return recorded
-
-
-def _next_ones(
-    allowed: AllowedText, prompt: Int[Tensor, "B T"], ending: Ending, vocab_size: int
-) -> AllowedTokens:
-    """What says which tokens come next, if not all may be written."""
-    if not isinstance(allowed, AllowedText):
-        raise TypeError(f"allowed has type {type(allowed).__name__}; expected a OneOf or a Pattern")
-    return allowed.begin(len(prompt), ending.tokens, vocab_size)
 
 
 def _sampling(

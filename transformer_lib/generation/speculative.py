@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_lib.core.checks import check_whole
+from transformer_lib.generation.constrained import AllowedText, AllowedTokens, next_ones
 from transformer_lib.generation.decoding_step import DecodingStep
 from transformer_lib.generation.sampling import GREEDY, ScoreWatch, at_least_float32, filter_logits
 from transformer_lib.generation.sampling_options import Sampling
@@ -71,6 +72,7 @@ def speculative_generate(
     sampling: Sampling = GREEDY,
     eos_id: int | Sequence[int] | None = None,
     generator: torch.Generator | None = None,
+    allowed: AllowedText | None = None,
 ) -> Int[Tensor, "1 L"]:
     """Do what :func:`~transformer_lib.generation.generate.generate` does, with guesses of a draft.
 
@@ -87,6 +89,8 @@ def speculative_generate(
         sampling: how tokens are drawn, by both models; the best ones if left out.
         eos_id: the token after which the text ends, or several of them.
         generator: the source of random numbers; PyTorch's own if left out.
+        allowed: what may be written, and guessed: a ``OneOf`` or a ``Pattern``, which needs
+            ``eos_id``.
 
     Returns:
         The prompt and what follows, ``(1, L)``.
@@ -108,7 +112,7 @@ def speculative_generate(
     """
     rounds = speculative_stream(
         model, prompt, draft=draft, max_new_tokens=max_new_tokens, n_guesses=n_guesses,
-        sampling=sampling, eos_id=eos_id, generator=generator,
+        sampling=sampling, eos_id=eos_id, generator=generator, allowed=allowed,
     )  # fmt: skip
     return torch.cat([prompt, *(new[None] for new in rounds)], dim=1)
 
@@ -123,6 +127,7 @@ def speculative_stream(
     sampling: Sampling = GREEDY,
     eos_id: int | Sequence[int] | None = None,
     generator: torch.Generator | None = None,
+    allowed: AllowedText | None = None,
 ) -> Iterator[Int[Tensor, " n"]]:
     """Yield the tokens of :func:`speculative_generate`, those of one pass of the model at a time.
 
@@ -135,6 +140,7 @@ def speculative_stream(
         sampling: how tokens are drawn.
         eos_id: the token after which the text ends, or several of them.
         generator: the source of random numbers.
+        allowed: what may be written, and guessed.
 
     Returns:
         An iterator over new tokens, one to ``n_guesses + 1`` at a time; as many as there are
@@ -158,6 +164,7 @@ def speculative_stream(
     _check(model, draft, prompt, sampling)
     check_whole("n_guesses", n_guesses)
     ends = end_tokens(eos_id, 0, prompt, model.config.vocab_size)
+    may_come = next_ones(allowed, 1, ends, model.config.vocab_size)
     judge = DecodingStep(model, prompt, max_new_tokens)
     guesser = None if isinstance(draft, NgramDraft) else DecodingStep(draft, prompt, max_new_tokens)
 
@@ -170,14 +177,19 @@ def speculative_stream(
                     logits = judge(prompt)
                 else:
                     n = min(n_guesses, longest - ids.shape[1] - 1)
-                    guesses, guessed = _guess(draft, guesser, ids, n, sampling, generator)
+                    guesses, guessed = _guess(draft, guesser, ids, n, sampling, generator, may_come)
                     logits = _score(judge, torch.cat((ids, guesses[None]), dim=1))
+                if may_come is not None:
+                    logits = may_come.along(guesses).mask(logits)
                 watch.n_checked = ids.shape[1] - prompt.shape[1]  # guesses were not all kept
                 watch.check(logits.amax(dim=-1, keepdim=True))
                 new = keep_guesses(guesses, _probabilities(logits, sampling), guessed, generator)
             ended = torch.isin(new, ends).nonzero()[:, 0]
             new = new[: int(ended[0]) + 1] if len(ended) else new
             ids = torch.cat((ids, new[None]), dim=1)
+            if may_come is not None:
+                for token in new:
+                    may_come.push(token[None])
             for step in (judge, guesser):  # the newest token has not been read by anyone
                 if step is not None and step.cache is not None:
                     step.cache.rewind(min(step.cache.length, ids.shape[1] - 1))
@@ -252,15 +264,22 @@ def _guess(
     n: int,
     sampling: Sampling,
     generator: torch.Generator | None,
+    may_come: AllowedTokens | None,
 ) -> tuple[Int[Tensor, " m"], Float[Tensor, "m V"] | None]:
     """Guess n tokens, with the probabilities that each was drawn with."""
     if isinstance(draft, NgramDraft):
         return draft.guess(ids, n), None
     assert step is not None, "a model guesses by steps"
     start, guessed = ids.shape[1], []
+    ahead = None if may_come is None else may_come.along(ids[0, :0])  # goes on with the guesses
     for _ in range(n):
-        guessed.append(_probabilities(step(ids), sampling))  # (1, V)
-        ids = torch.cat((ids, _draw(guessed[-1], generator)[None]), dim=1)
+        logits = step(ids)  # (1, V)
+        logits = logits if ahead is None else ahead.mask(logits)
+        guessed.append(_probabilities(logits, sampling))
+        token = _draw(guessed[-1], generator)  # (1,)
+        ids = torch.cat((ids, token[None]), dim=1)
+        if ahead is not None:
+            ahead.push(token)
     return ids[0, start:], torch.cat(guessed) if guessed else None
 
 
