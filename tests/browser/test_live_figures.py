@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 from math import cos, dist, radians, sqrt
+from typing import Literal
 
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
@@ -308,6 +309,32 @@ def test_what_heads_are_compared_by_is_read_on_a_phone(page: Page, origin: str) 
     wait_for_fonts(page)
     opened(page, f"{origin}/{PLAY}")
     assert page.locator(HEADS).get_by_label("compare by").evaluate(CHOSEN) >= 0
+
+
+SHADES = """(cells) => {
+  const pen = document.createElement("canvas").getContext("2d");
+  const light = (cell) => {
+    pen.fillStyle = getComputedStyle(cell).backgroundColor;
+    pen.fillRect(0, 0, 1, 1);
+    const parts = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map((each) => each / 255)
+      .map((each) => (each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const all = cells.map(light);
+  return (Math.max(...all) + 0.05) / (Math.min(...all) + 0.05);
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_strongest_head_stands_out(
+    theme: Literal["light", "dark"], page: Page, origin: str
+) -> None:
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    opened(page, f"{origin}/book/06_heads.html")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    cells = page.locator(f"{HEADS} .live-cell")
+    expect(cells).to_have_count(32)
+    assert cells.evaluate_all(SHADES) >= 3
 
 
 def test_a_head_stands_beside_even_weights(page: Page, origin: str) -> None:

@@ -221,7 +221,7 @@ function build(part, figure) {
     numbers.set(found.means.map((w, at) => (w === null ? null : `${short(w)} (${short(found.even[at])})`)));
   }
 
-  const hint = "click a letter: it looks (outlined) at the letters that turn dark";
+  const hint = "click a letter: it is outlined, and looks at the coloured ones";
   const strips = [part.titled(hint, text.node), source.node];
   const chosen = part.html("div", { class: "live-stacked" }, right, compared);
   return part.isNarrow() // the map is longer than the screen: it comes after what is pressed

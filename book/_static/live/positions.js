@@ -375,7 +375,7 @@ Live.define({
   tries: [
     {
       do: "Move both", set: { key: 7 },
-      see: "Three places on, RoPE has turned both arrows of a pair alike, so its score stays. Sinusoidal goes from 1.91 to 3.00, learned from 0.85 to 1.68.",
+      see: "Three places on, RoPE has turned both arrows of a pair alike, so its score stays. Sinusoidal goes from 1.91 to 3.00.",
     },
     {
       do: "No positions", set: { scheme: "none", distance: 12 },
