@@ -200,3 +200,18 @@ def test_weights_are_put_into_a_notebook_when_asked() -> None:
 def test_wrong_settings_are_named(name: str, wrong: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         live.figure(name, **wrong)
+
+
+CALM = ("scale", "positions", "heads", "norms", "recurrence")
+
+
+@pytest.mark.parametrize("name", CALM)
+def test_a_figure_is_told_in_one_sentence(name: str) -> None:
+    """What stands below a figure is read once; the rest of its numbers stand in the drawing."""
+    figure = engine(name)
+    for settings_ in ({}, *(one["set"] for one in live.FIGURES[name]["tries"])):
+        said = figure.say(name, settings_)
+        opening = re.sub(r"^It writes \w+\. | Of the stream at the end, .*$", "", said)
+        assert len(re.findall(r"\.(?= |$)", opening)) == 1, said
+        assert len(re.findall(r"\d+\.\d+", opening)) <= 3, said
+        assert "in code" not in said

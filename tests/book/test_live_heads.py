@@ -55,6 +55,12 @@ DAMAGES = {
     "the weakest links": ("b[2] - a[2]", "a[2] - b[2]"),
     "even over all keys": ("? 1 / seen(table, i)", "? 1 / table.keys.length"),
     "the letter that was read": ("quoted(queries[at + 1])", "quoted(queries[at])"),
+    "after for before": ('j < at ? "before"', 'j > at ? "before"'),
+    "a distance from the end": ("Math.abs(at - j)", "Math.abs(keys.length - j)"),
+    "a distance between two texts": (
+        'if (part === "cross") return `',
+        'if (part === "none") return `',
+    ),
 }
 
 
@@ -128,7 +134,7 @@ def test_the_start_is_a_head_for_the_letter_before() -> None:
 
 
 def test_what_readers_are_told_to_see() -> None:
-    space, spaces, copies, translator = (tried(NAME, n)[0] for n in range(4))
+    spaces, space, copies, translator = (tried(NAME, n)[0] for n in range(4))
     own = [space["weights"][i][i] for i, token in enumerate(space["queries"]) if token == " "]
     assert len(own) == 6
     assert min(own) > 0.995
@@ -138,6 +144,7 @@ def test_what_readers_are_told_to_see() -> None:
     assert spaces["heads"][1][0] == max(max(row) for row in spaces["heads"])
     assert spaces["heads"][1][0] == pytest.approx(0.55, abs=0.005)
     assert spaces["even"][3] == pytest.approx(0.22, abs=0.005)
+    assert spaces["means"][0] < 0.25  # no diagonal
 
     assert {copies["keys"][j] for j, _ in copies["links"]} == {copies["queries"][22]} == {"o"}
     assert copies["heads"][0][0] == max(max(row) for row in copies["heads"])

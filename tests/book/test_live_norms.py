@@ -54,6 +54,10 @@ DAMAGES = {
     "weights half as large": ("Math.sqrt(2 / D)", "Math.sqrt(1 / D)"),
     "one draw for all": ("Live.tensor.normals(draw,", "Live.tensor.normals(1,"),
     "own part with the mean": ("each - mean[i % D]", "each"),
+    "another order in words": (
+        "stream, gradient, own } = found[order]",
+        "stream, gradient, own } = found.pre",
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """The live figure "recurrence": equal to the book's cells and to autograd, and its claims hold."""
 
 import math
+import re
 
 import pytest
 from live_v8 import agree, caught, difference, engine
@@ -69,7 +70,7 @@ DAMAGES = {
     "the score of the last token": ("scores[0] = score", "scores[at + 1] = -score"),
     "natural logarithms": ("Math.log10(x) : null", "Math.log(x) : null"),
     "a chain for attention": ("[distance, distance, 1]", "[distance, distance, distance]"),
-    "one token too few in words": ("${distance + 1}", "${distance}"),
+    "the wrong one in words": ("the LSTM ${short(lstm_)}", "the LSTM ${short(rnn_)}"),
 }
 WRITTEN = {  # how numbers are written, by all charts
     "a digit less": ("2 - exponent", "1 - exponent"),
@@ -101,7 +102,7 @@ def test_the_open_gate():
     assert state["distance"] == 100
     assert found["input"][1] == pytest.approx(1 / 3, abs=0.04)
     before = values(**START | {"distance": 100})["input"][1]
-    assert see.endswith(f"At f = 0.95 it was {short(before)}.")
+    assert see.endswith(f"At f = 0.95 only {short(before)} did.")
 
 
 def test_the_switch():
@@ -130,6 +131,21 @@ def test_the_static_picture():
     assert "0.522" in body
     assert "the RNN’s gradient" in body
     assert "the RNN’s gradient" not in drawing(PLAIN, values(**PLAIN))[0]  # it is the same line
+
+
+def test_the_static_picture_has_the_axis_of_the_live_one():
+    share, tens = (
+        drawing(START | {"axis": axis}, values(**START))[0] for axis in ("share", "tens")
+    )
+    assert all(f">{word}<" in share for word in ("nothing", "half", "all"))
+    assert "10⁻⁸" in tens
+    heights = [float(y) for y in re.findall(r"L\S+ (\d+\.\d+)", share)]
+    assert max(heights) == 14 + 224  # on this axis no curve leaves the chart
+    half = 14 + 224 / 2
+    curves = [d for d in re.findall(r'<path d="(M[^"]+)"', share) if d.count("L") == LONGEST]
+    attention = curves[-1]
+    at_50 = float(re.split("[L ]", attention)[2 * 50 + 1])
+    assert at_50 == pytest.approx(half - 224 * (values(**START)["input"][2] - 0.5), abs=0.01)
 
 
 def test_at_the_start_the_state_and_its_gradient_are_two_curves():

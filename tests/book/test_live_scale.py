@@ -25,8 +25,6 @@ DAMAGES = {
     "the query after the median": ("(ROWS - 1) / 2", "(ROWS + 1) / 2"),
     "smallest first": (".sort().reverse()", ".sort()"),
     "the second weight as the largest": ("largest: weights[0]", "largest: weights[1]"),
-    "more than all of them": ("weights[holders++]", "weights[++holders]"),
-    "eight tenths": ("MOST = 0.9", "MOST = 0.8"),
     "one row twice": ('query(draw, width, keys, "none")', 'query(draw, width, keys, "root")'),
     "a walk of the last key": ("q = KEYS * WIDEST;", "q = 63 * WIDEST;"),
     "a walk with one step too few": (
@@ -60,7 +58,6 @@ def test_every_width(v8: Engine) -> None:
         state = {**START, "width": width}
         ours, theirs = values(**state), v8.values(NAME, state)
         for by in ("none", "root"):
-            assert theirs[by]["holders"] == ours[by]["holders"]
             for name in ("weights", "spread", "largest"):
                 flat = [*_flat(theirs[by][name])]
                 assert flat == pytest.approx([*_flat(ours[by][name])], rel=1e-7, abs=1e-7), name
@@ -81,10 +78,10 @@ def test_a_damage_is_caught(damage: str) -> None:
 def test_it_starts_and_tries_what_is_claimed(v8: Engine) -> None:
     figure = v8.definition(NAME)
     assert {name: spec["start"] for name, spec in figure["state"].items()} == START
-    tried = [{"width": 1024}, {"width": 1}, {"draw": 1}, {"keys": 64}]
+    tried = [{"width": 1}, {"width": 1024}, {"keys": 64}, {"draw": 1}]
     assert [one["set"] for one in figure["tries"]] == tried
     named = [re.findall(r"\d\.\d+", one["see"]) for one in figure["tries"]]
-    assert named == [["0.99", "0.09"], [], ["0.94"], ["0.16", "0.08"]]
+    assert named == [[], ["0.99", "0.09"], ["0.16", "0.08"], ["0.94"]]
 
 
 def test_the_start_is_a_usual_row() -> None:
@@ -94,7 +91,6 @@ def test_the_start_is_a_usual_row() -> None:
 def test_the_root_keeps_the_spread() -> None:
     none, root = at()["none"], at()["root"]
     assert (round(none["largest"], 2), round(root["largest"], 2)) == (0.82, 0.16)
-    assert (none["holders"], root["holders"]) == (2, 19)
     for width in WIDTHS[3:]:  # a query of few features may be short
         found = [at(width=width, draw=draw) for draw in range(1, 10)]
         assert mean(each["root"]["spread"] for each in found) == pytest.approx(1, abs=0.1)
@@ -117,7 +113,6 @@ def test_walks_grow_like_the_root() -> None:
 def test_a_wide_row_is_decided_without_the_root_alone() -> None:
     found = at(width=1024)
     assert round(found["none"]["largest"], 2) == 0.99
-    assert found["none"]["holders"] == 1
     assert found["typical"][0][-1] > 0.99
     assert round(found["root"]["largest"], 2) == 0.09
 
@@ -125,6 +120,8 @@ def test_a_wide_row_is_decided_without_the_root_alone() -> None:
 def test_one_feature_needs_no_root() -> None:
     found = at(width=1)
     assert difference(found["none"], found["root"]) == ""
+    start = at()  # what the first Try starts from: there the rows differ much
+    assert start["none"]["largest"] > 5 * start["root"]["largest"]
 
 
 def test_a_row_may_be_undecided_without_the_root() -> None:
@@ -147,6 +144,11 @@ def test_the_laws_say_what_the_chapter_says() -> None:
         assert all(0.08 < top < 0.2 for top in root[2:]), draw
 
 
+def test_it_opens_with_one_sentence(v8: Engine) -> None:
+    (sentence,) = re.findall(r"[^.]+(?:\.\d+[^.]*)*\.(?: |$)", v8.say(NAME, START))
+    assert len(re.findall(r"\d\.\d+", sentence)) == 2  # one number a row of weights
+
+
 def test_the_picture_for_paper() -> None:
     for width in (1, 64, 1024):
         state = {**START, "width": width}
@@ -156,3 +158,4 @@ def test_the_picture_for_paper() -> None:
         assert body.count("<text") > 25
         spots = [float(y) for y in re.findall(r'<text x="[^"]+" y="([^"]+)"', body)]
         assert max(spots) < high
+        assert body.count('"M48 142L') == 32 + 1  # a walk for each key, and the best once more

@@ -165,6 +165,15 @@ def test_what_a_first_look_does_not_need_is_folded(page: Page, origin: str) -> N
     expect(page.locator(lab).get_by_label("window (0: off)")).to_be_visible()
 
 
+def test_at_most_four_controls_stand_in_the_open(page: Page, origin: str) -> None:
+    """A newcomer sees what teaches; the other controls are folded."""
+    page.goto(f"{origin}/{PLAY}")
+    settle(page)
+    for name in ("scale", "positions", "heads", "norms", "recurrence"):
+        controls = page.locator(f"{live_figure(name)} > .live-body > .live-controls > *").all()
+        assert len([one for one in controls if one.is_visible()]) <= 4, name
+
+
 def test_points_are_dragged(page: Page, origin: str) -> None:
     page.goto(f"{origin}/{CHAPTER_03}")
     settle(page)
@@ -462,7 +471,7 @@ def test_the_model_runs_when_asked(where: str, page: Page, origin: str) -> None:
     heads = '.live[data-live="heads"]'
     run_model(page)
     assert words(page, heads).startswith(
-        "Layer 1, head 8 (in code: 0, 7). Position 15, “r”, looks at: “e” (14)"
+        "Head 8 of layer 1: “r” gives 1.00 of its weight to “e”, 1 letter before."
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 from math import cos, dist, radians, sqrt
+from typing import Literal
 
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
@@ -264,7 +265,7 @@ def test_a_line_that_is_typed_asks_for_its_model(page: Page, origin: str) -> Non
     line = figure.get_by_role("textbox", name="line")
     line.fill("to be or not")
     line.press("Enter")
-    expect(figure.locator(".live-words")).to_contain_text("Position 11, “t”", timeout=20_000)
+    expect(figure.locator(".live-words")).to_contain_text(": “t” gives", timeout=20_000)
 
 
 def test_a_link_to_the_translator_shows_no_other_model(page: Page, origin: str) -> None:
@@ -291,6 +292,67 @@ def test_the_keyboard_keeps_its_place_when_a_model_runs(page: Page, origin: str)
     assert page.locator(f"{HEADS} .live-token").first.evaluate(
         "one => one === document.activeElement"
     )
+
+
+# How much room is left beside the longest words of a menu, before its arrow.
+ROOM_OF_MENU = """(select) => {
+  const { fontSize, fontFamily, paddingLeft } = getComputedStyle(select);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${fontSize} ${fontFamily}`;
+  const longest = Math.max(...[...select.options].map((one) => pen.measureText(one.text).width));
+  return select.clientWidth - parseFloat(paddingLeft) - longest;
+}"""
+
+
+def test_what_heads_are_compared_by_is_read_on_a_phone(page: Page, origin: str) -> None:
+    page.set_viewport_size(PHONE)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    room = page.locator(f"{HEADS} select").evaluate(ROOM_OF_MENU)
+    assert room >= 14, f"the arrow covers words: {room:.0f} px are left for it"
+
+
+SHADES = """(cells) => {
+  const pen = document.createElement("canvas").getContext("2d");
+  const light = (cell) => {
+    pen.fillStyle = getComputedStyle(cell).backgroundColor;
+    pen.fillRect(0, 0, 1, 1);
+    const parts = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map((each) => each / 255)
+      .map((each) => (each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const all = cells.map(light);
+  return (Math.max(...all) + 0.05) / (Math.min(...all) + 0.05);
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_strongest_head_stands_out(
+    theme: Literal["light", "dark"], page: Page, origin: str
+) -> None:
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    opened(page, f"{origin}/book/06_heads.html")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    cells = page.locator(f"{HEADS} .live-cell")
+    expect(cells).to_have_count(32)
+    assert cells.evaluate_all(SHADES) >= 3
+
+
+def test_a_head_stands_beside_even_weights(page: Page, origin: str) -> None:
+    """Two bars for the question of the figure; all other numbers are where the pointer rests."""
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    bars = figure.locator(".live-bars")
+    expect(bars).to_have_attribute("aria-label", re.compile("this head 0.62, even weights 0.11$"))
+    cells = figure.get_by_role("gridcell")
+    expect(cells).to_have_count(32)
+    assert not "".join(cells.all_text_contents())
+    expect(cells.nth(7)).to_have_attribute("title", "layer 1, 8: 0.62")
+    assert "in code" not in figure.inner_text()
+    expect(figure.get_by_title("In code: layer 0, head 7")).to_be_visible()
+    expect(figure.get_by_text("weight on copies of itself", exact=True).first).to_be_hidden()
+    figure.locator("summary").click()
+    expect(figure.locator("dt", has_text="weight on copies of itself")).to_be_visible()
 
 
 # Journey ------------------------------------------------------------------------------------------
@@ -445,6 +507,7 @@ def test_what_recurrences_axis_sets_apart(page: Page, origin: str) -> None:
     )
     assert lstm - attention > frame / 3
     assert {"LSTM 0.0769", "attention 0.522"} <= set(texts(page, f"{RECURRENCE} text"))
+    page.locator(f"{RECURRENCE} summary").click()
     page.get_by_label("powers of ten").check()
     page.locator(RECURRENCE + SETTLED).wait_for()
     assert "10⁻⁸" in texts(page, f"{RECURRENCE} text")
@@ -488,6 +551,7 @@ def test_recurrences_names_stand_apart_beside_their_lines(
         dots = figure.evaluate(DOTS)  # a number stands for a dot, and its line leads there
         for lead, dot in zip(figure.evaluate(LEADS), dots, strict=True):
             assert lead == pytest.approx(dot, abs=0.1)
+    figure.locator("summary").click()
     figure.get_by_label("tanh around the state").uncheck()
     expect(figure.locator(".live-off[d^=M]")).to_have_count(0)
     figure.get_by_role("slider", name="weight").fill("1.5")
@@ -525,18 +589,45 @@ TOUCHING = """(chart) => {
 def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, origin: str) -> None:
     opened(page, f"{origin}/book/04_scaling.html")
     chart = page.locator(f"{SCALE} .live-chart").first
-    # The chart comes before the bars of the one query, and is the widest drawing.
+    # The walks come before the bars of the one query, and are the widest drawing.
     widths = page.locator(f"{SCALE} .live-drawing").evaluate_all(WIDTHS)
     assert widths[0] == max(widths)
+    expect(chart).to_be_hidden()  # a first look does not need it
+    page.locator(f"{SCALE} summary").click()
+    expect(chart).to_be_visible()
     lines = chart.locator("g:not(.live-ghost) > path[stroke-width='2.4']")
     assert [len(str(line.get_attribute("d")).split("L")) for line in lines.all()] == [11, 11]
     dots = [dot for dot in chart.locator("circle").all() if dot.is_visible()]
     assert len(dots) == 2
-    assert "median of the largest weights of 31 queries" in texts(page, f"{SCALE} dt")
+    title = page.locator(f"{SCALE} .live-title", has_text="lines: the median of 31 queries")
+    expect(title).to_be_visible()
     for width in (2, 10):  # of the slider: names and numbers stand apart, and above the axis
         page.get_by_label("width d").fill(str(width))
         page.locator(SCALE + SETTLED).wait_for()
         assert chart.evaluate(TOUCHING) == []
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_best_key_has_one_colour_from_its_walk_to_its_weight(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/04_scaling.html")
+    fan, *rows = page.locator(f"{SCALE} .live-stage .live-drawing").all()
+    of_best = "d => d.querySelectorAll('path[fill=\"var(--fig-k)\"]').length"
+    assert fan.locator("circle[fill='var(--fig-k)']").count() == 1
+    expected = [["0.82", "0.16"], ["0.16", "0.16"], ["0.99", "0.09"]]  # the start, and two Tries
+    presses = [None, *page.locator(f"{SCALE} .live-tries button").all()[:2]]
+    for press, numbers in zip(presses, expected, strict=True):
+        if press:
+            press.click()
+        assert fan.evaluate(TOUCHING) == []
+        for row, number in zip(rows, numbers, strict=True):
+            assert row.evaluate(of_best) == 1
+            assert number in row.locator("text").all_text_contents()
+            assert row.evaluate(TOUCHING) == []
 
 
 def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -> None:
@@ -547,10 +638,11 @@ def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -
     walks = "fan => fan.querySelector('g > path').getAttribute('d').split('M').length - 1"
     start = fan.evaluate(far)
     assert fan.evaluate(walks) == 32
-    assert "best 18.5" in texts(page, f"{SCALE} text")
+    assert {"best key", "standard deviation 8.3"} <= set(texts(page, f"{SCALE} text"))
     page.locator(f"{SCALE} .live-tries button", has_text="1024").click()
     assert fan.evaluate(far) > 3 * start
-    page.locator(f"{SCALE} .live-tries button", has_text="64 keys").click()
+    page.locator(f"{SCALE} summary").click()
+    page.get_by_role("button", name="Take 64 keys").click()
     assert fan.evaluate(walks) == 64
 
 
@@ -762,7 +854,8 @@ def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> N
     figure = page.locator(POSITIONS)
     figure.get_by_role("radio", name="ALiBi").check()
     page.locator(POSITIONS + SETTLED).wait_for()
-    assert "Chosen: ALiBi" in words(page, POSITIONS)
+    assert "ALiBi gives the score 1.06" in words(page, POSITIONS)
+    expect(figure.get_by_text("bias −0.25")).to_be_visible()  # what RoPE does not have
     assert page.url.endswith("#live:positions:scheme=alibi")
     strong = figure.locator(
         ".live-chart g:not(.live-ghost) > path[stroke-width='2.4']:not(.live-faint)"
@@ -772,19 +865,19 @@ def test_a_scheme_is_chosen_where_its_score_stands(page: Page, origin: str) -> N
 
 
 def test_a_score_is_length_times_length_times_cos(page: Page, origin: str) -> None:
-    """What stands below the two arrows of a pair gives what it adds to the score."""
+    """What is said of the two arrows of a pair gives what it adds to the score, which is drawn."""
     for scheme in ("rope", "sinusoidal"):
         opened(page, f"{origin}/{PLAY}#live:positions:scheme={scheme};key=7;distance=9")
         faces = page.locator(f"{POSITIONS} .live-drawing").nth(1)
         label = str(faces.get_attribute("aria-label"))
-        pairs = re.findall(r"lengths (\S+) and (\S+), (\d+)° apart, (−?)([\d.]+)", label)
+        pairs = re.findall(r": (\S+) × (\S+) × cos (\d+)° ÷ √8 = (−?)([\d.]+\d)", label)
         assert len(pairs) == 4
         for query, key, angle, sign, part in pairs:
             found = float(query) * float(key) * cos(radians(int(angle))) / sqrt(8)
             assert found == pytest.approx(float(part) * (-1 if sign else 1), abs=0.03)
-            lines = faces.locator("text")
-            expect(lines.filter(has_text=f"{query} × {key}")).not_to_have_count(0)
-            expect(lines.filter(has_text=f"× cos {angle}°")).not_to_have_count(0)
+            expect(faces.locator("text").filter(has_text=f"{sign}{part}")).not_to_have_count(0)
+            told = faces.locator("title").filter(has_text=f"{query} × {key} × cos {angle}°")
+            expect(told).not_to_have_count(0)  # where the pointer rests
 
 
 def test_whose_score_stays_is_said_beside_it(page: Page, origin: str) -> None:
@@ -797,6 +890,23 @@ def test_whose_score_stays_is_said_beside_it(page: Page, origin: str) -> None:
     assert texts(page, was) == ["stays", "0.85 →", "1.91 →", "stays", "stays", "stays"]
     figure.get_by_role("button", name="Reset").click()
     assert texts(page, was) == [""] * 6
+
+
+def test_what_ropes_sliders_do_is_folded_at_first(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(POSITIONS)
+    base = figure.get_by_label("RoPE: base θ")
+    expect(base).to_be_hidden()
+    summary = figure.locator("summary")
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(base).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # the first Try of the fold
+    assert page.url.endswith("#live:positions:theta=10")
+    opened(page, "about:blank")
+    opened(page, f"{origin}/{PLAY}#live:positions:stretch=4")  # a link shows what it sets
+    expect(figure.get_by_label("RoPE: stretch")).to_be_visible()
 
 
 # Fold ---------------------------------------------------------------------------------------------
@@ -1077,7 +1187,7 @@ def test_a_line_that_has_left_the_chart_has_an_arrow_and_its_length(
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/{PLAY}#live:norms:depth=64;write=2")
     stack = page.locator(NORMS)
-    found = re.search(r"goes from 1 to (.+?); .+ at the end, (.+?) arrives", words(page, NORMS))
+    found = re.search(r"goes from 1 to (.+?) in .+ bottom with (.+)\.$", words(page, NORMS))
     assert found
     charts = stack.locator(".live-chart > .live-drawing").all()
     for chart, length in zip(charts, found.groups(), strict=True):
@@ -1114,6 +1224,24 @@ def test_what_is_chosen_of_the_stack_is_drawn(page: Page, origin: str) -> None:
         expect(block.locator(".live-in-box:visible", has_text="norm")).to_have_count(1)
 
 
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_stack_names_its_axis_and_only_what_is_there(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    stack = page.locator(NORMS)
+    assert "after block" in texts(page, f"{NORMS} .live-chart text")
+    for chart in stack.locator(".live-chart").all():
+        assert chart.evaluate(TOUCHING) == []
+        told = chart.locator(".live-beyond:not(.live-end):not(:empty)")
+        expect(told).to_have_count(1)  # a number for the order in question, no other
+    expect(stack.get_by_text("the same for all", exact=True)).to_be_hidden()
+    stack.get_by_role("button", name="Same for all tokens").click()
+    expect(stack.get_by_text("the same for all", exact=True)).to_be_visible()
+
+
 @pytest.mark.parametrize("state", ["", "depth=64;write=2", "depth=2", "path=no", "order=pre"])
 def test_every_line_of_the_stack_has_its_name_where_it_ends(
     state: str, page: Page, origin: str
@@ -1133,7 +1261,8 @@ def test_every_line_of_the_stack_has_its_name_where_it_ends(
 
 def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}#live:norms:order=post;alike=0.9")
-    assert "0.00120 arrives at the bottom" in words(page, NORMS)
+    assert "arrives at the bottom with 0.00120" in words(page, NORMS)
+    assert "each token’s own" in words(page, NORMS)
     assert page.get_by_label("one more norm at the end").is_visible()  # it is not folded now
 
 

@@ -161,11 +161,18 @@ def values(**state: Any) -> dict[str, Any]:
 
 
 def _quoted(token: str | None) -> str:
-    return "the end" if token is None else "space" if token == " " else f"“{token}”"
+    return "the end" if token is None else "a space" if token == " " else f"“{token}”"
 
 
-def _short(value: float | None) -> str:
-    return "none" if value is None else number(value)
+def _placed(keys: list[str], j: int, at: int, part: str | None) -> str:
+    """Where a key stands, as seen from the letter that looks."""
+    if part == "cross":
+        return f"{_quoted(keys[j])} ({j})"
+    if j == at:
+        return "itself"
+    far = abs(at - j)
+    letters = "letter" if far == 1 else "letters"
+    return f"{_quoted(keys[j])}, {far} {letters} {'before' if j < at else 'after'}"
 
 
 def say(state: dict[str, Any], values: dict[str, Any]) -> str:
@@ -181,8 +188,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     Example:
         >>> from transformer_book.live import FIGURES, complete
         >>> start = complete(FIGURES["heads"], {"text": "the", "at": 2})
-        >>> say(start, values(**start)).partition(" looks")[0]
-        'Layer 1, head 8 (in code: 0, 7). Position 2, “e”,'
+        >>> say(start, values(**start))
+        'Head 8 of layer 1: “e” gives 1.00 of its weight to “h”, 1 letter before.'
     """
     queries, at, part = values["queries"], values.get("at", 0), values.get("part")
     if not queries:
@@ -190,18 +197,17 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     written = ""
     if state["model"] == "numbers" and part != "encoder":
         written = f"It writes {''.join(queries[1:])}. "
-    who = f"Position {at}, {_quoted(queries[at])},"
+    who = _quoted(queries[at])
     if part == "cross":
         following = queries[at + 1] if at + 1 < len(queries) else None
-        who = f"About to write {_quoted(following)}, position {at}"
-    links = [f"{_quoted(values['keys'][j])} ({j}) {number(w)}" for j, w in values["links"]]
-    measured = list(WHAT).index(values["measure"])
+        who = f"about to write {_quoted(following)}, the decoder"
+    links = [
+        f"{number(w)} {'' if n else 'of its weight '}to {_placed(values['keys'], j, at, part)}"
+        for n, (j, w) in enumerate(values["links"])
+    ]
     return (
-        f"{written}Layer {values['layer'] + 1}, head {values['head'] + 1} "
-        f"(in code: {values['layer']}, {values['head']}). "
-        f"{who} looks at: {', '.join(links)}. "
-        f"Mean {WHAT[values['measure']]}: {_short(values['means'][measured])}; "
-        f"even weights: {_short(values['even'][measured])}."
+        f"{written}Head {values['head'] + 1} of layer {values['layer'] + 1}: {who} gives "
+        f"{'; '.join(links)}."
     )
 
 

@@ -72,22 +72,21 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         values: what :func:`values` gives for them.
 
     Returns:
-        Two sentences.
+        One sentence, and another where something is the same for all tokens.
 
     Example:
         >>> from transformer_book.live import FIGURES, complete
         >>> state = complete(FIGURES["norms"], {"order": "post", "depth": 2})
-        >>> say(state, values(**state)).partition(":")[0]
-        'Post-norm, 2 blocks'
+        >>> say(state, values(**state)).partition(",")[0]
+        'With post-norm the stream’s length goes from 1 to 1.00 in 2 blocks'
     """
     found = values[state["order"]]
-    name = ORDERS[state["order"]]
+    own = f" Of the stream at the end, {number(found['own'])} is each token’s own."
     return (
-        f"{name[0].upper()}{name[1:]}, {state['depth']} blocks: the stream’s length goes from 1 to "
-        f"{short(10 ** found['stream'][-1])}; of a gradient of length 1 at the end, "
-        f"{short(10 ** found['gradient'][0])} arrives at the bottom. "
-        f"Take away the tokens’ mean, and the stream at the end is {number(found['own'])} times "
-        "as long: that is each token’s own part."
+        f"With {ORDERS[state['order']]} the stream’s length goes from 1 to "
+        f"{short(10 ** found['stream'][-1])} in {state['depth']} blocks, and a gradient of length "
+        f"1 arrives at the bottom with {short(10 ** found['gradient'][0])}."
+        f"{own if state['alike'] else ''}"
     )
 
 

@@ -90,25 +90,20 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         values: what :func:`values` gives for them.
 
     Returns:
-        Four sentences.
+        A sentence.
 
     Example:
         >>> state = dict(
         ...     scheme="rope", key=4, distance=4, theta=10_000, stretch=1
         ... )
-        >>> say(state, values(**state)).partition(".")[0]
-        'The key man stands at place 4, the query runs at place 8: distance 4'
+        >>> say(state, values(**state)).partition(": ")[2]
+        'at distance 4 RoPE gives the score 0.31.'
     """
     key, distance = state["key"], state["distance"]
-    scores = [
-        f"{name} {number(values['curves'][each][distance])}" for each, name in SCHEMES.items()
-    ]
+    scheme = "no scheme" if state["scheme"] == "none" else SCHEMES[state["scheme"]]
     return (
-        f"The key man stands at place {key}, the query runs at place {key + distance}: distance "
-        f"{distance}. Scores: {', '.join(scores)}. Chosen: {SCHEMES[state['scheme']]}, whose four "
-        f"pairs of features give {', '.join(map(number, values['parts']))} and whose bias gives "
-        f"{number(values['bias'])}. What is learned elsewhere, a table and T5’s biases, is random "
-        "here."
+        f"The key man stands at place {key}, the query runs at place {key + distance}: at distance "
+        f"{distance} {scheme} gives the score {number(values['score'])}."
     )
 
 
@@ -215,7 +210,7 @@ def _colour(role: str) -> str:
 def _draw_text(canvas: Canvas, state: Mapping[str, Any]) -> None:
     """Draw the places of the text, and the two words on theirs."""
     unit, y = 660 / PLACES, 52.0
-    words = f"two words in a text of {PLACES} places, distance {state['distance']}"
+    words = f"two words in a text of {PLACES} places; distance {state['distance']}"
     canvas.text(14, 18, words, color=MUTED, anchor="start")
     spots = {"key": state["key"], "query": state["key"] + state["distance"]}
     roles = {place: role for role, place in spots.items()}
@@ -232,7 +227,8 @@ def _draw_text(canvas: Canvas, state: Mapping[str, Any]) -> None:
 
 def _draw_hands(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Draw each pair of features as two hands, and what it adds to the score."""
-    canvas.text(14, 112, "pairs of features: query, and key (dashed)", color=MUTED, anchor="start")
+    words = "their pairs of features, the key’s dashed; below, what each pair adds to the score"
+    canvas.text(14, 112, words, color=MUTED, anchor="start")
     longest = 2.9 if state["scheme"] in ("learned", "sinusoidal") else 1.45
     for pair in range(PAIRS):
         x, y = 68 + 132.0 * pair, 132 + _RADIUS
@@ -247,10 +243,14 @@ def _draw_hands(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, A
         turned = f"{number(360 * values['turns'][pair], 0)}° apart"
         canvas.text(x, y + _RADIUS + 18, turned, color=MUTED)
         canvas.text(x, y + _RADIUS + 38, number(values["parts"][pair]))
-        canvas.text(x + 66, y + _RADIUS + 38, "+")
+        if pair:
+            canvas.text(x - 66, y + _RADIUS + 38, "+")
     canvas.text(596, 132 + _RADIUS - 6, "score", color=MUTED)
     canvas.text(596, 132 + _RADIUS + 16, number(values["score"]), size=19, bold=True)
-    canvas.text(596, 132 + 2 * _RADIUS + 38, f"bias {number(values['bias'])}")
+    if state["scheme"] in ("alibi", "t5"):
+        foot = 132 + 2 * _RADIUS + 38
+        canvas.text(530, foot, "+")
+        canvas.text(596, foot, f"bias {number(values['bias'])}")
 
 
 def _draw_curves(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, Any]) -> None:
@@ -260,7 +260,8 @@ def _draw_curves(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, 
         across = _LEFT + distance / FARTHEST * (_RIGHT - _LEFT)
         return across, _FLOOR - (score + 2) / 6.5 * (_FLOOR - _TOP)
 
-    canvas.text(14, _TOP - 18, "score at each distance", color=MUTED, anchor="start")
+    words = "score at every distance (learned, T5: random)"
+    canvas.text(14, _TOP - 18, words, color=MUTED, anchor="start")
     for tick in (-2, 0, 2, 4):
         y = point(0, tick)[1]
         canvas.elements.append(stroke(f"M{_LEFT} {y}H{_RIGHT}", GRID, width=1))

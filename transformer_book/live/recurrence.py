@@ -26,8 +26,9 @@ DASHES = ("none", "7 4", "2 4")  # never colour alone
 
 Curves = tuple[list[float], list[float]]  # forwards and backwards, at distances 1 to 200
 
-_LOWEST, _HIGHEST = -12, 4  # powers of ten on the chart
-_LEFT, _TOP, _WIDE, _HIGH = 52.0, 14.0, 330.0, 224.0  # where its frame stands
+_LOWEST, _HIGHEST = -12, 4  # powers of ten on the chart of "tens"
+_WORDS = {0.0: "nothing", 0.5: "half", 1.0: "all"}  # on that of "share"
+_LEFT, _TOP, _WIDE, _HIGH = 60.0, 14.0, 322.0, 224.0  # where its frame stands
 
 
 def values(
@@ -47,7 +48,7 @@ def values(
         tanh: whether the RNN has a tanh around its state.
         gate: f, the LSTM's forget gate.
         score: of the first token in attention; the others have 0.
-        axis: of the live chart, "share" or "tens"; the numbers do not depend on it.
+        axis: of the chart, "share" or "tens"; the numbers do not depend on it.
 
     Returns:
         For the RNN, the LSTM's cell and attention: ``input`` and ``gradient`` at the distance,
@@ -80,7 +81,7 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         values: what :func:`values` gives for them.
 
     Returns:
-        Two sentences.
+        A sentence.
 
     Example:
         >>> state = {
@@ -90,19 +91,14 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         ...     "gate": 1.0,
         ...     "score": 0.0,
         ... }
-        >>> print(
-        ...     say(state, values(**state))
-        ...     .rpartition("; ")[0]
-        ...     .rpartition(". ")[2]
-        ... )
-        Attention gives it a weight of 0.250 in one step
+        >>> say(state, values(**state)).partition(", ")[0]
+        'After 3 steps attention has 0.250 of the first input left'
     """
     n = state["distance"]
     rnn, lstm, attended = map(short, values["input"])
     return (
-        f"After {n} {'step' if n == 1 else 'steps'} the RNN’s state is {rnn}, its "
-        f"gradient {short(values['gradient'][0])}; the LSTM’s cell has {lstm} of both. "
-        f"Attention gives it a weight of {attended} in one step; a plain mean gives 1/{n + 1}."
+        f"After {n} {'step' if n == 1 else 'steps'} attention has {attended} of the first input "
+        f"left, the LSTM {lstm} and the RNN {rnn}."
     )
 
 
@@ -128,11 +124,12 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         (680.0, 282.0)
     """
     canvas = Canvas()
-    _draw_axes(canvas, state["distance"])
+    axis = state.get("axis", "share")
+    _draw_axes(canvas, axis, state["distance"])
     if state["tanh"]:
-        _draw_curve(canvas, values["gradients"], COLOURS[0], "9 3 2 3")
+        _draw_curve(canvas, axis, values["gradients"], COLOURS[0], "9 3 2 3")
     for powers, colour, dash in zip(values["inputs"], COLOURS, DASHES, strict=True):
-        _draw_curve(canvas, powers, colour, dash)
+        _draw_curve(canvas, axis, powers, colour, dash)
     _draw_table(canvas, state, values)
     return "\n".join(canvas.elements), 680.0, 282.0
 
@@ -217,33 +214,43 @@ def _x(distance: float) -> float:
     return _LEFT + _WIDE * distance / LONGEST
 
 
-def _y(power: float) -> float:
-    return _TOP + _HIGH * (_HIGHEST - power) / (_HIGHEST - _LOWEST)
+def _y(axis: str, power: float | None) -> float:
+    """The height of a power of ten; None is nothing at all."""
+    if axis == "share":
+        return _TOP + _HIGH * (1 - (0 if power is None else 10**power))
+    return _TOP + _HIGH * (_HIGHEST - (_LOWEST if power is None else power)) / (_HIGHEST - _LOWEST)
 
 
 def _line(x: float, y: float, to_x: float, to_y: float, colour: str, more: str = "") -> str:
     return f'<path d="M{x} {y}L{to_x} {to_y}" fill="none" stroke="{colour}"{more}/>'
 
 
-def _draw_axes(canvas: Canvas, distance: int) -> None:
-    for power in range(_LOWEST, _HIGHEST + 1, 4):
-        raised = f"10{str(power).translate(RAISED)}" if power else "1"
-        canvas.elements.append(_line(_LEFT, _y(power), _LEFT + _WIDE, _y(power), GRID))
-        canvas.text(_LEFT - 6, _y(power) + 4, raised, anchor="end", color=MUTED)
+def _draw_axes(canvas: Canvas, axis: str, distance: int) -> None:
+    ticks: dict[float, str] = _WORDS
+    if axis == "tens":
+        powers = range(_LOWEST, _HIGHEST + 1, 4)
+        ticks = {10.0**n: f"10{str(n).translate(RAISED)}" if n else "1" for n in powers}
+    for share, words in ticks.items():
+        y = _y(axis, math.log10(share) if share else None)
+        canvas.elements.append(_line(_LEFT, y, _LEFT + _WIDE, y, GRID))
+        canvas.text(_LEFT - 6, y + 4, words, anchor="end", color=MUTED)
     for tick in range(0, LONGEST + 1, 50):
         canvas.text(_x(tick), _TOP + _HIGH + 17, str(tick), color=MUTED)
-    canvas.text(_x(LONGEST / 2), _TOP + _HIGH + 36, "distance n", color=INK)
+    canvas.text(_x(LONGEST / 2), _TOP + _HIGH + 36, "distance n, in steps", color=INK)
     more = ' stroke-dasharray="3 3" stroke-width="1.2"'
     canvas.elements.append(_line(_x(distance), _TOP, _x(distance), _TOP + _HIGH, MUTED, more))
 
 
-def _draw_curve(canvas: Canvas, powers: Sequence[float | None], colour: str, dash: str) -> None:
+def _draw_curve(
+    canvas: Canvas, axis: str, powers: Sequence[float | None], colour: str, dash: str
+) -> None:
     """Draw a curve up to where it leaves the chart."""
-    path = f"M{_x(0)} {_y(0)}"
+    path = f"M{_x(0)} {_y(axis, 0)}"
     for place, power in enumerate(powers, start=1):
-        edge = _LOWEST if power is None else min(max(power, _LOWEST), _HIGHEST)
-        path += f"L{_x(place)} {_y(edge)}"
-        if edge != power:
+        y = _y(axis, power)
+        edge = min(max(y, _TOP), _TOP + _HIGH)
+        path += f"L{_x(place)} {edge:.2f}"
+        if edge != y:
             break
     canvas.elements.append(
         f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" '

@@ -21,11 +21,10 @@ from transformer_lib import attention
 WIDTHS = tuple(2**power for power in range(11))
 ROWS, KEYS = 31, 64  # queries and keys of a draw
 DIVISORS = ("none", "root")
-MOST = 0.9  # of the weight
 POINTS = tuple(i * i // 4 for i in range(65))  # features added up, along a walk
 
 _PURPLE = ROLES["weight"][0]
-_LOOKS = {"root": (_PURPLE, "none", "divided by √d"), "none": (INK, "7 4", "as they are")}
+_LOOKS = {"none": (INK, "as they are"), "root": (_PURPLE, "divided by √d")}
 
 
 def values(*, width: int, keys: int, draw: int) -> dict[str, Any]:
@@ -50,12 +49,10 @@ def values(*, width: int, keys: int, draw: int) -> dict[str, Any]:
     found: dict[str, Any] = {"typical": [list(law) for law in _laws(draw, keys)]}
     for by in DIVISORS:
         scores, weights = (each[0] for each in _attend(draw, width, keys, by))  # (n,) each
-        ordered = weights.sort(descending=True).values
         found[by] = {
-            "weights": ordered.tolist(),
+            "weights": weights.sort(descending=True).values.tolist(),
             "spread": scores.std().item(),
             "largest": weights.max().item(),
-            "holders": int((ordered.cumsum(dim=0) < MOST).sum()) + 1,
         }
     queries, every_key = _draw(draw)
     grown = (queries[0] * every_key[:keys]).cumsum(dim=1)  # (n, D)
@@ -71,27 +68,22 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         values: what :func:`values` gives for them.
 
     Returns:
-        Two sentences.
+        A sentence.
 
     Example:
         >>> state = {"width": 64, "keys": 32, "draw": 9}
-        >>> say(state, values(**state)).partition(",")[2].partition(",")[0]
-        ' the scores have a standard deviation of 8.26'
+        >>> say(state, values(**state)).rpartition(", ")[2]
+        'and 0.16 if all scores are divided by √64.'
     """
-    none, root = (
-        [number(values[by]["spread"]), number(values[by]["largest"]), values[by]["holders"]]
-        for by in DIVISORS
-    )
+    none, root = (number(values[by]["largest"]) for by in DIVISORS)
     return (
-        f"As they are, the scores have a standard deviation of {none[0]}, the largest of "
-        f"{state['keys']} weights is {none[1]}, and nine tenths of the weight go to {none[2]} of "
-        f"the keys. Divided by √{state['width']}, these three are {root[0]}, {root[1]} and "
-        f"{root[2]}."
+        f"Of {state['keys']} keys, the best one gets {none} of the weight if its score stays as it "
+        f"is, and {root} if all scores are divided by √{state['width']}."
     )
 
 
 def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, float, float]:
-    """Draw the figure for paper: both rows of weights, numbers, and the law.
+    """Draw the figure for paper: how the scores grow, and both rows of weights.
 
     Args:
         state: the settings.
@@ -103,17 +95,13 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
     Example:
         >>> state = {"width": 64, "keys": 32, "draw": 9}
         >>> drawing(state, values(**state))[1:]
-        (680.0, 460.0)
+        (680.0, 508.0)
     """
     canvas = Canvas()
-    title = f"one query, {state['keys']} keys, width {state['width']}"
-    canvas.text(14, 22, title, size=13.5, bold=True, anchor="start")
-    _draw_weights(canvas, 0.0, "Weights, scores as they are", values["none"]["weights"], INK)
-    scaled = values["root"]["weights"]
-    _draw_weights(canvas, 340.0, "Weights, scores divided by √d", scaled, _PURPLE)
-    _draw_numbers(canvas, values)
-    _draw_laws(canvas, state, values)
-    return "\n".join(canvas.elements), 680.0, 460.0
+    _draw_walks(canvas, state, values)
+    for left, by in zip((0.0, 340.0), DIVISORS, strict=True):
+        _draw_weights(canvas, left, by, values[by])
+    return "\n".join(canvas.elements), 680.0, 508.0
 
 
 @lru_cache(maxsize=9)
@@ -146,87 +134,97 @@ def _laws(draw: int, n: int) -> tuple[tuple[float, ...], ...]:
     )
 
 
-# The static picture: two drawings of 340 by 210 side by side, numbers, two charts.
-_LEFT, _RIGHT, _TOP, _FLOOR = 36.0, 318.0, 62.0, 196.0
+# The static picture: walks above, two drawings of 340 by 220 side by side below.
+_LEFT, _RIGHT, _TOP, _FLOOR = 36.0, 318.0, 344.0, 464.0
+_AXIS, _EDGE, _MIDDLE, _UNIT = 48.0, 610.0, 142.0, 1.5  # of the walks; px for a score of 1
+_BEST = ROLES["key"][0]
+
+
+def _path(
+    d: str,
+    stroke: str,
+    *,
+    fill: str = "none",
+    dash: str = "none",
+    width: float = 1.6,
+    opacity: float = 1,
+) -> str:
+    return (
+        f'<path d="{d}" fill="{fill}" stroke="{stroke}" stroke-width="{width}" '
+        f'stroke-dasharray="{dash}" opacity="{opacity}"/>'
+    )
+
+
+def _walk_x(d: float) -> float:
+    """Steps are drawn closer and closer, so that what grows like the root is a straight line."""
+    return _AXIS + math.sqrt(d / WIDTHS[-1]) * (_EDGE - _AXIS)
+
+
+def _walked(walk: Sequence[float], places: Sequence[int]) -> str:
+    points = (f"{_walk_x(POINTS[at]):.0f} {_MIDDLE - _UNIT * walk[at]:.0f}" for at in places)
+    return f"M{'L'.join(points)}"
+
+
+def _draw_walks(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Draw how the score of each key grows, product by product, and where it is after d."""
+    d, root = state["width"], math.sqrt(WIDTHS[-1])
+    words = "a walk for each key: every product is a step, and where it ends is the score"
+    canvas.text(14, 20, words, color=MUTED, anchor="start")
+    for tick in (-50, 0, 50):
+        y = _MIDDLE - _UNIT * tick
+        canvas.elements.append(_path(f"M{_AXIS} {y}H{_EDGE}", GRID, width=1))
+        canvas.text(_AXIS - 6, y + 4, number(tick, 0), color=MUTED, anchor="end")
+    canvas.text(_AXIS - 6, 40, "score", color=MUTED, anchor="end")
+    for width in (4, 16, 64, 256, 1024):
+        canvas.text(_walk_x(width), 262, str(width), color=MUTED)
+    canvas.text((_AXIS + _EDGE) / 2, 280, "features d: products added up", color=MUTED)
+    up, down = _MIDDLE - _UNIT * root, _MIDDLE + _UNIT * root
+    band = f"M{_AXIS} {_MIDDLE}L{_EDGE} {up}V{down}Z"
+    canvas.elements.append(_path(band, "none", fill=_PURPLE, opacity=0.12))
+    canvas.text(_EDGE + 6, up + 4, "+√d = 32", color=_PURPLE, anchor="start")
+    canvas.text(_EDGE + 6, down + 4, "−√d", color=_PURPLE, anchor="start")
+    now = sum(point <= d for point in POINTS)
+    before, after = range(now), range(max(0, now - 1), len(POINTS), 4)
+    for walk in values["walks"]:
+        canvas.elements.append(_path(_walked(walk, after), MUTED, width=1, opacity=0.18))
+        canvas.elements.append(_path(_walked(walk, before), INK, width=1, opacity=0.5))
+    best = values["ends"].index(max(values["ends"]))
+    x, y = _walk_x(d), _MIDDLE - _UNIT * values["ends"][best]
+    canvas.elements += [
+        _path(_walked(values["walks"][best], before), _BEST, width=2.4),
+        _path(f"M{x} 40V246", MUTED, dash="3 3"),
+        f'<circle cx="{x}" cy="{y}" r="5" fill="{_BEST}"/>',
+    ]
+    aside, anchor = (10, "start") if x < 330 else (-10, "end")
+    canvas.text(x + aside, y, "best key", bold=True, color=_BEST, anchor=anchor)
+    low = _MIDDLE - _UNIT * min(values["ends"]) + 18
+    words = f"standard deviation {number(values['none']['spread'], 1)}"
+    canvas.text(x + aside, min(low, 242), words, color=MUTED, anchor=anchor)
 
 
 def _up(share: float) -> float:
     return _FLOOR - share * (_FLOOR - _TOP)
 
 
-def _path(
-    d: str, stroke: str, *, fill: str = "none", dash: str = "none", width: float = 1.6
-) -> str:
-    return (
-        f'<path d="{d}" fill="{fill}" stroke="{stroke}" stroke-width="{width}" '
-        f'stroke-dasharray="{dash}"/>'
-    )
-
-
-def _draw_weights(
-    canvas: Canvas, x: float, title: str, weights: Sequence[float], colour: str
-) -> None:
-    """Draw the weights as bars from 0 to 1, and what even weights would be."""
-    left, right, n = x + _LEFT, x + _RIGHT, len(weights)
-    wide = (right - left) / n
-    canvas.text(x + 14, 46, title, color=MUTED, anchor="start")
+def _draw_weights(canvas: Canvas, aside: float, by: str, found: Mapping[str, Any]) -> None:
+    """Draw the weights of one query, the best key in its colour, and where even ones would be."""
+    weights, (colour, name) = found["weights"], _LOOKS[by]
+    left, right, n = aside + _LEFT, aside + _RIGHT, len(weights)
+    canvas.text(left - 22, _TOP - 28, f"weights of the scores {name}", color=MUTED, anchor="start")
     for tick in (0, 0.5, 1):
         canvas.elements.append(_path(f"M{left} {_up(tick)}H{right}", GRID, width=1))
         canvas.text(left - 6, _up(tick) + 4, f"{tick:g}", color=MUTED, anchor="end")
-    bars = "".join(
+    wide = (right - left) / n
+    bars = [
         f"M{left + (place + 0.1) * wide} {_FLOOR}V{_up(p)}h{0.8 * wide}V{_FLOOR}Z"
         for place, p in enumerate(weights)
-    )
+    ]
     canvas.elements += [
-        _path(bars, "none", fill=colour),
+        _path("".join(bars[1:]), "none", fill=colour),
+        _path(bars[0], "none", fill=_BEST),
         _path(f"M{left} {_up(1 / n)}H{right}", INK, dash="4 3"),
     ]
+    largest = number(found["largest"])
+    canvas.text(left + 2, _up(weights[0]) - 5, largest, bold=True, color=_BEST, anchor="start")
     canvas.text(right, _up(1 / n) - 6, f"even: 1/{n}", color=MUTED, anchor="end")
-    canvas.text((left + right) / 2, _FLOOR + 36, "keys, largest weight first")
-
-
-def _draw_numbers(canvas: Canvas, values: Mapping[str, Any]) -> None:
-    """Write what is measured, without the root and with it."""
-
-    def both(name: str, digits: int = 2) -> str:
-        return " → ".join(number(values[by][name], digits) for by in DIVISORS)
-
-    canvas.text(14, 274, "this query: as it is → divided by √d", color=MUTED, anchor="start")
-    rows = {
-        "standard deviation of the scores": both("spread"),
-        "largest weight": both("largest"),
-        "keys that hold 90% of the weight": both("holders", 0),
-    }
-    for place, (name, text) in enumerate(rows.items()):
-        y = 302 + 24 * place
-        canvas.text(14, y, name, anchor="start")
-        canvas.text(304, y, text, anchor="end")
-        canvas.elements.append(_path(f"M14 {y + 6}h290", GRID, width=1))
-
-
-def _draw_laws(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Draw the median query's largest weight at every width, without the root and with it."""
-    left, right, high, floor = 340 + _LEFT, 340 + _RIGHT, 292.0, 404.0
-
-    def point(width: int, y: float) -> str:
-        share = math.log2(width) / math.log2(WIDTHS[-1])
-        return f"{left + share * (right - left)} {floor - y * (floor - high)}"
-
-    words = f"largest weight; lines: the median of {ROWS} queries"
-    canvas.text(354, high - 18, words, color=MUTED, anchor="start")
-    for tick in (0, 0.5, 1):
-        y = floor - tick * (floor - high)
-        canvas.elements.append(_path(f"M{left} {y}H{right}", GRID, width=1))
-        canvas.text(left - 6, y + 4, f"{tick:g}", color=MUTED, anchor="end")
-    for width in (1, 4, 16, 64, 256, 1024):
-        canvas.text(float(point(width, 0).split()[0]), floor + 18, str(width), color=MUTED)
-    canvas.text((left + right) / 2, floor + 35, "width d")
-    curves = dict(zip(DIVISORS, values["typical"], strict=True))
-    for place, (by, (colour, dash, name)) in enumerate(_LOOKS.items()):
-        points = "L".join(map(point, WIDTHS, curves[by]))
-        canvas.elements.append(_path(f"M{points}", colour, dash=dash, width=2.2))
-        x = 354 + 160 * place
-        canvas.elements.append(_path(f"M{x} 450h26", colour, dash=dash, width=2.2))
-        canvas.text(x + 32, 454, name, anchor="start")
-        cx, cy = point(state["width"], values[by]["largest"]).split()
-        canvas.elements.append(f'<circle cx="{cx}" cy="{cy}" r="5" fill="{colour}"/>')
+    canvas.text((left + right) / 2, _FLOOR + 36, "keys, largest weight first", color=MUTED)

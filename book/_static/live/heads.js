@@ -109,19 +109,24 @@ const stored = () => ({
   weights: Live.headsStart.weights.map((row, _, { length }) => Array.from({ length }, (__, j) => row[j] ?? 0)),
 });
 
-const quoted = (token) => (token === " " ? "space" : token === undefined ? "the end" : `“${token}”`);
+const quoted = (token) => (token === " " ? "a space" : token === undefined ? "the end" : `“${token}”`);
 const short = (value) => (value === null ? "none" : Live.part.number(value));
 
-function say({ model }, { part, queries, keys, layer, head, at, measure, links, means, even }) {
+/* Where a key stands, as seen from the letter that looks; two texts have no such distance. */
+function placed(keys, j, at, part) {
+  if (part === "cross") return `${quoted(keys[j])} (${j})`;
+  const far = Math.abs(at - j);
+  return far ? `${quoted(keys[j])}, ${far} ${far === 1 ? "letter" : "letters"} ${j < at ? "before" : "after"}` : "itself";
+}
+
+/* One sentence: who looks at whom. How the heads differ is drawn. */
+function say({ model }, { part, queries, keys, layer, head, at, links }) {
   if (!queries.length) return "There is no letter yet: type some.";
   const isWriting = model === "numbers" && part !== "encoder";
   const writes = isWriting ? `It writes ${queries.slice(1).join("")}. ` : "";
-  const who = part === "cross" ? `About to write ${quoted(queries[at + 1])}, position ${at}`
-    : `Position ${at}, ${quoted(queries[at])},`;
-  const places = links.map(([j, w]) => `${quoted(keys[j])} (${j}) ${short(w)}`).join(", ");
-  const n = Object.keys(WHAT).indexOf(measure);
-  return `${writes}Layer ${layer + 1}, head ${head + 1} (in code: ${layer}, ${head}). ${who} looks at: ${places}. ` +
-    `Mean ${WHAT[measure]}: ${short(means[n])}; even weights: ${short(even[n])}.`;
+  const who = part === "cross" ? `about to write ${quoted(queries[at + 1])}, the decoder` : quoted(queries[at]);
+  const places = links.map(([j, w], n) => `${short(w)} ${n ? "" : "of its weight "}to ${placed(keys, j, at, part)}`);
+  return `${writes}Head ${head + 1} of layer ${layer + 1}: ${who} gives ${places.join("; ")}.`;
 }
 
 // The page ----
@@ -179,10 +184,13 @@ function build(part, figure) {
   const onpick = (at) => pick({ at });
   const text = part.tokens({ label: "Pick the letter that looks", onpick });
   const source = part.tokens({ label: "What it looks at" });
-  const grid = part.heat({ label: "All heads", onpick: (layer, head) => pick({ layer, head }) });
+  const grid = part.heat({ label: "All heads", plain: true, onpick: (layer, head) => pick({ layer, head }) });
+  const against = part.bars({ label: "This head, and even weights", names: ["this head", "even weights"] });
   const numbers = part.numbers({ label: "Means over the line", names: Object.values(WHAT) });
   const [left, right] = [part.titled("", part.html("div")), part.titled("", grid.node)];
-  const means = part.titled("its means (in brackets: even weights)", numbers.node);
+  const compared = part.titled("its mean over the line", against.node);
+  const means = part.titled("means over the line (in brackets: even weights)", numbers.node);
+  means.classList.add("live-extra");
   let [map, drawn] = [null, ""];
 
   function update(state, found) {
@@ -191,7 +199,7 @@ function build(part, figure) {
     const across = found.part === "cross";
     text.set(queries.map((token, i) => ({ text: token, mark: i === at, ...(across ? {} : shade(i)) })));
     source.set(across ? keys.map((token, j) => ({ text: token, ...shade(j) })) : []);
-    left.hidden = right.hidden = means.hidden = !queries.length;
+    left.hidden = right.hidden = compared.hidden = means.hidden = !queries.length;
     if (!queries.length) return;
     const shape = [found.part, ...queries, "|", ...keys].join(" ");
     if (shape !== drawn) {
@@ -201,18 +209,24 @@ function build(part, figure) {
     }
     map.set(found);
     part.write(left.firstChild, `layer ${layer + 1}, head ${head + 1}: rows look at columns`);
-    part.write(right.firstChild, `pick a head: ${WHAT[found.measure]}`);
+    left.firstChild.title = `In code: layer ${layer}, head ${head}`; // there both are counted from 0
+    part.write(right.firstChild, `${WHAT[found.measure]}: pick a head`);
     const columns = heads[0].map((_, n) => n + 1);
     const isMarked = (r, c) => r === layer && c === head;
     grid.set(heads, { rows: heads.map((_, n) => `layer ${n + 1}`), columns, isMarked });
-    numbers.set(found.means.map((w, n) => (w === null ? null : `${short(w)} (${short(found.even[n])})`)));
+    for (const cell of grid.node.querySelectorAll("[role=gridcell]")) cell.title = cell.getAttribute("aria-label");
+    const n = Object.keys(WHAT).indexOf(found.measure);
+    const pair = [found.means[n], found.even[n]];
+    against.set(pair.map(Number), { texts: pair.map(short) });
+    numbers.set(found.means.map((w, at) => (w === null ? null : `${short(w)} (${short(found.even[at])})`)));
   }
 
-  const hint = "click the letter that looks (outlined); the darker another, the more weight it gets";
+  const hint = "click a letter: it is outlined, and looks at the coloured ones";
   const strips = [part.titled(hint, text.node), source.node];
+  const chosen = part.html("div", { class: "live-stacked" }, right, compared);
   return part.isNarrow() // the map is longer than the screen: it comes after what is pressed
-    ? { nodes: [...strips, right], rest: [left, means], update }
-    : { nodes: [...strips, part.columns(left, part.html("div", { class: "live-stacked" }, right, means))], update };
+    ? { nodes: [...strips, chosen], rest: [left, means], update }
+    : { nodes: [...strips, part.columns(left, chosen)], rest: [means], update };
 }
 
 const text = (label, start, letters) => ({ kind: "text", label, max: MAX, start, letters });
@@ -224,12 +238,14 @@ Live.define({
   title: "What trained heads look at",
   question: "Which head looks where, and is it more than even weights would give?",
   page: "06_heads",
-  heights: [844, 1436],
+  heights: [880, 1355],
   scripts: ["heads_start.js"],
   models: ["shakespeare", "numbers"],
   slow: true,
   needs: (state) => state.model,
+  more: ["All measures of this head", 9, 9],
   state: {
+    measure: { kind: "choice", label: "compare by", of: WHAT, start: "before" },
     model: {
       kind: "choice", label: "model", start: "shakespeare",
       of: { shakespeare: "Shakespeare", numbers: "translator" },
@@ -240,7 +256,6 @@ Live.define({
       when: isNumbers, kind: "choice", label: "attention", start: "cross",
       of: { encoder: "encoder, self", decoder: "decoder, self", cross: "cross" },
     },
-    measure: { kind: "choice", label: "compare heads by", of: WHAT, start: "before" },
     layer: hidden(3, 0), head: hidden(7, 7), at: hidden(MAX - 1, 15),
   },
   prepare,
@@ -249,12 +264,12 @@ Live.define({
   say,
   tries: [
     {
-      do: "Let a space look", set: { at: 16 },
-      see: "Every space of this line looks at itself: one reason why the mean is 0.62 and not 1.",
+      do: "Find a head for spaces", set: { layer: 1, head: 0, at: 8, measure: "space" },
+      see: "The diagonal is gone: this head looks back at spaces. They get 0.55 of its weight; even weights would give them 0.22.",
     },
     {
-      do: "Find a head for spaces", set: { layer: 1, head: 0, at: 8, measure: "space" },
-      see: "0.55 of its weight is on spaces, more than in any other head on this line; even weights: 0.22.",
+      do: "Let a space look", set: { at: 16 },
+      see: "Every space of this line looks at itself: one reason why the mean is 0.62 and not 1.",
     },
     {
       do: "Find a head for copies",

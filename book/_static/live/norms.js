@@ -97,12 +97,13 @@ function ownShare(x) {
 
 const values = (state) => Object.fromEntries(Object.keys(ORDERS).map((order) => [order, run(order, state)]));
 
-function say({ order, depth }, found) {
+/* One sentence; what is the same for all tokens hides a second one: how little of the stream is left to each. */
+function say({ order, depth, alike }, found) {
   const { short, number } = Live.part;
   const { stream, gradient, own } = found[order];
-  return `${ORDERS[order][0].toUpperCase()}${ORDERS[order].slice(1)}, ${depth} blocks: the stream’s length goes from 1 to ` +
-    `${short(10 ** stream.at(-1))}; of a gradient of length 1 at the end, ${short(10 ** gradient[0])} arrives at the bottom. ` +
-    `Take away the tokens’ mean, and the stream at the end is ${number(own)} times as long: that is each token’s own part.`;
+  return `With ${ORDERS[order]} the stream’s length goes from 1 to ${short(10 ** stream.at(-1))} in ${depth} blocks, ` +
+    `and a gradient of length 1 arrives at the bottom with ${short(10 ** gradient[0])}.` +
+    (alike ? ` Of the stream at the end, ${number(own)} is each token’s own.` : "");
 }
 
 // The page ----
@@ -148,8 +149,8 @@ function blockOf(part, isNarrow) {
   words(at.bar + unit, foot + (isNarrow ? -34 : 13), "1", { "text-anchor": "middle" });
   const bars = Object.values(ROWS).map((text, n) => {
     const y = at.row + 17 * n;
-    words(at.name, y + 11, text);
     return {
+      name: words(at.name, y + 11, text),
       bar: add("rect", { x: at.bar, y: y + 1, height: 11, fill: colour(n ? "muted" : "weight") }),
       was: path("", { class: "live-ghost" }), y,
     };
@@ -171,6 +172,7 @@ function blockOf(part, isNarrow) {
       const sum = isOpen ? `x + ${inner}` : inner;
       drawing.setAttribute("aria-label", `One of ${depth} blocks: ${order === "post" ? `norm(${sum})` : sum}. ` +
         `Of a write, ${part.number(shares[0])} is each token’s own and ${part.number(shares[1])} the same for all.${final ? " One more norm stands at the end." : ""}`);
+      bars[1].name.setAttribute("visibility", alike ? "visible" : "hidden"); // of nothing, nothing is said
       Live.tween(drawing, shares, (now, before) => bars.forEach(({ bar, was, y }, n) => {
         bar.setAttribute("width", now[n] * unit);
         was.setAttribute("d", before ? `M${at.bar + before[n] * unit} ${y - 1}v15` : "");
@@ -185,10 +187,10 @@ function chartOf(part, which, isNarrow) {
   const isStream = which === "stream"; // it runs to the right, the gradient to the left
   const [axis, named] = [70, 82]; // px for the words of the axis, and for the names of the lines
   const hasWords = isStream || isNarrow;
-  const room = { left: isStream ? axis : named + (hasWords ? axis : 0), right: isStream ? named : 12, top: 10, bottom: isNarrow ? 24 : 38 };
+  const room = { left: isStream ? axis : named + (hasWords ? axis : 0), right: isStream ? named : 12, top: 10, bottom: isNarrow && isStream ? 24 : 38 }; // on a phone the lower axis names both
   const chart = part.lines({
-    label: `${CHARTS[which]} at each depth`, xLabel: isNarrow ? "" : "after block", yLabel: "", x: [0, DEEPEST], y: RANGE, logY: true,
-    width: isNarrow ? 304 : isStream ? 332 : 262, height: isNarrow ? 126 : 236, room,
+    label: `${CHARTS[which]} at each depth`, xLabel: isNarrow && isStream ? "" : "after block", yLabel: "", x: [0, DEEPEST], y: RANGE, logY: true,
+    width: isNarrow ? 304 : isStream ? 332 : 262, height: !isNarrow ? 236 : isStream ? 126 : 140, room,
     yText: (tick) => (hasWords && (!isNarrow || Math.abs(Math.log10(tick)) < 4) ? WORDS[tick] ?? WORDS[Number(tick.toPrecision(1))] : "") });
   const { drawing, frame, across } = chart;
   const put = (tag, more) => svg(tag, more);
@@ -199,7 +201,7 @@ function chartOf(part, which, isNarrow) {
     class: "live-tick live-far", y, text }));
   drawing.prepend(band(RANGE[1], EXPLODED), band(DEAD, RANGE[0]), ...fates);
   const depthLine = drawing.appendChild(put("path", { class: "live-depth" }));
-  /* A line that ends outside of the chart has an arrow at the edge, and its length below its name. */
+  /* The line in question has its length below its name; so has one that ends outside of the chart, at an arrow. */
   const beside = (order, more) => drawing.appendChild(put("text", {
     class: "live-beyond live-halo", style: `fill: ${colour(ROLES[order])}`, "text-anchor": isStream ? "start" : "end", ...more }));
   const names = Object.entries(ORDERS).map(([order, text]) => beside(order, { class: "live-end live-halo", text }));
@@ -217,14 +219,15 @@ function chartOf(part, which, isNarrow) {
       chart.set([...orders.map(line), ...orders.map(end)], { step });
       const last = orders.map((order) => 10 ** found[order][which][to]);
       const isOff = last.map((length) => length < RANGE[0] || length > RANGE[1]);
+      const isTold = isOff.map((isOne, n) => isOne || orders[n] === state.order);
       orders.forEach((order, n) => {
         names[n].classList.toggle("live-chosen", order === state.order);
-        part.write(lengths[n], isOff[n] ? part.short(last[n]) : "");
+        part.write(lengths[n], isTold[n] ? part.short(last[n]) : "");
         arrows[n].classList.toggle("live-faint", order !== state.order);
       });
       const px = drawing.px || 1;
       const ends = last.map((length) => chart.up(upTo(RANGE[0], length, RANGE[1])));
-      const rows = orders.flatMap((_, n) => (isOff[n] ? [n, n] : [n])); // of the texts beside the ends
+      const rows = orders.flatMap((_, n) => (isTold[n] ? [n, n] : [n])); // of the texts beside the ends
       const heights = part.apart(rows.map((n) => ends[n]), 15 * px, frame.top + 4, frame.bottom - 2);
       const y = orders.map((_, n) => [heights[rows.indexOf(n)], heights[rows.lastIndexOf(n)]]);
       const off = orders.filter((_, n) => isOff[n]); // arrows stand beside each other
@@ -249,14 +252,14 @@ function chartOf(part, which, isNarrow) {
   };
 }
 
-const CHARTS = { stream: "length of the stream", gradient: "length of the gradient" };
+const CHARTS = { stream: "length of the stream on its way up", gradient: "length of the gradient on its way down" };
 
 function build(part) {
   const isNarrow = part.isNarrow();
   const block = blockOf(part, isNarrow);
   const charts = Object.keys(CHARTS).map((which) => {
     const one = chartOf(part, which, isNarrow);
-    return { ...one, which, titled: part.titled("", one.chart.node) };
+    return { ...one, titled: part.titled(CHARTS[which], one.chart.node) };
   });
   const blockTitle = part.titled("", block.drawing);
   return {
@@ -266,12 +269,7 @@ function build(part) {
       const sum = state.path ? `x + ${inner}` : inner;
       part.write(blockTitle.firstChild, `one of your ${state.depth} blocks: x ← ${state.order === "post" ? `norm(${sum})` : sum}`);
       block.set(state);
-      for (const one of charts) {
-        const powers = found[state.order][one.which];
-        const [low, high] = [powers[0], powers.at(-1)].map((power) => part.short(10 ** power));
-        part.write(one.titled.firstChild, `${CHARTS[one.which]}: ${low} ${one.which === "stream" ? "→" : "←"} ${high}`);
-        one.set(state, found);
-      }
+      for (const one of charts) one.set(state, found);
     },
   };
 }
@@ -281,7 +279,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [766, 1000],
+  heights: [766, 976],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },

@@ -70,14 +70,10 @@ function values(state) {
   };
 }
 
-function say({ scheme, key, distance }, found) {
-  const { number } = Live.part;
-  const all = Object.entries(SCHEMES).map(([each, name]) => `${name} ${number(found.curves[each][distance])}`);
-  const pairs = found.parts.map((part) => number(part)).join(", ");
-  return `The key ${WORDS.key} stands at place ${key}, the query ${WORDS.query} at place ${key + distance}: distance ${distance}. ` +
-    `Scores: ${all.join(", ")}. Chosen: ${SCHEMES[scheme]}, whose four pairs of features give ${pairs} and whose bias gives ` +
-    `${number(found.bias)}. What is learned elsewhere, a table and T5’s biases, is random here.`;
-}
+/* One sentence: where the two stand, and the score of the scheme in question. The others stand in the list. */
+const say = ({ scheme, key, distance }, { score: found }) =>
+  `The key ${WORDS.key} stands at place ${key}, the query ${WORDS.query} at place ${key + distance}: at distance ${distance} ` +
+  `${scheme === "none" ? "no scheme" : SCHEMES[scheme]} gives the score ${Live.part.number(found)}.`;
 
 // The text ----
 
@@ -224,37 +220,35 @@ function handsOf(state, found) {
 function clocks(part) {
   const { svg } = part;
   const isNarrow = part.isNarrow();
-  const [width, radius] = isNarrow ? [330, 30] : [640, 52];
+  const [width, radius] = isNarrow ? [330, 31] : [640, 56];
   const column = width / (PAIRS + 1);
-  const [centre, foot] = [(isNarrow ? 20 : 37) + radius, (isNarrow ? 20 : 37) + 2 * radius];
-  const drawing = part.drawing({ width, height: foot + 57, label: "Pairs of features as arrows" });
+  const [centre, foot] = [22 + radius, 22 + 2 * radius];
+  const drawing = part.drawing({ width, height: foot + 30, label: "Pairs of features as arrows" });
   const words = (x, y, more) => drawing.appendChild(svg("text", { x, y, "text-anchor": "middle", ...more }));
   const hand = (role, more) => ["none", part.colour(role)].map((fill, isTip) => // a shaft and its tip
     svg("path", { stroke: part.colour(role), "stroke-width": isTip ? 1 : 3, fill, ...more, ...(isTip ? { "stroke-dasharray": "none" } : {}) }));
   const faces = Array.from({ length: PAIRS }, (_, pair) => {
     const x = column * (pair + 0.5);
-    if (!isNarrow) words(x, 14, { text: `pair ${pair + 1}` });
+    const told = svg("title"); // how the two arrows make the number below them
     drawing.append(svg("circle", { cx: x, cy: centre, r: radius, fill: "var(--fig-panel)", stroke: "var(--fig-grid)" }));
     const one = {
-      x, wedge: svg("path", { fill: part.colour("weight"), opacity: 0.3 }),
+      x, told, wedge: svg("path", { fill: part.colour("weight"), opacity: 0.3 }),
       was: [hand("query", { class: "live-ghost" }), hand("key", { class: "live-ghost" })],
       is: [hand("query"), hand("key", { "stroke-dasharray": "5 3" })],
-      lengths: words(x, foot + 17, { class: "live-tick" }),
       dot: svg("circle", { cx: x, cy: centre, r: 3, fill: "var(--fig-ink)" }),
-      rate: words(x, isNarrow ? 13 : 31, { class: "live-tick" }), apart: words(x, foot + 33, { class: "live-tick" }), part: words(x, foot + 53, { class: "live-sum" }),
+      rate: words(x, 14, { class: "live-tick" }), part: words(x, foot + 24, { class: "live-sum" }),
     };
-    drawing.append(one.wedge, ...one.was.flat(), ...one.is.flat(), one.dot);
-    if (pair) words(column * pair, foot + 53, { class: "live-sum", text: "+" });
+    drawing.append(one.wedge, ...one.was.flat(), ...one.is.flat(), one.dot, svg("circle", { cx: x, cy: centre, r: radius, fill: "transparent" }, told));
+    if (pair) words(column * pair, foot + 24, { class: "live-sum", text: "+" });
     return one;
   });
   const last = column * (PAIRS + 0.5);
   words(last, centre - 12, { text: "score", class: "live-tick" });
-  words(column * PAIRS, foot + 53, { class: "live-sum", text: "+" });
   const total = words(last, centre + 12, { class: "live-total" });
-  const bias = words(last, foot + 53, { class: "live-sum" });
+  const added = words(column * PAIRS, foot + 24, { class: "live-sum" });
+  const bias = words(last, foot + 24, { class: "live-sum" });
   const unit = isNarrow ? "" : " a step";
-  if (isNarrow) words(last, 13, { class: "live-tick", text: "a step" });
-  words(last, foot + 33, { class: "live-tick", text: isNarrow ? "bias" : "" });
+  if (isNarrow) words(last, 14, { class: "live-tick", text: "a step" });
   const tip = (x, { r, angle }) => [x + r * radius * Math.cos(angle), centre - r * radius * Math.sin(angle)];
   const put = ([shaft, head], x, one) => {
     const long = one ? one.r * radius : 0;
@@ -272,18 +266,21 @@ function clocks(part) {
       const { number, write } = part;
       const rate = rates(state).map((each) => `${degrees(each)}${unit}`);
       const how = state.scheme === "rope" ? null : PLACED[state.scheme] ? "added" : "as it is";
+      const told = found.turns.map((turns, pair) => {
+        const [query, key] = [found.query[pair], found.key[pair]].map((hand) => number(Math.hypot(...hand)));
+        return `lengths ${query} and ${key}, ${number(360 * turns, 0)}° apart: ${query} × ${key} × cos ${number(360 * turns, 0)}° ÷ √8 = ${number(found.parts[pair])}`;
+      });
       faces.forEach((face, pair) => {
         write(face.rate, how || rate[pair]);
-        const [query, key] = [found.query[pair], found.key[pair]].map((hand) => number(Math.hypot(...hand), isNarrow ? 1 : 2));
-        write(face.lengths, `${query} × ${key}`);
-        write(face.apart, `${isNarrow ? "" : "× "}cos ${number(360 * found.turns[pair], 0)}°`);
+        write(face.told, `pair ${pair + 1}: ${told[pair]}`);
         write(face.part, number(found.parts[pair]));
       });
       write(total, number(found.score));
-      write(bias, `${isNarrow ? "" : "bias "}${number(found.bias)}`);
-      const told = found.turns.map((turns, pair) => 
-        `pair ${pair + 1}: lengths ${number(Math.hypot(...found.query[pair]))} and ${number(Math.hypot(...found.key[pair]))}, ${number(360 * turns, 0)}° apart, ${number(found.parts[pair])}`);
-      drawing.setAttribute("aria-label", `Pairs of features as arrows: ${told.join("; ")}; score ${number(found.score)}`);
+      const hasBias = Boolean(BIAS[state.scheme]);
+      write(added, hasBias ? "+" : "");
+      write(bias, hasBias ? `${isNarrow ? "" : "bias "}${number(found.bias)}` : "");
+      drawing.setAttribute("aria-label", `Pairs of features as arrows. ${told.map((each, pair) => `Pair ${pair + 1}: ${each}`).join("; ")}. ` +
+        `${hasBias ? `Bias ${number(found.bias)}, score` : "Score"} ${number(found.score)}`);
       Live.tween(drawing, handsOf(state, found), (now, before) => faces.forEach(({ x, wedge, was, is }, pair) => {
         const [query, key] = [now.query[pair], now.key[pair]];
         put(is[0], x, query);
@@ -342,11 +339,11 @@ function build(part, figure) {
   return {
     nodes: [
       stripTitle,
-      part.titled(isNarrow ? "length × length × cos of the angle, ÷ √8" : "query and key (dashed) as arrows: length × length × cos of the angle, ÷ √8", faces.drawing),
-      part.html("div", { class: "live-positions" }, chart.node, schemes.node),
+      part.titled(isNarrow ? "their pairs of features; below, what each adds" : "their pairs of features, the key’s dashed; below, what each pair adds to the score", faces.drawing),
+      part.html("div", { class: "live-positions" }, part.titled("score at every distance (learned, T5: random)", chart.node), schemes.node),
     ],
     update(state, found) {
-      part.write(stripTitle.firstChild, `drag a word, or both along the text; distance ${state.distance}`);
+      part.write(stripTitle.firstChild, `drag a word of this text, or both; distance ${state.distance}`);
       strip.set(state);
       faces.set(state, found);
       schemes.set(state, found);
@@ -365,7 +362,7 @@ Live.define({
   title: "Where two words stand",
   question: "Two words keep their distance and move along the text. Whose score stays?",
   page: "07_positions",
-  heights: [855, 945],
+  heights: [806, 847],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
     key: { kind: "number", label: "place of the key", min: 0, max: KEYS - 1, step: 1, start: 4, hidden: true },
@@ -374,10 +371,15 @@ Live.define({
     stretch: { kind: "number", label: "RoPE:\u00a0stretch", steps: [1, 2, 4, 8], start: 1 },
   },
   values, say, build,
+  more: ["RoPE: another base, or a longer text", 2, 0],
   tries: [
     {
       do: "Move both", set: { key: 7 },
-      see: "Three places on: none, RoPE, ALiBi and T5 keep their scores. Sinusoidal goes from 1.91 to 3.00, learned from 0.85 to 1.68.",
+      see: "Three places on, RoPE has turned both arrows of a pair alike, so its score stays. Sinusoidal goes from 1.91 to 3.00.",
+    },
+    {
+      do: "No positions", set: { scheme: "none", distance: 12 },
+      see: "A flat line: 1.31 at every distance. Attention by itself does not know where a word stands.",
     },
     {
       do: "Base 10", set: { theta: 10 },
@@ -386,10 +388,6 @@ Live.define({
     {
       do: "Stretch 2", set: { stretch: 2, distance: 8 },
       see: "Distance 8, and each pair is as far apart as it was at 4: the score is 0.31 again. A text twice as long meets no new angle.",
-    },
-    {
-      do: "No positions", set: { scheme: "none", distance: 12 },
-      see: "A flat line: 1.31 at every distance. Attention by itself does not know where a word stands.",
     },
   ],
 });

@@ -49,12 +49,10 @@ function values({ distance, weight, tanh, gate, score }) {
   };
 }
 
-function say({ distance }, { input, gradient }) {
-  const steps = distance === 1 ? "1 step" : `${distance} steps`;
-  return `After ${steps} the RNN’s state is ${short(input[0])}, its gradient ${short(gradient[0])}; ` +
-    `the LSTM’s cell has ${short(input[1])} of both. ` +
-    `Attention gives it a weight of ${short(input[2])} in one step; a plain mean gives 1/${distance + 1}.`;
-}
+/* One sentence; the RNN's gradient stands beside its line. */
+const say = ({ distance }, { input: [rnn_, lstm_, attended] }) =>
+  `After ${distance === 1 ? "1 step" : `${distance} steps`} attention has ${short(attended)} of the first input left, ` +
+  `the LSTM ${short(lstm_)} and the RNN ${short(rnn_)}.`;
 
 // Drawing ----
 
@@ -158,7 +156,7 @@ function table(part) {
 
 function build(part) {
   const chart = part.lines({
-    label: "What is left of the first input, against the distance", xLabel: "distance n", yLabel: "share left",
+    label: "What is left of the first input, against the distance", xLabel: "distance n, in steps", yLabel: "share left",
     x: [0, LONGEST], y: AXES.share[0], yText: (tick) => ({ 0: "nothing", 0.5: "half", 1: "all" })[tick],
     ...(part.isNarrow() ? { width: 330, height: 236, room: { left: 62, right: 126, top: 22 } }
       : { width: 600, height: 290, room: { left: 68, right: 118, top: 24 } }) });
@@ -166,7 +164,9 @@ function build(part) {
     part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" }));
   const named = chart.drawing.appendChild(part.svg("text", { class: "live-tick", "text-anchor": "middle", y: chart.frame.top - 9 }));
   const [write, numbers, trail] = [labels(part, chart), table(part), trails(part, chart)];
-  const [charted, counted] = [part.titled("", chart.node), part.titled("", numbers.node)];
+  const charted = part.titled("the first input is 1, and all later ones are 0", chart.node);
+  const counted = part.titled("", numbers.node);
+  counted.classList.add("live-extra"); // folded at first
   let axis = "share";
   return {
     nodes: [charted, trail.node],
@@ -188,8 +188,7 @@ function build(part) {
       });
       part.write(named, `n = ${state.distance}`);
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";
-      part.write(charted.firstChild, `first a 1, then zeros: ${step}, c ← f c, weight eˢ/(eˢ + n)`);
-      part.write(counted.firstChild, `left at distance ${state.distance}`);
+      part.write(counted.firstChild, `left at distance ${state.distance}, where a step is ${step} and c ← f c, and a weight eˢ/(eˢ + n)`);
       numbers.set([found.input.map(short), found.gradient.map(short), found.steps.map(String)]);
     },
   };
@@ -198,34 +197,35 @@ function build(part) {
 Live.define({
   name: "recurrence",
   title: "What is left of the first input",
-  question: "How much of the first token reaches a reader n steps later, and how much of its gradient?",
+  question: "How much of the first input is left n steps later?",
   page: "01_recurrence",
-  heights: [915, 1050],
+  heights: [735, 846],
   state: {
     distance: { kind: "number", label: "distance\u00a0n", min: 1, max: LONGEST, step: 1, start: 50 },
     weight: { kind: "number", label: "RNN:\u00a0weight\u00a0w", min: 0, max: 1.5, step: 0.01, start: 0.9 },
-    tanh: { kind: "toggle", label: "tanh around the state", start: true },
     gate: {
       kind: "number", label: "LSTM:\u00a0forget\u00a0gate\u00a0f",
       min: 0.5, max: 1, step: 0.01, start: 0.95,
     },
     score: { kind: "number", label: "attention:\u00a0score\u00a0s", min: 0, max: 10, step: 0.1, start: 4 },
+    tanh: { kind: "toggle", label: "tanh around the state", start: true },
     axis: { kind: "choice", label: "axis", start: "share", of: { share: "share", tens: "powers of ten" } },
   },
   values,
   say,
+  more: ["The tanh, another axis, all numbers", 3, 4],
   tries: [
     {
-      do: "Open the forget gate, at distance 100", set: { gate: 0.99, distance: 100 },
-      see: "The LSTM keeps 0.366: a third survives a hundred steps. At f = 0.95 it was 0.00592.",
+      do: "Open the forget gate", set: { gate: 0.99, distance: 100 },
+      see: "The LSTM keeps 0.366: a third survives a hundred steps. At f = 0.95 only 0.00592 did.",
     },
     {
       do: "Make the RNN a switch", set: { weight: 1.5, tanh: true },
       see: "The state stays at 0.859, however large the input was, and the gradient dies: one bit is remembered, and could not be learned. " +
-        "Take the tanh away, and both explode.",
+        "Without the tanh both would explode.",
     },
     {
-      do: "Give all tokens the same score", set: { score: 0, distance: 200 },
+      do: "Same score for all", set: { score: 0, distance: 200 },
       see: "A plain mean: 1/201. Each step adds a token here, and that is what dilutes attention; " +
         "the RNN has 3.56 × 10⁻¹⁰ left.",
     },

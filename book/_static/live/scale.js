@@ -4,8 +4,6 @@
 const WIDTHS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const [ROWS, KEYS, WIDEST] = [31, 64, 1024]; // queries and keys of a draw; an odd number has one median
 const DIVISORS = { none: () => 1, root: Math.sqrt };
-const MOST = 0.9; // of the weight
-
 const POINTS = Array.from({ length: 65 }, (_, i) => Math.floor((i * i) / 4)); // features added up, along a walk
 
 const kept = {};
@@ -61,13 +59,11 @@ const median = (list) => Float64Array.from(list).sort()[(ROWS - 1) / 2];
 const laws = (draw, n) => Object.keys(DIVISORS).map((by) => WIDTHS.map((d) =>
   median(scoresOf(draw, d, n, by).map((scores) => Math.max(...Live.tensor.softmax(scores))))));
 
-/* The first query: its weights, largest first, and how many of them make up nine tenths. */
+/* The first query: its weights, largest first, and how far its scores lie apart. */
 function query(draw, width, n, by) {
   const scores = scoresOf(draw, width, n, by)[0];
   const weights = Live.tensor.softmax(scores).sort().reverse(); // (n,)
-  let [holders, sum] = [0, 0];
-  while (sum < MOST) sum += weights[holders++];
-  return { weights, spread: deviation(scores), largest: weights[0], holders };
+  return { weights, spread: deviation(scores), largest: weights[0] };
 }
 
 const values = ({ width, keys, draw }) => ({
@@ -78,11 +74,11 @@ const values = ({ width, keys, draw }) => ({
   typical: once(`${draw}, ${keys} keys`, () => laws(draw, keys)),
 });
 
+/* One sentence: what follows for the one query that is drawn. */
 function say({ width, keys }, { none, root }) {
   const { number } = Live.part;
-  return `As they are, the scores have a standard deviation of ${number(none.spread)}, the largest of ${keys} ` +
-    `weights is ${number(none.largest)}, and nine tenths of the weight go to ${none.holders} of the keys. ` +
-    `Divided by √${width}, these three are ${number(root.spread)}, ${number(root.largest)} and ${root.holders}.`;
+  return `Of ${keys} keys, the best one gets ${number(none.largest)} of the weight if its score stays as it is, ` +
+    `and ${number(root.largest)} if all scores are divided by √${width}.`;
 }
 
 // The page ----
@@ -90,7 +86,7 @@ function say({ width, keys }, { none, root }) {
 /* A walk for each key: as many steps up and down as features. Its end is the score. Steps are drawn closer and
    closer, so that what is typical, ±√d, grows as straight lines. */
 function fan(part) {
-  const [width, height] = part.isNarrow() ? [330, 190] : [600, 226];
+  const [width, height] = part.isNarrow() ? [330, 200] : [600, 250];
   const [left, right, top, floor] = [40, width - (part.isNarrow() ? 12 : 66), 14, height - 40], MOST_ = 70;
   const node = part.drawing({ width, height, label: "How scores grow: walks of d steps" });
   const across = (d) => left + (Math.sqrt(d / WIDEST)) * (right - left);
@@ -102,7 +98,7 @@ function fan(part) {
     words(left - 6, up(tick) + 4, "end", part.number(tick, 0));
   }
   for (const tick of [4, 16, 64, 256, WIDEST]) words(across(tick), floor + 17, "middle", tick);
-  words((left + right) / 2, height - 5, "middle", "d: products added up");
+  words((left + right) / 2, height - 5, "middle", "features d: products added up");
   words(13, (top + floor) / 2, "middle", "score", { transform: `rotate(-90 13 ${(top + floor) / 2})` });
   const edge = Math.sqrt(WIDEST);
   add("path", { d: `M${left} ${up(0)}L${right} ${up(edge)}V${up(-edge)}Z`, style: "fill: var(--fig-w-soft)", opacity: 0.7 });
@@ -111,7 +107,7 @@ function fan(part) {
   all.setAttribute("x", left - 8);
   all.setAttribute("width", right - left + 12);
   const lines = (more) => add("path", { fill: "none", "stroke-linejoin": "round", ...more }, add("g", { "clip-path": "url(#live-walks)" }));
-  const faint = lines({ stroke: part.colour("muted"), opacity: 0.16 });
+  const faint = lines({ stroke: part.colour("muted"), opacity: 0.12 });
   const walked = lines({ stroke: part.colour("plain"), opacity: 0.5, "clip-path": "url(#live-walked)" });
   const best = lines({ stroke: part.colour("key"), "stroke-width": 2.4, "clip-path": "url(#live-walked)" });
   const mark = add("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3" });
@@ -120,11 +116,15 @@ function fan(part) {
   const sides = part.isNarrow() ? [] : [1, -1].map((sign) => words(right + 6, up(sign * edge) + 4, "start", sign > 0 ? "+√d = 32" : "−√d"));
   sides.forEach((side) => (side.style.fill = part.colour("weight")));
   const won = add("text", { class: "live-halo", style: `fill: ${part.colour("key")}; font-weight: 600` });
+  const wide = add("text", { class: "live-halo live-tick" });
   const path = (walk) => `M${walk.map((score, at) => `${across(POINTS[at]).toFixed(1)} ${up(score).toFixed(1)}`).join("L")}`;
   let [shown, paths] = [[], []];
   return {
-    node: part.titled("each product is a step up or down: a walk for each key; its end is the score (band: ±√d)", node),
-    set({ width: d }, { walks, ends }) {
+    node: part.titled("a walk for each key: every product is a step, and where it ends is the score", node),
+    set({ width: d }, { walks, ends, none }) {
+      const deviated = `standard deviation ${part.number(none.spread, 1)}`;
+      part.write(wide, deviated);
+      node.setAttribute("aria-label", `Scores of ${walks.length} keys as walks of ${d} steps: ${deviated}, √d = ${part.number(Math.sqrt(d), 1)}`);
       const winner = ends.indexOf(Math.max(...ends));
       const [x, y] = [across(d), up(ends[winner])];
       if (shown[0] !== walks[0] || shown.length !== walks.length) {
@@ -134,26 +134,28 @@ function fan(part) {
         for (const one of [faint, walked]) one.setAttribute("d", all);
       }
       best.setAttribute("d", paths[winner]);
-      part.write(won, `best ${part.number(ends[winner], 1)}`);
+      part.write(won, "best key");
       const isLeft = x < (left + right) / 2;
-      won.setAttribute("text-anchor", isLeft ? "start" : "end");
-      Live.tween(node, { x, y, ends: Array.from(ends, up) }, (now) => {
+      for (const text of [won, wide]) text.setAttribute("text-anchor", isLeft ? "start" : "end");
+      const low = up(Math.min(...ends)); // below all of them there is room
+      Live.tween(node, { x, y, low, ends: Array.from(ends, up) }, (now) => {
         past.setAttribute("x", left - 8);
         past.setAttribute("width", Math.max(0, now.x - left + 8));
         mark.setAttribute("d", `M${now.x} ${top}V${floor}`);
         dots.setAttribute("d", now.ends.map((end) => `M${now.x} ${end}h0`).join(""));
         [top_.cx.baseVal.value, top_.cy.baseVal.value] = [now.x, now.y];
-        won.setAttribute("x", now.x + (isLeft ? 10 : -10));
+        for (const text of [won, wide]) text.setAttribute("x", now.x + (isLeft ? 10 : -10));
+        wide.setAttribute("y", Math.min(floor - 4, now.low + 18 * (node.px || 1)));
         won.setAttribute("y", Math.max(top + 10, now.y + 1));
       });
     },
   };
 }
 
-/* The weights of one query, largest first, and a line where even weights would be. */
+/* The weights of one query, largest first; the best key is that of the walks. A line where even weights would be. */
 function bars(part, title, label, role) {
-  const [width, height] = part.isNarrow() ? [152, 120] : [320, 150];
-  const [left, right, top, floor] = [28, width - 6, 12, height - 26];
+  const [width, height] = part.isNarrow() ? [152, 128] : [320, 176];
+  const [left, right, top, floor] = [28, width - 6, 22, height - 26];
   const up = (share) => floor - share * (floor - top);
   const words = (x, y, anchor, text) => part.svg("text", { class: "live-tick", x, y, "text-anchor": anchor, text });
   const node = part.drawing({ width, height, label });
@@ -163,26 +165,32 @@ function bars(part, title, label, role) {
     node.append(words(left - 6, up(tick) + 4, "end", tick));
   }
   node.append(words((left + right) / 2, height - 7, "middle", part.isNarrow() ? "keys, sorted" : "keys, largest weight first"));
-  const is = path({ fill: part.colour(role) });
+  const [best, is] = [path({ fill: part.colour("key") }), path({ fill: part.colour(role) })];
   const was = path({ class: "live-ghost", fill: "none", stroke: part.colour("plain"), "stroke-width": 1.5 });
   const even = path({ stroke: part.colour("plain"), "stroke-width": 1.6, "stroke-dasharray": "4 3" });
-  const note = node.appendChild(words(right, 0, "end", ""));
+  const [note, most] = [words(right, 0, "end", ""), words(left + 2, 0, "start", "")].map((one) => node.appendChild(one));
   note.classList.add("live-halo");
-  const outline = ({ weights, n }) => weights.slice(0, Math.ceil(n)).map((p, at) => {
+  most.setAttribute("class", "live-halo");
+  most.setAttribute("style", `fill: ${part.colour("key")}; font-weight: 600`);
+  const outline = ({ weights, n }, from = 0, to = n) => weights.slice(from, Math.ceil(to)).map((p, at) => {
     const wide = (right - left) / n;
-    return `M${left + (at + 0.1) * wide} ${floor}V${up(p)}h${0.8 * wide}V${floor}`;
+    return `M${left + (from + at + 0.1) * wide} ${floor}V${up(p)}h${0.8 * wide}V${floor}`;
   }).join("");
   return {
     node: part.titled(title, node),
-    set(found, step) {
+    set({ weights: found, largest }, step) {
       const n = found.length;
       part.write(note, `even: 1/${n}`);
+      part.write(most, part.number(largest));
+      node.setAttribute("aria-label", `${label}: the largest is ${part.number(largest)}, even weights are 1/${n}`);
       const weights = Array.from({ length: KEYS }, (_, at) => found[at] || 0);
       Live.tween(node, { weights, n }, (now, before) => {
-        is.setAttribute("d", outline(now));
+        best.setAttribute("d", outline(now, 0, 1));
+        is.setAttribute("d", outline(now, 1));
         was.setAttribute("d", before ? outline(before) : "");
         even.setAttribute("d", `M${left} ${up(1 / now.n)}H${right}`);
         note.setAttribute("y", up(1 / now.n) - 6);
+        most.setAttribute("y", up(now.weights[0]) - 5);
       }, { step });
     },
   };
@@ -227,27 +235,23 @@ function namesOf(part, chart) {
 }
 
 function build(part) {
-  const { number } = part;
-  const raw = bars(part, `${part.isNarrow() ? "" : "weights, scores "}as they are`, "Weights, scores as they are", "plain");
-  const scaled = bars(part, `${part.isNarrow() ? "" : "weights, "}divided by √d`, "Weights, scores divided by √d", "weight");
+  const weights = part.isNarrow() ? "weights:" : "weights of the scores";
+  const raw = bars(part, `${weights} as they are`, "Weights, scores as they are", "plain");
+  const scaled = bars(part, part.isNarrow() ? "weights: ÷ √d" : `${weights} divided by √d`, "Weights, scores divided by √d", "weight");
   const walks = fan(part);
-  const numbers = part.numbers({ label: "Without the root and with it", names: [
-    "standard deviation of the scores", "largest weight", "keys that hold 90% of the weight",
-    `median of the largest weights of ${ROWS} queries`] });
   const chart = part.lines({
     label: "Largest weight at each width", xLabel: "width d", yLabel: "largest weight",
     x: [1, 1024], y: [BELOW, 1], logX: true, xTicks: [1, 4, 16, 64, 256, 1024],
     ...(part.isNarrow() ? { width: 330, height: 210 } : { width: 600, height: 224 }), room: { top: 24 } });
-
   const names = namesOf(part, chart);
+  const law = part.titled(`largest weight at each width; lines: the median of ${ROWS} queries, dots: this one`, chart.node);
+  law.classList.add("live-extra"); // folded at first
   return {
     nodes: [
       walks.node,
       part.html("div", { class: "live-pair" }, raw.node, scaled.node),
     ],
-    rest: [
-      part.titled(`largest weight at each width; lines: the median of ${ROWS} queries, dots: this one`, chart.node),
-      part.titled("as it is → divided by √d", numbers.node)],
+    rest: [law],
     update({ width }, found) {
       const { none, root, typical } = found;
       walks.set({ width }, found);
@@ -256,13 +260,8 @@ function build(part) {
       chart.set([
         line("plain", typical[0], 1), line("weight", typical[1], 0),
         { role: "plain", points: [[width, none.largest]] }, { role: "weight", points: [[width, root.largest]] }]);
-      raw.set(none.weights, 1);
-      scaled.set(root.weights, 2);
-      const here = typical.map((ys) => number(ys[WIDTHS.indexOf(width)]));
-      const both = (write) => `${write(none)}\u00a0→\u00a0${write(root)}`;
-      numbers.set([
-        both(({ spread }) => number(spread)), both(({ largest }) => number(largest)), both(({ holders }) => holders),
-        here.join("\u00a0→\u00a0")]);
+      raw.set(none, 1);
+      scaled.set(root, 2);
     },
   };
 }
@@ -272,29 +271,30 @@ Live.define({
   title: "Scores and their scale",
   question: "Why divide the scores by √d?",
   page: "04_scaling",
-  heights: [1145, 1240],
+  heights: [779, 760],
   state: {
     width: { kind: "number", label: "width\u00a0d", steps: WIDTHS, start: 64 },
     keys: { kind: "number", label: "keys", steps: [2, 4, 8, 16, 32, 64], start: 32 },
     draw: { kind: "number", label: "random draw", min: 1, max: 9, step: 1, start: 9 },
   },
   values, say, build,
+  more: ["More keys, other vectors, all widths", 2, 1],
   tries: [
     {
-      do: "Widen to d = 1024", set: { width: 1024 },
-      see: "As they are, the scores give one key 0.99 of the weight. Divided, the largest weight is 0.09.",
-    },
-    {
       do: "Narrow to d = 1", set: { width: 1 },
-      see: "The root of 1 is 1: both rows are the same.",
+      see: "Now both rows are the same: the root of 1 is 1. It was the width that gave one key nearly everything.",
     },
     {
-      do: "Draw other vectors (draw 1)", set: { draw: 1 },
-      see: "Four scores happen to lie close together here, so even without the root four keys share 0.94 of the weight.",
+      do: "Widen to d = 1024", set: { width: 1024 },
+      see: "The walks end far apart. As they are, one key gets 0.99 of the weight; divided, the best key gets 0.09.",
     },
     {
       do: "Take 64 keys", set: { keys: 64 },
       see: "Divided, the largest weight falls from 0.16 to 0.08. The root makes up for the width, not for more keys.",
+    },
+    {
+      do: "Draw other vectors (draw 1)", set: { draw: 1 },
+      see: "Four scores happen to lie close together here, so even without the root four keys share 0.94 of the weight.",
     },
   ],
 });
