@@ -415,16 +415,21 @@ def test_a_temperature_changes_the_bars_where_the_letter_is_chosen(page: Page, o
     assert shares.first.text_content() == "76%"
     wide = bars.first.get_attribute("width")
     node = bars.first.element_handle()
-    for name, share in (("at 1.5", "54%"), ("drawn at temperature 0.5", "98%"), ("at 1", "76%")):
-        page.get_by_role("radio", name=name, exact=True).check()
+    heat = page.get_by_role("group", name="How the next letter is chosen")
+    for name, share in (("1.5", "54%"), ("0.5", "98%"), ("1", "76%")):
+        button(page, f"temperature {name}")
+        expect(heat.locator("[aria-pressed=true]")).to_have_text(name)
         expect(shares.first).to_have_text(share)
         assert bars.first.get_attribute("width") == wide  # at 1, to compare with
         expect(page.get_by_text("(dashed: at 1)")).to_be_visible()
         assert "Next letter" in words(page)
     assert node is not None
     assert node.evaluate("bar => bar.isConnected")  # nothing was built anew
-    page.get_by_role("radio", name="always the likeliest").check()
+    button(page, "the likeliest")
+    expect(heat.locator("[aria-pressed=true]")).to_have_text("the likeliest")
     expect(page.get_by_text("(dashed: at 1)")).to_have_count(0)
+    go(page, STAGES - 2)
+    expect(heat).to_be_hidden()
 
 
 @pytest.mark.parametrize("screen", [LAPTOP, PHONE], ids=["laptop", "phone"])
@@ -590,8 +595,7 @@ def test_every_part_opens_and_its_links_lead_somewhere(page: Page, origin: str) 
         inside = page.locator(f"{FIGURE} .front-inside")
         expect(inside.locator("dd").first).not_to_be_empty()
         links |= set(inside.locator("a").evaluate_all("all => all.map((one) => one.href)"))
-    page.get_by_role("radio", name="at 1", exact=True).check()
-    go(page, STAGES - 1)
+    button(page, "temperature 1")
     assert "waiting" in page.locator(f"{FIGURE} .front-code").inner_text()
     assert len(links) > 10
     for link in links:

@@ -360,7 +360,11 @@ function build(part, figure) {
   const peek = html("button", { type: "button", class: "front-peek", "aria-keyshortcuts": "Escape", onclick: look });
   const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head + 1), "aria-label": `head ${head + 1}`, onclick: () => onhead(head) }));
   const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
-  const box = html("div", { class: "front-box" }, picture, peek, choice);
+  const picks = Object.entries(figure.figure.state.pick.of).map(([pick, text]) => html("button", {
+    type: "button", text, "aria-label": TEMPERATURES[pick] ? `temperature ${text}` : null, onclick: () => go({ pick }),
+  }));
+  const heat = html("div", { class: "front-heat", role: "group", "aria-label": "How the next letter is chosen" }, picks[0], html("span", { text: "temperature" }), ...picks.slice(1));
+  const box = html("div", { class: "front-box" }, picture, peek, choice, heat);
   const still = html("div", { class: "front-still" }, ...figure.place.childNodes, card);
   const button = (text, label, onclick) => html("button", { type: "button", text, "aria-label": label, title: label, onclick });
   const back = button("◀ Back", "One step back", () => by(-1));
@@ -557,6 +561,9 @@ function build(part, figure) {
       : stage === WRITE && state.pick !== "likeliest" ? [`temperature ${TEMPERATURES[state.pick]}`, "(dashed: at 1)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
       : [where.narrow ? "answer if" : "if the answer", where.narrow ? "read now:" : "were read now:"];
     list.node.style.display = stage ? "" : "none";
+    heat.hidden = stage !== WRITE; // the last lane is watched: its list of letters stands below
+    heat.style.cssText = `top: ${list.at - 70}px; width: ${where.panel}px`;
+    picks.forEach((one, n) => one.setAttribute("aria-pressed", Object.keys(TEMPERATURES)[n - 1] === state.pick || (!n && state.pick === "likeliest")));
     list.show(found.guesses, title);
     const widths = Array.from({ length: BEST }, (_, n) => (found.guesses[n] ? found.guesses[n].slice(2) : [0, 0]));
     Live.tween(list.node, widths, (now) => list.draw(now), { ms: Math.min(pace, 500) });
@@ -670,7 +677,7 @@ Live.define({
   question: "How does a Transformer find the next letter?",
   page: "index",
   pictures: ["front.svg", "front-narrow.svg"],
-  heights: [854, 986],
+  heights: [809, 911],
   drawings: false, // it draws all by itself
   later: ["front_picture.js", "front_zoom.js"], // comes with the model
   models: ["shakespeare"],
@@ -679,8 +686,8 @@ Live.define({
   state: {
     text: { kind: "text", label: "your line", max: TYPED, start: "To be, or not to b", letters: "aeorst nIT,-’", hidden: true },
     pick: {
-      kind: "choice", label: "next letter", start: "likeliest",
-      of: { likeliest: "always the likeliest", cool: "drawn at temperature 0.5", drawn: "at 1", warm: "at 1.5" },
+      kind: "choice", start: "likeliest", hidden: true,
+      of: { likeliest: "the likeliest", cool: "0.5", drawn: "1", warm: "1.5" },
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
     zoom: hidden(ZOOMS, 0), head: hidden(HEADS, HEADS), // none chosen: the one that lifts the answer most

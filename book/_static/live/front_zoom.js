@@ -259,7 +259,7 @@ function asked({ svg, colour, number }, { width, narrow, top }, { units, tokens,
     return svg("g", {}, svg("rect", { x: x - 1.5, y: py - 1.5, width: side + 2, height: side + 2, class: "front-asks", stroke: colour("plain") }),
       words(at_ + 1, middle_, high_ + 4.5, { class: "live-tick front-percent live-halo", ...MIDDLE }));
   });
-  const [step, x, ends] = narrow ? [17, left, [138, 200, 258, width - 2]] : [21, grid, [150, 236, 336, 430].map((one) => one + grid)];
+  const [step, x, ends] = narrow ? [17, left, [126, 186, 240, width - 2]] : [21, grid, [150, 236, 336, 430].map((one) => one + grid)];
   const row = (n) => foot + (narrow ? 22 : 30) + step * n;
   const silu = (score) => score / (1 + Math.exp(-score));
   const heads = (narrow ? ["gate", "× number", "= says", `adds to ${answer}`] : ["gate: how far yes", "× number", "= the unit says", `adds to ${answer}`]);
