@@ -357,7 +357,7 @@ function build(part, figure) {
   const picture = svg("svg", { class: "live-drawing front-picture", role: "group", "aria-label": "The line on its way through the model" });
   const start = html("button", { type: "button", class: "front-start", onclick: () => load() });
   const card = html("div", { class: "front-card" }, start, html("p", { text: "Each row is a letter of this line. From left to right, a Transformer trained on Shakespeare finds the next letter." }));
-  const peek = html("button", { type: "button", class: "front-peek", "aria-keyshortcuts": "Escape", onclick: look });
+  const peek = html("button", { type: "button", class: "front-peek", onclick: look });
   const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head + 1), "aria-label": `head ${head + 1}`, onclick: () => onhead(head) }));
   const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
   const picks = Object.entries(figure.figure.state.pick.of).map(([pick, text]) => html("button", {
@@ -558,7 +558,7 @@ function build(part, figure) {
     }
     const { stage } = found;
     const title = found.zoom && found.zoom === stepsOf(stage) - 1 ? [where.narrow ? "read now" : "if read now", "(dashed: before)"]
-      : stage === WRITE && state.pick !== "likeliest" ? [`temperature ${TEMPERATURES[state.pick]}`, "(dashed: at 1)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
+      : stage === WRITE && state.pick !== "likeliest" ? ["the next letter", "(dashed: at 1)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
       : [where.narrow ? "answer if" : "if the answer", where.narrow ? "read now:" : "were read now:"];
     list.node.style.display = stage ? "" : "none";
     heat.hidden = stage !== WRITE; // the last lane is watched: its list of letters stands below
@@ -584,6 +584,7 @@ function build(part, figure) {
     }
     peek.textContent = zoom ? "◀ Lanes" : where.narrow ? "Look inside" : `Look inside ${name}`;
     peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : `Look inside ${name}`);
+    peek.title = zoom ? "Esc" : "";
     choice.hidden = !zoom || Boolean(units);
     chips.forEach((chip, n) => chip.setAttribute("aria-pressed", n === head));
     const at = zoom || shownZoom;

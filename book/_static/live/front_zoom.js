@@ -60,7 +60,7 @@ function written({ svg, colour }, { width, narrow, top, bottom }, { rivals, held
   const under = [those.length, parts.length - 1].map((n) => svg("path", { d: `M${(name - 6) * f} ${middle(n) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" }));
   const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { ...END, class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
   const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
-    : [words("its write", 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, END)];
+    : [words(`its write: first ${FIRST}`, 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, END)];
   const node = svg("g", {}, ...above, ...titles, ...rows, ...under);
   return { node, pose: (share) => bars.forEach(({ bar, zero, long }) => {
     bar.setAttribute("x", zero + Math.min(0, long * share));
@@ -87,7 +87,7 @@ function lifts({ svg, colour, number }, { width, narrow, top }, { rivals, lift: 
     const cells = (n, name, ...values) => [words(name, x, line(n)), ...values.map((one, k) => words(one, x + [p, v, w][k], line(n), { ...END, class: "live-tick front-amount" }))];
     const name = sign(rivals[of]), role = of ? "muted" : "weight";
     return svg("g", {},
-      words(narrow ? "largest" : "largest products", x, line(0)), words("write", x + w, line(0), END),
+      words(narrow ? "largest" : `${of ? "rival" : "answer"} ${name}: largest`, x, line(0)), words("write", x + w, line(0), END),
       words(`× vector ${name}`, x + v, line(0), { ...END, class: "live-tick front-rival", style: `fill: ${colour(role)}` }), words("=", x + p, line(0), END),
       ...tops[of].flatMap(([n, one, other, product], k) => cells(k + 1, `number ${n}`, signed(product), number(other), number(one))),
       ...cells(TOPS + 1, `the other ${write.length - TOPS}`, signed(rest)),
@@ -98,7 +98,7 @@ function lifts({ svg, colour, number }, { width, narrow, top }, { rivals, lift: 
     svg("path", { d: guides.join(""), class: "front-guide" }),
     name(narrow ? `${whose} writes: blue above 0, orange below` : `${whose} writes ${write.length} numbers: blue above 0, orange below`, 0), ...strip(write, 0),
     name(narrow ? `vector of ${answer}, its row of the output table` : `vector of ${answer}: its row of the output table, above the mean row, times the final norm’s weights`, 1), ...strip(vectors[0], 1),
-    name(narrow ? "their products: up lifts, down lowers" : `their products: up lifts ${answer}, down lowers it; the dotted lines lead to the largest`, 2),
+    name(narrow ? "their products: up lifts, down lowers" : `their products: up lifts ${answer}, down lowers it; dotted lines lead to the largest`, 2),
     bars_({ svg, colour }, products, left, zero, side, "weight", high),
     table(0, left), narrow ? null : table(1, width - 270));
   return node;
