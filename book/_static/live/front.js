@@ -360,10 +360,11 @@ function build(part, figure) {
   const peek = html("button", { type: "button", class: "front-peek", onclick: look });
   const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head + 1), "aria-label": `head ${head + 1}`, onclick: () => onhead(head) }));
   const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
-  const picks = Object.entries(figure.figure.state.pick.of).map(([pick, text]) => html("button", {
+  const picks = Object.entries(figure.figure.state.pick.of).map(([pick, text]) => [pick, html("button", {
     type: "button", text, "aria-label": TEMPERATURES[pick] ? `temperature ${text}` : null, onclick: () => go({ pick }),
-  }));
-  const heat = html("div", { class: "front-heat", role: "group", "aria-label": "How the next letter is chosen" }, picks[0], html("span", { text: "temperature" }), ...picks.slice(1));
+  })]);
+  const [likeliest, ...others] = picks.map(([, node]) => node);
+  const heat = html("div", { class: "front-heat", role: "group", "aria-label": "How the next letter is chosen" }, likeliest, html("span", { text: "temperature" }), ...others);
   const box = html("div", { class: "front-box" }, picture, peek, choice, heat);
   const still = html("div", { class: "front-still" }, ...figure.place.childNodes, card);
   const button = (text, label, onclick) => html("button", { type: "button", text, "aria-label": label, title: label, onclick });
@@ -563,7 +564,7 @@ function build(part, figure) {
     list.node.style.display = stage ? "" : "none";
     heat.hidden = stage !== WRITE; // the last lane is watched: its list of letters stands below
     heat.style.cssText = `top: ${list.at - 70}px; width: ${where.panel}px`;
-    picks.forEach((one, n) => one.setAttribute("aria-pressed", Object.keys(TEMPERATURES)[n - 1] === state.pick || (!n && state.pick === "likeliest")));
+    for (const [pick, node] of picks) node.setAttribute("aria-pressed", pick === state.pick);
     list.show(found.guesses, title);
     const widths = Array.from({ length: BEST }, (_, n) => (found.guesses[n] ? found.guesses[n].slice(2) : [0, 0]));
     Live.tween(list.node, widths, (now) => list.draw(now), { ms: Math.min(pace, 500) });

@@ -5,6 +5,8 @@
 (() => {
 const { FIRST, TOPS, strongest, upTo, seenAt, sign, sumOf, signed, caption, END, MIDDLE } = Live.front;
 
+const sum = (list) => list.reduce((all, one) => all + one, 0);
+
 /* A vector as bars, larger than between the lanes. */
 const bars_ = ({ svg, colour }, vector, x, py, side, role, tall = 24) => {
   const most = Math.max(1e-9, ...vector.map(Math.abs));
@@ -68,15 +70,13 @@ function written({ svg, colour }, { width, narrow, top, bottom }, { rivals, held
   }) };
 }
 
-const sum = (list) => list.reduce((all, one) => all + one, 0);
-
 /* Why a write lifts a letter: all its numbers, those of the letter's vector below them, and their products; the
    largest of these in numbers, their sum, and what the final norm makes of it. On a wide page the rival, too. */
 function lifts({ svg, colour, number }, { width, narrow, top }, { rivals, lift: { write, vectors, size, sums, tops } }, whose) {
   const words = caption(svg), left = narrow ? 28 : 48, side = (width - left) / write.length;
   const [gap, tall, high] = narrow ? [34, 11, 14] : [42, 15, 20];
   const row = (n) => top + 12 + n * gap;
-  const name = (text, n) => words(text, left, row(n), { class: "live-tick live-halo" });
+  const title = (text, n) => words(text, left, row(n), { class: "live-tick live-halo" });
   const strip = (vector, n) => shades({ svg, colour }, vector.map((one, i) => [left + i * side, row(n) + 6, one]), Number((0.9 * side).toFixed(2)), undefined, tall);
   const products = write.map((one, i) => one * vectors[0][i]), zero = row(2) + 8 + high;
   const guides = tops[0].map(([n]) => `M${(left + (n - 0.5) * side).toFixed(1)} ${row(0) + 6}V${zero + high}`);
@@ -84,24 +84,25 @@ function lifts({ svg, colour, number }, { width, narrow, top }, { rivals, lift: 
   const step = narrow ? 16.5 : 19, start = zero + high + (narrow ? 20 : 28), line = (n) => start + n * step;
   const table = (of, x) => {
     const [w, v, p] = narrow ? [110, 190, 260] : [134, 212, 270], rest = sums[of] - sum(tops[of].map(([, , , one]) => one));
-    const cells = (n, name, ...values) => [words(name, x, line(n)), ...values.map((one, k) => words(one, x + [p, v, w][k], line(n), { ...END, class: "live-tick front-amount" }))];
+    const cells = (n, label, values, look = "") => [words(label, x, line(n), { class: `live-tick ${look}` }),
+      ...values.map((one, k) => words(one, x + [p, v, w][k], line(n), { ...END, class: `live-tick front-amount ${look}` }))];
     const name = sign(rivals[of]), role = of ? "muted" : "weight";
     return svg("g", {},
       words(narrow ? "largest" : `${of ? "rival" : "answer"} ${name}: largest`, x, line(0)), words("write", x + w, line(0), END),
       words(`× vector ${name}`, x + v, line(0), { ...END, class: "live-tick front-rival", style: `fill: ${colour(role)}` }), words("=", x + p, line(0), END),
-      ...tops[of].flatMap(([n, one, other, product], k) => cells(k + 1, `number ${n}`, signed(product), number(other), number(one))),
-      ...cells(TOPS + 1, `the other ${write.length - TOPS}`, signed(rest)),
+      ...tops[of].flatMap(([n, one, other, product], k) => cells(k + 1, `number ${n}`, [signed(product), number(other), number(one)])),
+      ...cells(TOPS + 1, `the other ${write.length - TOPS}`, [signed(rest)]),
       svg("path", { d: `M${x} ${line(TOPS + 1) + 5}H${x + p}`, class: "live-gridline" }),
-      ...cells(TOPS + 2, "sum", signed(sums[of])), ...cells(TOPS + 3, narrow ? `÷ ${number(size)} (final norm)` : `÷ ${number(size)}, the lane’s size (final norm)`, signed(sums[of] / size)).map((one) => (one.classList.add("front-now"), one)));
+      ...cells(TOPS + 2, "sum", [signed(sums[of])]),
+      ...cells(TOPS + 3, `÷ ${number(size)}${narrow ? "" : ", the lane’s size"} (final norm)`, [signed(sums[of] / size)], "front-now"));
   };
-  const node = svg("g", { class: "front-lifts" },
+  return svg("g", { class: "front-lifts" },
     svg("path", { d: guides.join(""), class: "front-guide" }),
-    name(narrow ? `${whose} writes: blue above 0, orange below` : `${whose} writes ${write.length} numbers: blue above 0, orange below`, 0), ...strip(write, 0),
-    name(narrow ? `vector of ${answer}, its row of the output table` : `vector of ${answer}: its row of the output table, above the mean row, times the final norm’s weights`, 1), ...strip(vectors[0], 1),
-    name(narrow ? "their products: up lifts, down lowers" : `their products: up lifts ${answer}, down lowers it; dotted lines lead to the largest`, 2),
+    title(narrow ? `${whose} writes: blue above 0, orange below` : `${whose} writes ${write.length} numbers: blue above 0, orange below`, 0), ...strip(write, 0),
+    title(narrow ? `vector of ${answer}, its row of the output table` : `vector of ${answer}: its row of the output table, above the mean row, times the final norm’s weights`, 1), ...strip(vectors[0], 1),
+    title(narrow ? "their products: up lifts, down lowers" : `their products: up lifts ${answer}, down lowers it; dotted lines lead to the largest`, 2),
     bars_({ svg, colour }, products, left, zero, side, "weight", high),
     table(0, left), narrow ? null : table(1, width - 270));
-  return node;
 }
 
 function zoom({ svg, colour, number }, where, found, onhead) {
@@ -262,7 +263,7 @@ function asked({ svg, colour, number }, { width, narrow, top }, { units, tokens,
   const [step, x, ends] = narrow ? [17, left, [126, 186, 240, width - 2]] : [21, grid, [150, 236, 336, 430].map((one) => one + grid)];
   const row = (n) => foot + (narrow ? 22 : 30) + step * n;
   const silu = (score) => score / (1 + Math.exp(-score));
-  const heads = (narrow ? ["gate", "× number", "= says", `adds to ${answer}`] : ["gate: how far yes", "× number", "= the unit says", `adds to ${answer}`]);
+  const heads = [narrow ? "gate" : "gate: how far yes", "× number", narrow ? "= says" : "= the unit says", `adds to ${answer}`];
   const list = units.busy.map(([unit, score, beside, says], n) => svg("g", {}, words(`${n + 1}: unit ${unit}`, x, row(n + 1)),
     ...[number(silu(score)), number(beside), number(says), signed(effects[unit - 1])].map((text, k) => words(text, ends[k], row(n + 1), { ...END, class: `live-tick front-amount${k > 2 ? " front-now" : ""}` }))));
   return svg("g", {}, bars_({ svg, colour }, units.x.slice(0, cells), left, middle, c, "plain"), words(narrow ? "lane" : `lane of ${sign(tokens[at])}`, left, middle - 34),
