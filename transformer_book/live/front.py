@@ -6,7 +6,7 @@ next letter. Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale
 its units, 2 what they write, 3 why that lifts the answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -162,7 +162,7 @@ def _scores(parts: Tensor, run: Line, place: int, at: int, ids: list[int]) -> Te
 
 
 @torch.no_grad()
-def _held(run: Line, place: int, at: int, rivals: list[int]) -> list[float]:
+def _held(run: Line, place: int, at: int, rivals: list[int]) -> Tensor:
     """What the lane brought to the scores of two letters, by the norm of the lane as it is now."""
     _, tokenizer = browser_model("shakespeare")
     parts = torch.stack([run.stream[place - 1, at], run.writes[place - 1, at]])
@@ -170,7 +170,7 @@ def _held(run: Line, place: int, at: int, rivals: list[int]) -> list[float]:
     logits = run.logits[place, at]
     mean = logits[tokenizer.encode(letters())].mean()
     torch.testing.assert_close(held + written, logits[rivals] - mean)  # nothing else is in them
-    return held.tolist()
+    return held
 
 
 @torch.no_grad()
@@ -329,7 +329,7 @@ def values(
         "units": _units(run, layer, at, rivals) if is_layer and not looks else None,
         "rivals": [tokenizer.tokens[id] for id in rivals],
         "lift": _lift(write, run, stage - 1, at, rivals) if write is not None else None,
-        "held": _held(run, stage - 1, at, rivals) if is_layer else [],
+        "held": _held(run, stage - 1, at, rivals).tolist() if is_layer else [],
         "stream": run.stream[found, at, :FIRST].tolist(),
         "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],
         "best": [_guesses(run, at, n + 1)[0] for n in range(2 * LAYERS + 1)],
@@ -392,7 +392,7 @@ def _bracketed(value: float) -> str:
     return f"({text})" if text[0] == "−" else text
 
 
-def _sum(pairs: list[tuple[float, ...]]) -> str:
+def _sum(pairs: Sequence[tuple[float, ...]]) -> str:
     """Write products that are added: what is negative, and not the first, in brackets."""
     products = [
         "·".join(_bracketed(one) if n or m else number(one) for m, one in enumerate(each))
