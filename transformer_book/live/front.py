@@ -166,11 +166,11 @@ def _held(run: Line, place: int, at: int, rivals: list[int]) -> Tensor:
     """What the lane brought to the scores of two letters, by the norm of the lane as it is now."""
     _, tokenizer = browser_model("shakespeare")
     parts = torch.stack([run.stream[place - 1, at], run.writes[place - 1, at]])
-    held, written = _scores(parts, run, place, at, rivals)
+    scores = _scores(parts, run, place, at, rivals)  # (2, 2)
     logits = run.logits[place, at]
     mean = logits[tokenizer.encode(letters())].mean()
-    torch.testing.assert_close(held + written, logits[rivals] - mean)  # nothing else is in them
-    return held
+    torch.testing.assert_close(scores.sum(dim=0), logits[rivals] - mean)  # nothing else is in them
+    return scores[0]
 
 
 @torch.no_grad()
