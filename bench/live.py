@@ -64,7 +64,7 @@ PREPARE = """(figure) => {
       const cells = node.querySelectorAll(".live-cell[tabindex]");
       return ["a cell", () => cells[3].click(), () => cells[4].click()];
     }),
-    ...all(".live-player button, .front-transport button").map((node) =>
+    ...all(".live-player button, .front-transport button, .front-peek").map((node) =>
       [name(node), () => node.click(), () => node.click()]),
     ...[
       "button.live-token", ".live-box", "[role=radio]", ".stream-row", ".stream-cell",

@@ -1,5 +1,6 @@
 """The live figure of the front page: its numbers are the library's, and its claims are true."""
 
+import math
 import re
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +37,8 @@ STATES: list[dict[str, Any]] = [
     {"text": LINE, "stage": 11, "written": 4, "pick": "drawn"},
     {"text": "né", "stage": 5, "back": 1},
     {"text": "", "stage": 5},
-    *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5, 6, 7)),
+    *({"text": LINE, "stage": 4, "zoom": zoom} for zoom in (1, 2, 3, 4, 5, 6, 7, 8)),
+    {"text": LINE, "stage": 2, "zoom": 8, "head": 0, "back": 3},
     {"text": LINE, "stage": 2, "zoom": 7, "head": 5, "back": 3, "written": 1},
     {
         "text": "To be, or not to b",
@@ -51,7 +53,11 @@ STATES: list[dict[str, Any]] = [
     {"text": "b", "stage": 6, "zoom": 5},
     *({"text": LINE, "stage": stage, "zoom": zoom} for stage, zoom in ((3, 1), (3, 4), (7, 2))),
     {"text": LINE, "stage": 9, "zoom": 1, "back": 3, "written": 2},
+    {"text": "To be, or not to b", "stage": 9, "zoom": 2},  # its answer becomes less likely
+    {"text": LINE, "stage": 5, "zoom": 3, "back": 2},
     {"text": LINE, "stage": 10, "zoom": 2},
+    *({"text": LINE, "stage": 11, "pick": pick, "written": 3} for pick in ("cool", "warm")),
+    {"text": LINE, "stage": 10, "pick": "warm"},
     {"text": "Zürich 東 is a", "stage": 0},
     {"text": "東" * 14, "stage": 11},  # 42 bytes: the last letter does not fit
     {"text": "x" * 41, "stage": 10, "back": 17},
@@ -61,8 +67,8 @@ DAMAGES = {
     "keys not forgotten": ("self.keys.length = self.values.length = n", "self.values.length = n"),
     "an old line": ("id !== this.ids[t]", "t >= this.ids.length"),
     "the write of the stage before": (
-        "own.writes[stage - 2]",
-        "own.writes[Math.max(0, stage - 3)]",
+        "write: isLayer ? numbers(own.writes[stage - 2]",
+        "write: isLayer ? numbers(own.writes[Math.max(0, stage - 3)]",
     ),
     "the lane after the stage": ("Math.min(stage, ANSWER) - 2]", "Math.min(stage, ANSWER) - 1]"),
     "one head for the mean": (
@@ -84,8 +90,8 @@ DAMAGES = {
     "the least likely": ("chances[b] - chances[a]", "chances[a] - chances[b]"),
     "length without its root": ("Math.sqrt(x.reduce", "(x.reduce"),
     "guesses of the last letter": (
-        "list = guesses(model, own, stage)",
-        "list = guesses(model, letters[T - 1], stage)",
+        "list = guesses(model, own, stage, pick)",
+        "list = guesses(model, letters[T - 1], stage, pick)",
     ),
     "the next letter of the one that is watched": (
         "choose(letters[T - 1].logits, pick, written)",
@@ -133,11 +139,19 @@ DAMAGES = {
         "table[i * D + head * Dk + j]",
         "table[(head * Dk + j) * D + i]",
     ),
-    "the norm of the stream on its way": ("stream.at(-1), rivals", "stream[2 * layer + 1], rivals"),
+    "the norm of the lane before": ("isLayer ? stage - 1 : 0]", "isLayer ? stage - 2 : 0]"),
+    "the norm of the finished lane": ("own.stream[isLayer ? stage - 1 : 0]", "own.stream.at(-1)"),
+    "a sum for the mean of the squares": (" / final.length + norm_eps", " + norm_eps"),
+    "what the lane holds now": (
+        "dot(own.stream[stage - 2], way)",
+        "dot(own.stream[stage - 1], way)",
+    ),
     "no gain of the final norm": ("* gain[i]) / size", ") / size"),
     "effects that are not above the mean": ("data[id * D + i] - each)", "data[id * D + i])"),
-    "the rival of the end": (".sort((a, b) => b[3] - a[3])[0]", "[0]"),
-    "the weakest rival": ("b[3] - a[3]", "a[3] - b[3]"),
+    "the rival of the end": (".sort((a, b) => gain(b) - gain(a))[0]", "[0]"),
+    "the weakest rival": ("gain(b) - gain(a)", "gain(a) - gain(b)"),
+    "a rival that was likely": ("(fell ? now - before : before)", "before"),
+    "a rival that gained": ("(fell ? now - before : before)", "now - before"),
     "a letter that is its own rival": ("filter(([token]) => token !== name)", "filter(Boolean)"),
     "the best guess of the stage for the answer": (
         "name = tokenizer.tokens[answer];",
@@ -151,8 +165,8 @@ DAMAGES = {
     "the head that lifts the rival": ("peak(wrote.effects[0])", "peak(wrote.effects[1])"),
     "no head of its own": ("looks && head === HEADS ?", "looks && head > HEADS ?"),
     "the answer of another lane": (
-        "writesOf(kept, own, layer, [name",
-        "writesOf(kept, letters[0], layer, [name",
+        "writesOf(kept, own, layer, ways)",
+        "writesOf(kept, letters[0], layer, ways)",
     ),
     "the sum without its sign": ('.replace(/^(?!−)/, "+")', ""),
     "the stream after": (
@@ -160,7 +174,7 @@ DAMAGES = {
         "lookOf(kept, own.stream[stage - 1]",
     ),
     "a mask that is off by one": ("later = tokens.length - 1 - at", "later = tokens.length - at"),
-    "a third step of a feed-forward": ("looks ? ZOOMS : DEEPS) : 0", "ZOOMS) : 0"),
+    "a fourth step of a feed-forward": ("Math.min(zoom, stepsOf(stage))", "Math.min(zoom, ZOOMS)"),
     "an open answer": ("zoom: isLayer ? Math.min(", "zoom: true ? Math.min("),
     "the table of another head": ("(head * width + i) * D, (head", "(i) * D, (head"),
     "gate and up swapped": ("const [g, u] = [gate, up]", "const [g, u] = [up, gate]"),
@@ -169,13 +183,51 @@ DAMAGES = {
         "unitsOf(model, own.stream[stage - 2]",
         "unitsOf(model, own.stream[stage - 3]",
     ),
-    "rows of the table for its columns": ("vectors[i * F + n]); // (D,)", "vectors[n * D + i]);"),
-    "the units that write least": ("long[b] - long[a]", "long[a] - long[b]"),
-    "most of the work for half": (
-        "long.reduce((sum, one) => sum + one) / 2",
-        "long.reduce((sum, one) => sum + one) / 1.5",
+    "rows of the table for its columns": (
+        "sum + one * vectors[i * F + n]",
+        "sum + one * vectors[n * D + i]",
     ),
-    "no final norm's weight": ("one * stack.final_norm.weight.data[i]", "one"),
+    "the units that do least": (
+        "Math.abs(effects[0][b]) - Math.abs(effects[0][a])",
+        "Math.abs(effects[0][a]) - Math.abs(effects[0][b])",
+    ),
+    "the units that lift": (
+        "Math.abs(effects[0][b]) - Math.abs(effects[0][a])",
+        "effects[0][b] - effects[0][a]",
+    ),
+    "the units that lift the rival": (
+        "Math.abs(effects[0][b]) - Math.abs(effects[0][a])",
+        "Math.abs(effects[1][b]) - Math.abs(effects[1][a])",
+    ),
+    "a yes for a no": ("score < 0).length", "score > 0).length"),
+    "vectors of units that say nothing": ("=> answers[n] * vectors[", "=> vectors["),
+    "a letter's vector that is divided already": ("one * size)); // (2, D)", "one)); // (2, D)"),
+    "the largest products that lift": (
+        "Math.abs(b[3]) - Math.abs(a[3])",
+        "b[3] - a[3]",
+    ),
+    "the sum of the write": ("sum + one[3], 0)", "sum + one[1], 0)"),
+    "products counted from 0": ("[i + 1, one, vector[i]", "[i, one, vector[i]"),
+    "the write of the first head": ("wrote.writes[chosen]", "wrote.writes[0]"),
+    "a sum that is not divided": ("signed(sum / size)", "signed(sum)"),
+    "products without brackets": ('"($&)"', '"$&"'),
+    "scores times the temperature": ("score / (TEMPERATURES", "score * (TEMPERATURES"),
+    "a draw without its temperature": (
+        "chances = chancesOf(logits, pick);",
+        "chances = softmax(logits);",
+    ),
+    "a temperature before a letter is chosen": (
+        "isLast ? chancesOf(logits, pick) : softmax(logits)",
+        "chancesOf(logits, pick)",
+    ),
+    "bars before that know the temperature": (
+        "softmax(isLast ? logits : ",
+        "softmax(isLast ? logits.map((one) => one / (TEMPERATURES[pick] || 1)) : ",
+    ),
+    "a probability without its temperature": (
+        "chancesOf(letters[T - 1].logits, pick)[next]",
+        "softmax(letters[T - 1].logits)[next]",
+    ),
     "one head's weights for the mean": (
         "looksAt(found, found.attention[layer][at - first])",
         "looksAt(found, found.heads[found.head])",
@@ -264,8 +316,26 @@ def test_the_next_letter_is_that_of_the_bars(v8: Engine) -> None:
     """Whichever letter was watched: what joins the line is the guess of the last lane."""
     found = v8.values(NAME, {"stage": 11, "back": 3})
     assert found["at"] == len(found["tokens"]) - 1
-    token, _, chance, _ = found["guesses"][0]
-    assert found["next"] == pytest.approx([token, chance])
+    token, _, chance, before = found["guesses"][0]
+    assert found["next"] == pytest.approx([token, chance, before])
+
+
+def test_the_table_of_an_open_part_adds_up_to_the_bars_beside_it() -> None:
+    """Writes and what the lane held are the scores whose softmax the bars show."""
+    shown = 0
+    for stage in range(2, 10):
+        found = at(stage=stage, zoom=1)
+        parts = found["look"] or found["units"]
+        answer, rival = (
+            sum(each) + held for each, held in zip(parts["effects"], found["held"], strict=True)
+        )
+        chances = {token: chance for token, _, chance, _ in found["guesses"]}
+        if set(found["rivals"]) <= set(chances):
+            shown += 1
+            shares = [chances[token] for token in found["rivals"]]
+            assert answer - rival == pytest.approx(math.log(shares[0] / shares[1]))
+    assert shown >= 6
+    assert found["rivals"] == ["e", "r"]  # the answer lost, and the rival gained
 
 
 def test_the_stored_pictures_are_those_of_the_model() -> None:
@@ -298,9 +368,10 @@ def test_the_name_of_a_unit_stands_on_no_other(v8: Engine) -> None:
     random, side = Random(0), 8
     for _ in range(300):
         cells = [
-            [side * x, side * y] for x, y in (divmod(n, 16) for n in random.sample(range(96), 4))
+            [side * x, side * y]
+            for x, y in (divmod(n, 16) for n in random.sample(range(320), front.BUSY))
         ]
-        names = v8.eval(f"Live.front.besides({cells}, {side}, 48)")
+        names = v8.eval(f"Live.front.besides({cells}, {side}, 160)")
         boxes = [(x, y, side, side) for x, y in cells]
         boxes += [(x - 4.5, y - 5.5, 9, 11) for x, y in names]
         for n, (x, y, wide, high) in enumerate(boxes):

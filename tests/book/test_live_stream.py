@@ -36,7 +36,7 @@ DAMAGES = {
     "the norm of the write": ("stream.at(-1), [id,", "parts[stop], [id,"),
     "the norm at the stop": ("stream.at(-1), [id,", "stream[stop], [id,"),
     "no gain of the norm": ("* gain[i]) / size", ") / size"),
-    "the length for the mean square": ("dot(final, final) / D +", "dot(final, final) +"),
+    "the length for the mean square": ("dot(final, final) / final.length +", "dot(final, final) +"),
     "the write of the block before": (
         "parts: stream.map(({ x, update = x })",
         "parts: stream.map((_, n) => stream[Math.max(0, n - 2)]).map(({ x, update = x })",

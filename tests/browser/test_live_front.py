@@ -33,8 +33,10 @@ ZOOMS = {
     "softmax": "softmax",
     "mixture": "value",
     "write": "answer e",
+    "what it does to “e”": "sum",
 }
-STEPS = STAGES + len(ZOOMS) + 2  # both parts of one layer are walked through
+DEEPS = 3  # of a feed-forward
+STEPS = STAGES + len(ZOOMS) + DEEPS  # both parts of one layer are walked through
 OPENS = 8  # the attention that raises the answer to the first line most
 LAPTOP = {"width": 1280, "height": 800}
 SCREEN = 740  # px: the height of a phone
@@ -238,8 +240,10 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     assert words(page).startswith("Layer 4, feed-forward")
     expect(lens).to_have_count(0)
     button(page, "One step back")
+    assert words(page).startswith("Layer 4, head 6, what it does")
+    button(page, "One step back")
     assert words(page).startswith("Layer 4, head 6, write")
-    named = page.locator(f"{FIGURE} .front-rival").all_text_contents()
+    named = page.locator(f"{FIGURE} .front-rival").filter(visible=True).all_text_contents()
     assert named == ["answer e", "rival u"]
     bars = page.locator(f"{FIGURE} .front-sign").all_text_contents()
     assert bars[:2] == ["e", "u"]  # table and bars speak of the same letters
@@ -287,17 +291,159 @@ def test_a_feed_forward_opens_and_names_its_busiest_units(page: Page, origin: st
     open_front(page, origin, "#live:front:text=Speak%2C%20spe;stage=7")
     run(page)
     button(page, "Look inside feed-forward")
-    assert words(page).startswith("Layer 3, feed-forward, units: 688 units look")
+    assert words(page).startswith("Layer 3, feed-forward, units: each asks the lane")
     opened = page.locator(f"{FIGURE} .front-deep")
-    expect(opened.locator("text", has_text="lifts")).to_have_count(4)
+    expect(opened.get_by_text(re.compile(r"^\d: unit \d+$")).filter(visible=True)).to_have_count(6)
+    unit = words(page).split("\n")[-1]
+    assert re.fullmatch(r"unit 650: SiLU\(4.44\) · 4.58 = 20.10", unit)
+    expect(opened.get_by_text("20.10", exact=True)).to_be_visible()
+    expect(page.locator(f"{FIGURE} .front-share").first).to_be_hidden()
     button(page, "One step forward")
     assert words(page).startswith("Layer 3, feed-forward, write: ")
-    assert "lifts “a” most" in words(page)  # the letter that is found here
-    expect(opened.locator("text", has_text="lifts").first).to_have_text("lifts a")
+    named = opened.locator(".front-rival").filter(visible=True).all_text_contents()
+    assert named == ["answer a", "rival r"]
+    effects = opened.locator(".front-effect").all_text_contents()
+    assert words(page).endswith(
+        f"unit 650: “a” {effects[0]}, “r” {effects[1]}; all 688: {effects[14]}, {effects[15]}"
+    )
+    shares = page.locator(f"{FIGURE} .front-share").filter(visible=True)
+    assert shares.first.text_content() == "60%"  # with the bars of what was before
+    expect(page.get_by_text("(dashed: before)")).to_be_visible()
     expect(page.get_by_role("group", name="Head")).to_be_hidden()
+    button(page, "One step forward")
+    assert words(page).startswith("Layer 3, feed-forward, what it does to “a”: 256 products")
     button(page, "One step forward")
     assert words(page).startswith("Layer 4, attention: ")
     expect(opened).to_have_count(0)
+
+
+# How many tables of an opened part, and the lanes, are seen in each frame until all is settled.
+SEEN_TOGETHER = """async (figure) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const seen = (node) => {
+    let share = 1;
+    for (let at = node; at !== figure; at = at.parentElement) {
+      const { opacity, visibility, display } = getComputedStyle(at);
+      share *= visibility === "hidden" || display === "none" ? 0 : Number(opacity);
+    }
+    return share > 0;
+  };
+  const frames = [];
+  figure.querySelector("[aria-label='One step forward']").click();
+  do {
+    const tables = [...figure.querySelectorAll(".front-zoom > g")].filter(seen).length;
+    frames.push(tables + seen(figure.querySelector(".front-band")));
+    await frame();
+  } while (!figure.hasAttribute("data-settled"));
+  return frames;
+}"""
+
+
+def test_no_table_lies_on_another_while_it_comes(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="no-preference")
+    open_front(page, origin, "#live:front:stage=8")
+    run(page)
+    counted = []
+    for _ in range(1 + len(ZOOMS) + DEEPS):
+        frames = page.locator(FIGURE).evaluate(SEEN_TOGETHER)
+        assert max(frames) == 1, frames
+        counted.append(len(frames))
+        expect(page.locator(f"{FIGURE}[data-settled]")).to_be_attached()
+    assert max(counted) > 3  # there was motion to look at
+    assert words(page).startswith("Layer 4, feed-forward, what it does")
+
+
+def test_escape_leads_back_to_where_the_part_was_opened(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    look = page.get_by_role("button", name="Look inside attention")
+    look.focus()
+    page.keyboard.press("Enter")
+    heads = page.get_by_role("group", name="Head")
+    heads.get_by_role("button", name="head 3").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    assert words(page).startswith("Layer 4, attention: the only way")
+    expect(look).to_be_focused()
+    step = page.get_by_role("button", name="One step forward")
+    step.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert words(page).startswith("Layer 4, head 3, scores")
+    page.locator(f"{FIGURE} .front-peek").focus()
+    page.keyboard.press("Escape")
+    expect(step).to_be_focused()
+    page.keyboard.press("Escape")  # nothing is open: nothing happens
+    assert words(page).startswith("Layer 4, attention: the only way")
+    summary = page.locator(f"{FIGURE} .front-inside summary")
+    summary.focus()
+    page.keyboard.press("Enter")
+    page.locator(f"{FIGURE} .front-inside a").first.focus()
+    page.keyboard.press("Escape")
+    expect(page.locator(f"{FIGURE} .front-inside[open]")).to_have_count(0)
+    expect(summary).to_be_focused()
+
+
+def test_a_write_is_shown_beside_the_vector_of_the_letter(page: Page, origin: str) -> None:
+    open_front(page, origin, "#live:front:stage=8;zoom=8")
+    run(page)
+    why = page.locator(f"{FIGURE} .front-lifts")
+    numbers = why.locator(".front-amount").all_text_contents()
+    rows = [numbers[3 * n : 3 * n + 3] for n in range(5)]  # product, vector, write
+    for product, vector, write in ([_value(one) for one in row] for row in rows):
+        assert abs(product - vector * write) < 0.011  # two decimals each
+        assert abs(product) > 0
+    rest, total, divided = (_value(one) for one in numbers[15:18])
+    assert abs(sum(_value(row[0]) for row in rows) + rest - total) < 0.04
+    said = words(page).split("\n")[-1]
+    assert said.endswith(f"= {total:.2f}; {total:.2f} / 6.71 = +{divided:.2f}")
+    assert said.startswith(" + ".join(row[0].removeprefix("+") for row in rows[:3]))
+    page.get_by_role("group", name="Head").get_by_role("button", name="head 1").click()
+    assert words(page).startswith("Layer 4, head 1, what it does to “e”")
+    assert why.locator(".front-amount").all_text_contents() != numbers
+
+
+def _value(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+def test_a_temperature_changes_the_bars_where_the_letter_is_chosen(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    go(page, STAGES - 1)
+    shares, bars = (page.locator(f"{FIGURE} {part}") for part in (".front-share", ".front-before"))
+    assert shares.first.text_content() == "76%"
+    wide = bars.first.get_attribute("width")
+    node = bars.first.element_handle()
+    heat = page.get_by_role("group", name="How the next letter is chosen")
+    for name, share in (("1.5", "54%"), ("0.5", "98%"), ("1", "76%")):
+        button(page, f"temperature {name}")
+        expect(heat.locator("[aria-pressed=true]")).to_have_text(name)
+        expect(shares.first).to_have_text(share)
+        assert bars.first.get_attribute("width") == wide  # at 1, to compare with
+        expect(page.get_by_text("(dashed: at 1)")).to_be_visible()
+        assert "Next letter" in words(page)
+    assert node is not None
+    assert node.evaluate("bar => bar.isConnected")  # nothing was built anew
+    button(page, "the likeliest")
+    expect(heat.locator("[aria-pressed=true]")).to_have_text("the likeliest")
+    expect(page.get_by_text("(dashed: at 1)")).to_have_count(0)
+    go(page, STAGES - 2)
+    expect(heat).to_be_hidden()
+
+
+@pytest.mark.parametrize("screen", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_the_first_screen_says_what_to_press_and_what_it_is(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)  # type: ignore[arg-type]
+    wait_for_fonts(page)
+    open_front(page, origin)
+    for part in (".live-question", ".front-line", ".front-start", ".front-card p"):
+        expect(page.locator(f"{FIGURE} {part}")).to_be_in_viewport(ratio=1)
+    assert not page.locator(f"{FIGURE} .front-card").evaluate(
+        "card => card.scrollWidth > card.clientWidth + 1"
+    )
 
 
 def test_an_attention_opens_and_closes_in_motion(page: Page, origin: str) -> None:
@@ -449,8 +595,7 @@ def test_every_part_opens_and_its_links_lead_somewhere(page: Page, origin: str) 
         inside = page.locator(f"{FIGURE} .front-inside")
         expect(inside.locator("dd").first).not_to_be_empty()
         links |= set(inside.locator("a").evaluate_all("all => all.map((one) => one.href)"))
-    page.get_by_role("radio", name="drawn by chance").check()
-    go(page, STAGES - 1)
+    button(page, "temperature 1")
     assert "waiting" in page.locator(f"{FIGURE} .front-code").inner_text()
     assert len(links) > 10
     for link in links:

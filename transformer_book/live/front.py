@@ -2,10 +2,11 @@
 
 Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the
 next letter. Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale, 4 mask, 5 softmax,
-6 mixture of one head, 7 what all heads write. Feed-forward opens: 1 its units, 2 what they write.
+6 mixture of one head, 7 what all heads write, 8 why that lifts the answer. Feed-forward opens: 1
+its units, 2 what they write, 3 why that lifts the answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -14,10 +15,17 @@ from torch import Tensor
 
 from transformer_book.figures.pictures import GRID, INK, MUTED, ROLES
 from transformer_book.live.numbers import uniforms
-from transformer_book.live.stream import direct_effects, effects_of
+from transformer_book.live.stream import effects_of, letters
 from transformer_book.live.trained import Line, browser_model, read_line
 from transformer_book.live.wording import number, round_half_up
-from transformer_lib import Block, CausalLM, FeedForward, MultiHeadAttention, attention
+from transformer_lib import (
+    Block,
+    CausalLM,
+    FeedForward,
+    MultiHeadAttention,
+    RMSNorm,
+    attention,
+)
 
 TYPED, ROWS = 40, 18  # tokens of the reader's line; lanes in the picture
 LAYERS = 4
@@ -26,8 +34,9 @@ WRITE = ANSWER + 1
 BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
 FIRST_SEED = 1000
 HEADS = 8
-ZOOMS, DEEPS = 7, 2  # steps of an open attention, and of an open feed-forward
-BUSY = 4  # units that are named
+ZOOMS, DEEPS = 8, 3  # steps of an open attention, and of an open feed-forward
+BUSY, TOPS = 6, 5  # units, and products, that are named
+TEMPERATURES = {"cool": 0.5, "drawn": 1.0, "warm": 1.5}
 
 
 def _inner() -> int:
@@ -64,35 +73,25 @@ def _made(run: Line, layer: int, head: int, at: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _units(run: Line, layer: int, at: int) -> dict[str, Any]:
-    """What the units of a feed-forward answer to a letter's lane, and those that write most."""
-    model, tokenizer = browser_model("shakespeare")
-    assert isinstance(model, CausalLM)
+def _units(run: Line, layer: int, at: int, rivals: list[int]) -> dict[str, Any]:
+    """What each unit of a feed-forward does to two letters, and which do most to the first."""
     block = _block(layer)
-    part, final = block.feed_forward, model.decoder.stack.final_norm
+    part = block.feed_forward
     assert isinstance(part, FeedForward)
     assert part.gate is not None
-    assert final is not None
     x = block.feed_forward_norm(run.stream[2 * layer + 1, at])  # (D,)
     g, u = part.gate(x), part.up(x)  # (F,) each
     answers = torch.nn.functional.silu(g) * u
     vectors = part.down.weight * answers  # (D, F): a column for what each unit writes
     torch.testing.assert_close(vectors.sum(dim=1), run.writes[2 * layer + 1, at])
-    long = vectors.norm(dim=0)
-    order = long.argsort(descending=True)
-    towards = model.output(final.weight * vectors.T[order[:BUSY]]).argmax(dim=-1)  # (BUSY,)
-    busy = [
-        [n + 1, *(each[n].item() for each in (g, u, answers, part.down.weight[0])), token]
-        for n, token in zip(
-            order[:BUSY].tolist(), (tokenizer.tokens[id] for id in towards.tolist()), strict=True
-        )
-    ]
+    effects = _scores(vectors.T, run, 2 * layer + 2, at, rivals)  # (F, 2)
+    busy = effects[:, 0].abs().argsort(descending=True)[:BUSY].tolist()
     return {
         "x": x[:FIRST].tolist(),
-        "long": long.tolist(),
-        "signs": answers.sign().tolist(),
-        "holders": int((long[order].cumsum(dim=0) < long.sum() / 2).sum()) + 1,
-        "busy": busy,
+        "effects": effects.T.tolist(),
+        "shut": int((g < 0).sum()),
+        "busy": [[n + 1, *(each[n].item() for each in (g, u, answers))] for n in busy],
+        "writes": [vectors[:FIRST, n].tolist() for n in busy],
     }
 
 
@@ -114,29 +113,93 @@ def _look(run: Line, layer: int, head: int, first: int, at: int) -> dict[str, An
 
 
 @torch.no_grad()
-def _head_writes(run: Line, layer: int, at: int) -> dict[str, Any]:
-    """What each head writes onto a lane, and what that does by itself to the answer and its rival.
-
-    The rival is another letter with a bar beside it, the likeliest one before this attention.
-    """
-    _, tokenizer = browser_model("shakespeare")
+def _head_writes(run: Line, layer: int, at: int, rivals: list[int]) -> dict[str, Any]:
+    """What each head writes onto a lane, and what that does by itself to two letters."""
     part = _block(layer).attention
     assert isinstance(part, MultiHeadAttention)
     mixtures = attention(*run.heads[layer], causal=True)[0][:, at]  # (H, Dk)
     alone = torch.block_diag(*mixtures.split(1))  # (H, D): one head, and zeros for all others
     writes = part.output(alone)
     torch.testing.assert_close(writes.sum(dim=0), run.writes[2 * layer, at])
-    effects = effects_of(writes, run, at)  # (H, V)
-    torch.testing.assert_close(effects.sum(dim=0), direct_effects(run, at)[0][2 * layer + 1])
-    before, after = run.logits[2 * layer : 2 * layer + 2, at]
+    effects = _scores(writes, run, 2 * layer + 1, at, rivals)  # (H, 2)
+    return {"mixtures": mixtures, "writes": writes, "effects": effects.T}
+
+
+def _rivals(run: Line, stage: int, at: int) -> list[int]:
+    """The answer, and another letter with a bar beside it.
+
+    If the answer became likelier, it is the one that was likeliest before, else the one that
+    gained most.
+    """
+    before, after = run.logits[stage - 2 : stage, at].softmax(dim=-1)
     answer = int(run.logits[-1, at].argmax())
     shown = [id for id in after.topk(BEST).indices.tolist() if id != answer]
-    rivals = [answer, max(shown, key=lambda id: before[id].item())]
+    gain = after - before if after[answer] < before[answer] else before
+    return [answer, max(shown, key=lambda id: gain[id].item())]
+
+
+def _final_norm() -> RMSNorm:
+    model, _ = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    final = model.decoder.stack.final_norm
+    assert isinstance(final, RMSNorm)
+    return final
+
+
+def _size(run: Line, place: int, at: int) -> Tensor:
+    """By what the final norm divides a lane that is read at this place of the stream."""
+    return (run.stream[place, at].square().mean() + _final_norm().eps).sqrt()
+
+
+@torch.no_grad()
+def _scores(parts: Tensor, run: Line, place: int, at: int, ids: list[int]) -> Tensor:
+    """What parts of a lane that is read at this place do to the scores of some letters.
+
+    Above the mean of the letters; ``(N, D)`` to ``(N, len(ids))``.
+    """
+    grown = _size(run, len(run.stream) - 1, at) / _size(run, place, at)
+    return effects_of(parts, run, at)[:, ids] * grown
+
+
+@torch.no_grad()
+def _held(run: Line, place: int, at: int, rivals: list[int]) -> Tensor:
+    """What the lane brought to the scores of two letters, by the norm of the lane as it is now."""
+    _, tokenizer = browser_model("shakespeare")
+    parts = torch.stack([run.stream[place - 1, at], run.writes[place - 1, at]])
+    scores = _scores(parts, run, place, at, rivals)  # (2, 2)
+    logits = run.logits[place, at]
+    mean = logits[tokenizer.encode(letters())].mean()
+    torch.testing.assert_close(scores.sum(dim=0), logits[rivals] - mean)  # nothing else is in them
+    return scores[0]
+
+
+@torch.no_grad()
+def _lift(write: Tensor, run: Line, place: int, at: int, rivals: list[int]) -> dict[str, Any]:
+    """Why a write lifts two letters: its numbers times those of each letter's vector.
+
+    A letter's vector is its row of the output table above the mean of the letters, times the
+    weights of the final norm. ``size`` is what that norm divides by.
+    """
+    model, tokenizer = browser_model("shakespeare")
+    assert isinstance(model, CausalLM)
+    table = model.output(torch.eye(len(write), dtype=write.dtype)).T  # (V, D)
+    mean = table[tokenizer.encode(letters())].mean(dim=0)
+    vectors = (table[rivals] - mean) * _final_norm().weight  # (2, D)
+    products, size = write * vectors, _size(run, place, at)
+    effects = _scores(write[None], run, place, at, rivals)[0]
+    torch.testing.assert_close(products.sum(dim=1) / size, effects)
     return {
-        "mixtures": mixtures[:, :FIRST].tolist(),
-        "writes": writes[:, :FIRST].tolist(),
-        "rivals": [tokenizer.tokens[id] for id in rivals],
-        "effects": effects[:, rivals].T.tolist(),
+        "write": write.tolist(),
+        "vectors": vectors.tolist(),
+        "size": size.item(),
+        "sums": products.sum(dim=1).tolist(),
+        "tops": [
+            [
+                [n + 1, write[n].item(), vector[n].item(), product[n].item()]
+                for n in product.abs().argsort(descending=True)[:TOPS].tolist()
+            ]
+            for vector, product in zip(vectors, products, strict=True)
+        ],
     }
 
 
@@ -146,8 +209,13 @@ def _opens(run: Line, at: int) -> int:
     return 2 + 2 * int((chances[1::2] - chances[:-1:2]).argmax())
 
 
+def _chances(logits: Tensor, pick: str) -> Tensor:
+    """Scores as probabilities; a temperature divides the scores first."""
+    return (logits / TEMPERATURES.get(pick, 1.0)).softmax(dim=-1)
+
+
 def _choose(logits: Tensor, pick: str, n: int) -> int:
-    chances = logits.softmax(dim=-1)
+    chances = _chances(logits, pick)
     if pick == "likeliest":
         return int(chances.argmax())
     passed = (chances.cumsum(dim=-1) > uniforms(FIRST_SEED + n, 1)[0]).nonzero()
@@ -162,14 +230,19 @@ def _read(text: str) -> str:
     )
 
 
-def _guesses(run: Line, at: int, stage: int) -> list[list[Any]]:
-    """The likeliest tokens: name, logit, probability, and the probability one stage before."""
+def _guesses(run: Line, at: int, stage: int, pick: str = "") -> list[list[Any]]:
+    """The likeliest tokens: name, logit, probability, and the probability one stage before.
+
+    Where a letter is chosen: with the temperature, and before it.
+    """
     place = min(stage, ANSWER - 1) - 1
     if place < 0:
         return []
     _, tokenizer = browser_model("shakespeare")
     logits = run.logits[place, at]
     chances, before = logits.softmax(-1), run.logits[max(0, place - 1), at].softmax(-1)
+    if stage == WRITE:
+        chances, before = _chances(logits, pick), chances
     order = chances.argsort(descending=True, stable=True)[:BEST].tolist()
     return [
         [tokenizer.tokens[id], logits[id].item(), chances[id].item(), before[id].item()]
@@ -190,7 +263,7 @@ def values(
 
     Args:
         text: the reader's line; what does not fit into ``TYPED`` tokens is cut off.
-        pick: how the next letter is chosen, ``"likeliest"`` or ``"drawn"``.
+        pick: how the next letter is chosen, ``"likeliest"`` or drawn at one of ``TEMPERATURES``.
         written: how many letters the model has written behind the line.
         stage: how far the line has come.
         back: which letter is watched: so many before the last one. The next letter is written
@@ -222,9 +295,11 @@ def values(
     is_layer = 1 < stage < ANSWER
     layer = stage // 2 - 1 if is_layer else -1
     looks = is_layer and stage % 2 == 0
-    wrote = _head_writes(run, layer, at) if looks else {}
+    rivals = _rivals(run, stage, at) if is_layer else []
+    wrote = _head_writes(run, layer, at, rivals) if looks else {}
     if looks and head == HEADS:
-        head = int(torch.tensor(wrote["effects"][0]).argmax())
+        head = int(wrote["effects"][0].argmax())
+    write = wrote["writes"][head] if looks else run.writes[stage - 2, at] if is_layer else None
     chosen = _choose(run.logits[-1, -1], pick, written)
     found = 0 if stage < 2 else min(stage, ANSWER) - 2  # the place in the stream
     return {
@@ -246,15 +321,22 @@ def values(
         "zoom": min(zoom, ZOOMS if looks else DEEPS) if is_layer else 0,
         "head": head,
         "opens": _opens(run, at),
-        "look": _look(run, layer, head, first, at) | wrote if looks else None,
-        "units": _units(run, layer, at) if is_layer and not looks else None,
+        "look": _look(run, layer, head, first, at)
+        | {"effects": wrote["effects"].tolist()}
+        | {name: wrote[name][:, :FIRST].tolist() for name in ("mixtures", "writes")}
+        if looks
+        else None,
+        "units": _units(run, layer, at, rivals) if is_layer and not looks else None,
+        "rivals": [tokenizer.tokens[id] for id in rivals],
+        "lift": _lift(write, run, stage - 1, at, rivals) if write is not None else None,
+        "held": _held(run, stage - 1, at, rivals).tolist() if is_layer else [],
         "stream": run.stream[found, at, :FIRST].tolist(),
         "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],
         "best": [_guesses(run, at, n + 1)[0] for n in range(2 * LAYERS + 1)],
-        "guesses": _guesses(run, at, stage),
+        "guesses": _guesses(run, at, stage, pick),
         "next": [
             tokenizer.tokens[chosen],
-            run.logits[-1, -1].softmax(dim=-1)[chosen].item(),
+            *(_chances(run.logits[-1, -1], each)[chosen].item() for each in (pick, "drawn")),
         ],
     }
 
@@ -305,14 +387,38 @@ def _looks(values: dict[str, Any], weights: list[float]) -> str:
     )
 
 
-def _sum(pairs: list[tuple[float, float]], more: bool = True) -> str:
+def _bracketed(value: float) -> str:
+    text = number(value)
+    return f"({text})" if text[0] == "−" else text
+
+
+def _sum(pairs: Sequence[tuple[float, ...]]) -> str:
     """Write products that are added: what is negative, and not the first, in brackets."""
-    texts = [[number(a), number(b)] for a, b in pairs]
     products = [
-        "·".join(f"({one})" if one[0] == "−" and (n or m) else one for m, one in enumerate(each))
-        for n, each in enumerate(texts)
+        "·".join(_bracketed(one) if n or m else number(one) for m, one in enumerate(each))
+        for n, each in enumerate(pairs)
     ]
-    return " + ".join(products) + (" + …" if more else "")
+    return " + ".join(products) + " + …"
+
+
+def _effects(values: dict[str, Any], effects: list[list[float]], n: int) -> str:
+    """What one part of a write does to the answer and to its rival, and all parts together."""
+    letters = zip(values["rivals"], effects, strict=True)
+    own = ", ".join(f"{_named(token)} {_signed(each[n])}" for token, each in letters)
+    return f"{own}; all {len(effects[0])}: " + ", ".join(_signed(sum(each)) for each in effects)
+
+
+def _lifted(values: dict[str, Any]) -> str:
+    """Why a write lifts the answer: in words, and in numbers."""
+    lift, token = values["lift"], values["rivals"][0]
+    size, total = number(lift["size"]), number(lift["sums"][0])
+    return (
+        f"what it does to {_named(token)}: {len(lift['write'])} products, added up: its numbers "
+        "times those of the letter’s vector. Equal signs lift the score, different ones lower it. "
+        f"The final norm divides by {size}.\n"
+        f"{_sum([(one[3],) for one in lift['tops'][0][:3]])} = {total}; {total} / {size} = "
+        f"{_signed(lift['sums'][0] / lift['size'])}"
+    )
 
 
 def _zoomed(values: dict[str, Any]) -> str:
@@ -368,15 +474,13 @@ def _zoomed(values: dict[str, Any]) -> str:
             f"are shares of a whole: {who} looks at {_looks(values, weights)}.\n"
             f"share of {other}: e^{score} / (e^{score}{second} + …) = {best[0][1]}"
         )
+    if zoom == 8:
+        return title + _lifted(values)
     if zoom == 7:
-        letters = zip(look["rivals"], look["effects"], strict=True)
-        own = ", ".join(f"{_named(token)} {_signed(each[head])}" for token, each in letters)
-        total = ", ".join(_signed(sum(each)) for each in look["effects"])
         return (
             f"{title}write: one more learned table turns each mixture into a write, added to the "
-            "lane. If it points the way of a letter’s vector, it directly lifts that letter’s "
-            f"score above the average.\nhead {head + 1}: {own}; "
-            f"all {len(values['heads'])}: {total}"
+            "lane. If it points the way of a letter’s vector, it lifts that letter’s "
+            f"score above the average.\nhead {head + 1}: {_effects(values, look['effects'], head)}"
         )
     pairs = [
         (weights[s], look["values"][s - values["first"]][0])
@@ -392,23 +496,24 @@ def _zoomed(values: dict[str, Any]) -> str:
 
 
 def _deepened(values: dict[str, Any]) -> str:
-    """What the units of a feed-forward do, in two steps."""
-    busy, who = values["units"]["busy"], _named(values["tokens"][values["at"]])
-    (n, g, u, answer, _, token), inner = busy[0], values["inner"]
+    """What the units of a feed-forward do, in three steps."""
+    units, who = values["units"], _named(values["tokens"][values["at"]])
+    n, g, u, answer = units["busy"][0]
     title = f"Layer {values['layer'] + 1}, feed-forward, "
-    if values["zoom"] < 2:
+    if values["zoom"] == 3:
+        return title + _lifted(values)
+    if values["zoom"] == 1:
         return (
-            f"{title}units: {inner} units look at the lane of {who}, after a norm. How well it "
-            "fits a unit’s first pattern opens a gate (SiLU) for how well it fits the second. The "
-            f"{values['units']['holders']} busiest write half of all.\n"
-            f"unit {n}: SiLU({number(g)}) · {number(u)} = {number(answer)}"
+            f"{title}units: each asks the lane of {who} a question. Its gate (SiLU) says how far "
+            f"the answer is yes; a no, as of {units['shut']} units here, is nearly 0. Gate "
+            "times a second number: what the unit says.\n"
+            f"unit {n}: SiLU({number(g)}) · {_bracketed(u)} = {number(answer)}"
         )
-    pairs = [(one[3], one[4]) for one in busy[:2]]
     return (
-        f"{title}write: each unit owns a vector. Times the unit’s number, and added up, these "
-        f"{inner} vectors are what the lane gets. Of all tokens, what unit {n} writes lifts "
-        f"{_named(token)} most.\nfirst number of the sum: {_sum(pairs)} = "
-        f"{number(values['write'][0])}"
+        f"{title}write: each unit adds a vector of its own, times what it says. The bars: how far "
+        "that alone lifts a letter’s score above the average. Only the difference between letters "
+        "counts.\n"
+        f"unit {n}: {_effects(values, units['effects'], n - 1)}"
     )
 
 
@@ -462,11 +567,13 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
             f"{least if state['back'] else ''}"
         )
     if stage == WRITE:
-        letter, chance = values["next"]
-        drawn = f"was drawn (its probability: {_percent(chance)})"
+        letter, chance, plain = values["next"]
+        heat = TEMPERATURES.get(state["pick"])
+        drawn = f"{_percent(chance)}, as every score is divided by {heat} first; at temperature 1: "
+        drawn = f"its probability: {_percent(chance)}" if heat == 1 else drawn + _percent(plain)
         why = f"has the highest probability ({_percent(chance)})"
         return (
-            f"Next letter: {_named(letter)} {why if state['pick'] == 'likeliest' else drawn}. "
+            f"Next letter: {_named(letter)} {f'was drawn ({drawn})' if heat else why}. "
             f"It joins the line, and everything begins again, with {len(tokens) + 1} tokens: "
             "this is how a model writes."
         )

@@ -3,15 +3,16 @@
    read, D: width of a lane, L: layers, H: heads, V: tokens that can be written.
    Stages: 0 tokens, 1 embedding, then attention and feed-forward of each layer, the answer, the letter.
    Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale, 4 mask, 5 softmax, 6 mixture of one head,
-   7 what every head writes, and what that does to the answer.
-   Feed-forward opens: 1 its units, 2 what they write. */
+   7 what every head writes, and what that does to the answer, 8 why it does that.
+   Feed-forward opens: 1 its units, 2 what they write, 3 why that lifts the answer. */
 (() => {
 const softmax = (scores) => Live.tensor.softmax(scores);
 const TYPED = 40, MOST = 60; // tokens of the line that is typed, and of the answer
 const ROWS = 18; // lanes in the picture: the last letters
 const LAYERS = 4, ANSWER = 2 * LAYERS + 2, WRITE = ANSWER + 1;
-const HEADS = 8, ZOOMS = 7, DEEPS = 2; // steps of an open attention, and of an open feed-forward
-const BUSY = 4; // units that are named
+const HEADS = 8, ZOOMS = 8, DEEPS = 3; // steps of an open attention, and of an open feed-forward
+const BUSY = 6, TOPS = 5; // units, and products, that are named
+const TEMPERATURES = { cool: 0.5, drawn: 1, warm: 1.5 };
 const PIECE = 2; // letters of a new line that are read at a time
 const BEST = 6, FIRST = 12; // candidates, and numbers of a vector, that are shown
 const FIRST_SEED = 1000; // of the letters that are drawn
@@ -47,8 +48,11 @@ function* prepare({ text }, model) {
 
 const peak = (list) => list.indexOf(Math.max(...list)); // where the largest stands
 
+/* Scores as probabilities; a temperature divides the scores first. */
+const chancesOf = (logits, pick) => softmax(logits.map((score) => score / (TEMPERATURES[pick] || 1)));
+
 function choose(logits, pick, n) {
-  const chances = softmax(logits);
+  const chances = chancesOf(logits, pick);
   if (pick === "likeliest") return peak(chances);
   let left = Live.tensor.uniform(FIRST_SEED + n)();
   for (let id = 0; id < chances.length; id++) if ((left -= chances[id]) < 0) return id;
@@ -58,13 +62,14 @@ function choose(logits, pick, n) {
 const length = (x) => Math.sqrt(x.reduce((sum, one) => sum + one * one, 0));
 
 /* The stream read as an answer: the likeliest tokens, each with its logit, its probability, and the
-   probability that it had one stage before. */
-function guesses(model, at, stage) {
+   probability that it had one stage before; where a letter is chosen, before the temperature. */
+function guesses(model, at, stage, pick) {
   const after = (n) => model.logits(at.stream[n]);
   const place = Math.min(stage, ANSWER - 1) - 1; // in the stream
   if (place < 0) return [];
-  const logits = after(place), chances = softmax(logits);
-  const before = softmax(after(Math.max(0, place - 1)));
+  const logits = after(place), isLast = stage === WRITE;
+  const chances = isLast ? chancesOf(logits, pick) : softmax(logits);
+  const before = softmax(isLast ? logits : after(Math.max(0, place - 1)));
   const order = Array.from(chances.keys()).sort((a, b) => chances[b] - chances[a]);
   return order.slice(0, BEST).map((id) => [model.tokenizer.tokens[id], logits[id], chances[id], before[id]]);
 }
@@ -91,44 +96,44 @@ function lookOf({ cache, model }, stream, { layer, head, first, at }) {
 }
 
 /* What all heads of an attention write onto a lane: their mixtures, each times its part of the output table.
-   And what that does, by itself, to the logits of the letters `rivals`. What later layers make of a write is
-   not in it. */
-function writesOf({ cache, model }, { stream, weights }, layer, rivals) {
-  const { tokenizer, decoder } = model, { data, width: D, length: T } = cache.memories[layer].self.values;
+   And what that does, by itself, to the scores of two letters, whose `ways` are given. What later layers make
+   of a write is not in it. */
+function writesOf({ cache, model: { decoder } }, { weights }, layer, ways) {
+  const { data, width: D, length: T } = cache.memories[layer].self.values;
   const table = decoder.stack.blocks[layer].attention.output.weight.data; // (D, D)
   const heads = weights[layer], Dk = D / heads.length;
   const mixtures = heads.map((shares, head) => Float64Array.from({ length: Dk }, (_, i) =>
     shares.reduce((sum, w, s) => sum + (s < T ? w * data[s * D + head * Dk + i] : 0), 0)));
   const writes = mixtures.map((mixture, head) => Float64Array.from({ length: D }, (_, i) =>
     mixture.reduce((sum, value, j) => sum + table[i * D + head * Dk + j] * value, 0)));
-  const ways = Live.directions(model, stream.at(-1), rivals.map((token) => tokenizer.tokens.indexOf(token)), tokenizer.encode(Live.PLAYS));
-  const few = (vectors) => vectors.map((vector) => Array.from(vector.slice(0, FIRST)));
+  return { mixtures, writes, effects: ways.map((way) => writes.map((write) => Live.tensor.dot(write, way))) }; // (2, H)
+}
+
+/* Why a write (D,) lifts the score of a letter: it is the sum of its numbers, each times that of the letter's
+   vector, through the final norm, which divides by `size`. The largest products: [place, write, vector, product]. */
+function liftOf(write, ways, size) {
+  const vectors = ways.map((way) => Array.from(way, (one) => one * size)); // (2, D)
+  const products = vectors.map((vector) => Array.from(write, (one, i) => [i + 1, one, vector[i], one * vector[i]]));
   return {
-    mixtures: few(mixtures), writes: few(writes), rivals,
-    effects: ways.map((way) => writes.map((write) => Live.tensor.dot(write, way))), // (2, H)
+    write: Array.from(write), vectors, size, sums: products.map((all) => all.reduce((sum, one) => sum + one[3], 0)),
+    tops: products.map((all) => all.sort((a, b) => Math.abs(b[3]) - Math.abs(a[3])).slice(0, TOPS)),
   };
 }
 
-/* What the units of a feed-forward answer to a lane, and those that write most: [number, answer of the gate,
-   answer beside it, product, the first number that it writes, the token that it writes towards most]. */
-function unitsOf({ decoder, config, table, tokenizer }, stream, layer) {
-  const { rmsNorm, matmulT, silu } = Live.tensor, { stack } = decoder;
-  const { feed_forward: { gate, up, down }, feed_forward_norm } = stack.blocks[layer], F = config.d_ff, D = stream.length;
+/* What each unit of a feed-forward does to the logits of two letters, and those that do most to the first one:
+   [place, score of its gate, number beside it, product]. */
+function unitsOf({ decoder, config }, stream, layer, ways) {
+  const { rmsNorm, matmulT, silu } = Live.tensor;
+  const { feed_forward: { gate, up, down }, feed_forward_norm } = decoder.stack.blocks[layer], F = config.d_ff, D = stream.length;
   const x = rmsNorm(stream, feed_forward_norm.weight.data, config.norm_eps);
   const [g, u] = [gate, up].map(({ weight }) => matmulT(x, weight.data, 1, D, F)); // (F,) each
   const answers = Array.from(silu(g), (one, n) => one * u[n]), vectors = down.weight.data; // (F,), (D, F)
-  const column = (n) => Float64Array.from(x, (_, i) => answers[n] * vectors[i * F + n]); // (D,)
-  const long = answers.map((_, n) => length(column(n))); // (F,): what each unit writes
-  const order = Array.from(long.keys()).sort((a, b) => long[b] - long[a]);
-  let half = long.reduce((sum, one) => sum + one) / 2, holders = 0;
-  while (half > 0) half -= long[order[holders++]];
-  const towards = (n) => {
-    const scores = matmulT(column(n).map((one, i) => one * stack.final_norm.weight.data[i]), table.data, 1, D, config.vocab_size);
-    return tokenizer.tokens[peak(scores)];
-  };
+  const effects = ways.map((way) => answers.map((answer, n) => answer * way.reduce((sum, one, i) => sum + one * vectors[i * F + n], 0))); // (2, F)
+  const busy = answers.map((_, n) => n).sort((a, b) => Math.abs(effects[0][b]) - Math.abs(effects[0][a])).slice(0, BUSY);
   return {
-    x: Array.from(x.slice(0, FIRST)), long, signs: answers.map(Math.sign), holders,
-    busy: order.slice(0, BUSY).map((n) => [n + 1, g[n], u[n], answers[n], vectors[n], towards(n)]),
+    x: Array.from(x.slice(0, FIRST)), effects, shut: g.filter((score) => score < 0).length,
+    busy: busy.map((n) => [n + 1, g[n], u[n], answers[n]]),
+    writes: busy.map((n) => Array.from({ length: FIRST }, (_, i) => answers[n] * vectors[i * F + n])),
   };
 }
 
@@ -151,9 +156,13 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
   const numbers = (x) => Array.from(x.slice(0, FIRST));
   const next = choose(letters[T - 1].logits, pick, written);
   const answer = peak(own.logits), chances = own.stream.map((x) => softmax(model.logits(x))[answer]);
-  const list = guesses(model, own, stage), name = tokenizer.tokens[answer];
-  const rival = list.filter(([token]) => token !== name).sort((a, b) => b[3] - a[3])[0]; // of those with a bar, the likeliest before
-  const wrote = looks ? writesOf(kept, own, layer, [name, rival[0]]) : null;
+  const list = guesses(model, own, stage, pick), name = tokenizer.tokens[answer];
+  const fell = isLayer && chances[stage - 1] < chances[stage - 2]; // then the rival is what gained most, else the likeliest before
+  const gain = ([, , now, before]) => (fell ? now - before : before);
+  const rival = list.filter(([token]) => token !== name).sort((a, b) => gain(b) - gain(a))[0]; // of those with a bar
+  const rivals = isLayer ? [name, rival[0]] : [], now = own.stream[isLayer ? stage - 1 : 0]; // the lane as this stage leaves it
+  const ways = Live.directions(model, now, rivals.map((token) => tokenizer.tokens.indexOf(token)), tokenizer.encode(Live.PLAYS));
+  const wrote = looks ? writesOf(kept, own, layer, ways) : null;
   const chosen = looks && head === HEADS ? peak(wrote.effects[0]) : head;
   return {
     tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, read: readOf(text, model), stage, layer, first, at,
@@ -163,15 +172,18 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
     added: shown.map(({ writes }) => writes.map(length)), // (shown, 2L)
     attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
     heads: looks ? own.weights[layer].map(line) : [], // (H, T)
-    zoom: isLayer ? Math.min(zoom, looks ? ZOOMS : DEEPS) : 0, head: chosen,
+    zoom: isLayer ? Math.min(zoom, stepsOf(stage)) : 0, head: chosen,
     opens: 2 + 2 * peak(own.weights.map((_, n) => chances[2 * n + 1] - chances[2 * n])), // the attention that raises the answer most
-    look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head: chosen, first, at }), ...wrote } : null,
-    units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer) : null,
+    look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head: chosen, first, at }),
+      mixtures: wrote.mixtures.map(numbers), writes: wrote.writes.map(numbers), effects: wrote.effects } : null,
+    units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer, ways) : null, rivals,
+    lift: isLayer ? liftOf(looks ? wrote.writes[chosen] : own.writes[stage - 2], ways, Live.sizeOf(now, model.config)) : null,
+    held: isLayer ? ways.map((way) => Live.tensor.dot(own.stream[stage - 2], way)) : [], // what the lane brought, by the new norm
     stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
     write: isLayer ? numbers(own.writes[stage - 2]) : [],
     best: own.stream.map((_, n) => guesses(model, own, n + 1)[0]),
     guesses: list,
-    next: [tokenizer.tokens[next], softmax(letters[T - 1].logits)[next]],
+    next: [tokenizer.tokens[next], chancesOf(letters[T - 1].logits, pick)[next], softmax(letters[T - 1].logits)[next]],
   };
 }
 
@@ -204,12 +216,24 @@ const seenAs = ({ tokens, at }, s) => {
 const looksAt = (found, weights) => strongest(weights).map(([s, share]) => `${seenAs(found, s)} (${share}%)`).join(" and ");
 
 /* Products that are added; what is negative, and not the first, stands in brackets. */
+const bracketed = (value) => Live.part.number(value).replace(/^−.*/, "($&)");
 const sumOf = (pairs) => pairs.map((pair, n) => pair
-  .map((value, m) => [Live.part.number(value), n || m]).map(([one, later]) => (later && one[0] === "−" ? `(${one})` : one)).join("·"))
-  .join(" + ") + " + …";
+  .map((value, m) => (n || m ? bracketed(value) : Live.part.number(value))).join("·")).join(" + ") + " + …";
+
+/* What one part of a write does by itself to the answer and to its rival; and all parts together. */
+const effectsOf = (rivals, effects, n) => rivals.map((token, of) => `${named(token)} ${signed(effects[of][n])}`).join(", ");
+const totals = (effects) => effects.map((each) => signed(each.reduce((sum, one) => sum + one))).join(", ");
+
+/* Why a write lifts the answer: in words, and in numbers. */
+function lifted({ rivals: [token], lift: { size, sums: [sum], tops: [top], write } }) {
+  const { number } = Live.part, first = top.slice(0, 3).map(([, , , one], n) => (n ? bracketed(one) : number(one)));
+  return [`what it does to ${named(token)}: ${write.length} products, added up: its numbers times those of the letter’s vector. Equal signs lift the score, different ones lower it. The final norm divides by ${number(size)}.`,
+    `${first.join(" + ")} + … = ${number(sum)}; ${number(sum)} / ${number(size)} = ${signed(sum / size)}`];
+}
 
 /* What one head does, a step at a time; behind a line break the same in numbers. */
-function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
+function zoomed(found) {
+  const { tokens, layer, first, at, heads, head, zoom, look, rivals } = found;
   const who = named(tokens[at]), weights = heads[head], best = strongest(weights), [[most, share]] = best;
   const { number } = Live.part, { width } = look, other = most === at ? `${who} itself` : seenAs({ tokens, at }, most);
   const raw = number(look.raw[most]), score = number(look.scores[most]), later = tokens.length - 1 - at;
@@ -229,20 +253,24 @@ function zoomed({ tokens, layer, first, at, heads, head, zoom, look }) {
       `share of ${other}: e^${score} / (e^${score}${best[1] ? ` + e^${number(look.scores[best[1][0]])}` : ""} + …) = ${share}%`],
     [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies.`,
       `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixtures[head][0])}`],
-    [`write: one more learned table turns each mixture into a write, added to the lane. If it points the way of a letter’s vector, it directly lifts that letter’s score above the average.`,
-      `head ${head + 1}: ${look.rivals.map((token, n) => `${named(token)} ${signed(look.effects[n][head])}`).join(", ")}; all ${heads.length}: ${look.effects.map((each) => signed(each.reduce((sum, one) => sum + one))).join(", ")}`],
+    [`write: one more learned table turns each mixture into a write, added to the lane. If it points the way of a letter’s vector, it lifts that letter’s score above the average.`,
+      `head ${head + 1}: ${effectsOf(rivals, look.effects, head)}; all ${heads.length}: ${totals(look.effects)}`],
+    lifted(found),
   ][zoom - 1];
   return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;
 }
 
-/* What the units of a feed-forward do, in two steps. */
-function deepened({ tokens, layer, at, zoom, units, inner, write }) {
-  const { number } = Live.part, who = named(tokens[at]), [[n, g, u, answer, , token]] = units.busy;
-  const [what, line] = zoom < 2
-    ? [`units: ${inner} units look at the lane of ${who}, after a norm. How well it fits a unit’s first pattern opens a gate (SiLU) for how well it fits the second. The ${units.holders} busiest write half of all.`,
-      `unit ${n}: SiLU(${number(g)}) · ${number(u)} = ${number(answer)}`]
-    : [`write: each unit owns a vector. Times the unit’s number, and added up, these ${inner} vectors are what the lane gets. Of all tokens, what unit ${n} writes lifts ${named(token)} most.`,
-      `first number of the sum: ${sumOf(units.busy.slice(0, 2).map((one) => [one[3], one[4]]))} = ${number(write[0])}`];
+/* What the units of a feed-forward do, in three steps. */
+function deepened(found) {
+  const { tokens, layer, at, zoom, units, inner, rivals } = found;
+  const { number } = Live.part, who = named(tokens[at]), [[n, g, u, answer]] = units.busy;
+  const [what, line] = [
+    [`units: each asks the lane of ${who} a question. Its gate (SiLU) says how far the answer is yes; a no, as of ${units.shut} units here, is nearly 0. Gate times a second number: what the unit says.`,
+      `unit ${n}: SiLU(${number(g)}) · ${bracketed(u)} = ${number(answer)}`],
+    [`write: each unit adds a vector of its own, times what it says. The bars: how far that alone lifts a letter’s score above the average. Only the difference between letters counts.`,
+      `unit ${n}: ${effectsOf(rivals, units.effects, n - 1)}; all ${inner}: ${totals(units.effects)}`],
+    lifted(found),
+  ][zoom - 1];
   return `Layer ${layer + 1}, feed-forward, ${what}\n${line}`;
 }
 
@@ -263,7 +291,8 @@ const say = ({ pick, back }, found) => {
       `${named(list[0][0])} ${percent(list[0][2])}, ${named(list[1][0])} ${percent(list[1][2])}.${least}`;
   }
   if (stage === WRITE) {
-    const why = pick === "likeliest" ? `has the highest probability (${percent(next[1])})` : `was drawn (its probability: ${percent(next[1])})`;
+    const heat = TEMPERATURES[pick], drawn = heat === 1 ? `its probability: ${percent(next[1])}` : `${percent(next[1])}, as every score is divided by ${heat} first; at temperature 1: ${percent(next[2])}`;
+    const why = heat ? `was drawn (${drawn})` : `has the highest probability (${percent(next[1])})`;
     return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} tokens: this is how a model writes.`;
   }
   const now = `If it answered now: ${named(list[0][0])} (${percent(list[0][2])}).`;
@@ -276,9 +305,13 @@ const say = ({ pick, back }, found) => {
 // On the page ----
 
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
+const stepsOf = (stage) => (stage % 2 ? DEEPS : ZOOMS); // of an open part
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, ZOOMS, sign, named, strongest, sumOf, signed, upTo, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
+/* How far something that stands from one step to another is seen at c steps: what is before it leaves in the first quarter
+   of a step, and it comes in the second. */
+const seenAt = (c, from, to) => upTo(0, Math.min(4 * (c - from) + 3, 1 - 4 * (c - to)), 1);
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, TOPS, sign, named, strongest, sumOf, signed, upTo, seenAt, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
 
 const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
 
@@ -323,11 +356,17 @@ function build(part, figure) {
   };
   const picture = svg("svg", { class: "live-drawing front-picture", role: "group", "aria-label": "The line on its way through the model" });
   const start = html("button", { type: "button", class: "front-start", onclick: () => load() });
+  const card = html("div", { class: "front-card" }, start, html("p", { text: "Each row is a letter of this line. From left to right, a Transformer trained on Shakespeare finds the next letter." }));
   const peek = html("button", { type: "button", class: "front-peek", onclick: look });
   const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head + 1), "aria-label": `head ${head + 1}`, onclick: () => onhead(head) }));
   const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
-  const box = html("div", { class: "front-box" }, picture, peek, choice);
-  const still = html("div", { class: "front-still" }, ...figure.place.childNodes, start);
+  const picks = Object.entries(figure.figure.state.pick.of).map(([pick, text]) => [pick, html("button", {
+    type: "button", text, "aria-label": TEMPERATURES[pick] ? `temperature ${text}` : null, onclick: () => go({ pick }),
+  })]);
+  const [likeliest, ...others] = picks.map(([, node]) => node);
+  const heat = html("div", { class: "front-heat", role: "group", "aria-label": "How the next letter is chosen" }, likeliest, html("span", { text: "temperature" }), ...others);
+  const box = html("div", { class: "front-box" }, picture, peek, choice, heat);
+  const still = html("div", { class: "front-still" }, ...figure.place.childNodes, card);
   const button = (text, label, onclick) => html("button", { type: "button", text, "aria-label": label, title: label, onclick });
   const back = button("◀ Back", "One step back", () => by(-1));
   const play = button("▶ Play", "Play", () => (playing ? pause() : run(SLOW, Infinity)));
@@ -344,7 +383,7 @@ function build(part, figure) {
   const details = html("details", { class: "front-inside", ontoggle: show }, name, open);
 
   let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
-  let [lens, lensKey, shownZoom] = [null, "", 0];
+  let [lens, lensKey, shownZoom, opener] = [null, "", 0, null];
   let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
 
   /* What happens here, its name first. */
@@ -358,10 +397,10 @@ function build(part, figure) {
 
   /* Both parts of the layer that matters most are opened, and wherever the reader has opened one, but not while letters fly. */
   function after(by, isQuick) {
-    const { stage, written } = figure.state, { zoom, opens } = found, steps = (n) => (n % 2 ? DEEPS : ZOOMS), isOpened = (n) => n >> 1 === opens >> 1;
+    const { stage, written } = figure.state, { zoom, opens } = found, isOpened = (n) => n >> 1 === opens >> 1;
     if (by < 0 && zoom) return { zoom: zoom - 1 };
-    if (by < 0) return stage ? { stage: stage - 1, zoom: isOpened(stage - 1) ? steps(stage - 1) : 0 } : written ? { written: written - 1, stage: WRITE } : null;
-    if (!isQuick && zoom < steps(stage) && (zoom || isOpened(stage))) return { zoom: zoom + 1 };
+    if (by < 0) return stage ? { stage: stage - 1, zoom: isOpened(stage - 1) ? stepsOf(stage - 1) : 0 } : written ? { written: written - 1, stage: WRITE } : null;
+    if (!isQuick && zoom < stepsOf(stage) && (zoom || isOpened(stage))) return { zoom: zoom + 1 };
     return stage < WRITE ? { stage: stage + 1 } : written < MOST ? { written: written + 1, stage: 0 } : null;
   }
 
@@ -472,6 +511,17 @@ function build(part, figure) {
     if (stage === figure.state.stage) details.open = !details.open;
     else go({ stage });
   };
+  /* Escape leaves what is open, for the place from which it was opened. */
+  figure.place.addEventListener("keydown", ({ key: name_, target }) => {
+    if (name_ !== "Escape") return;
+    if (details.open && details.contains(target)) {
+      details.open = false;
+      name.focus();
+    } else if (found?.zoom) {
+      go({ zoom: 0 });
+      opener.focus({ preventScroll: true });
+    }
+  });
   picture.addEventListener("pointermove", () => picture.classList.add("front-pointed"), { once: true });
   picture.addEventListener("keydown", (event) => {
     const rows = found.lengths.length;
@@ -492,9 +542,9 @@ function build(part, figure) {
   }
 
   function draw() {
-    const text = JSON.stringify([where.width, found.ids, found.at, state.pick]);
+    const text = JSON.stringify([where.width, found.ids, found.at]);
     if (text !== key) {
-      const same = key && JSON.parse(key)[3] === state.pick && found.ids.join().startsWith(JSON.parse(key)[1].slice(0, found.typed).join());
+      const same = key && found.ids.join().startsWith(JSON.parse(key)[1].slice(0, found.typed).join());
       if (!same) Live.forget(picture);
       key = text;
       where.gap = ROWS - found.lengths.length;
@@ -508,13 +558,17 @@ function build(part, figure) {
       lensKey = "";
     }
     const { stage } = found;
-    const title = found.zoom === ZOOMS ? [where.narrow ? "read now" : "if read now", "(dashed: before)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
+    const title = found.zoom && found.zoom === stepsOf(stage) - 1 ? [where.narrow ? "read now" : "if read now", "(dashed: before)"]
+      : stage === WRITE && state.pick !== "likeliest" ? ["the next letter", "(dashed: at 1)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
       : [where.narrow ? "answer if" : "if the answer", where.narrow ? "read now:" : "were read now:"];
     list.node.style.display = stage ? "" : "none";
+    heat.hidden = stage !== WRITE; // the last lane is watched: its list of letters stands below
+    heat.style.cssText = `top: ${list.at - 70}px; width: ${where.panel}px`;
+    for (const [pick, node] of picks) node.setAttribute("aria-pressed", pick === state.pick);
     list.show(found.guesses, title);
     const widths = Array.from({ length: BEST }, (_, n) => (found.guesses[n] ? found.guesses[n].slice(2) : [0, 0]));
     Live.tween(list.node, widths, (now) => list.draw(now), { ms: Math.min(pace, 500) });
-    const spot = { px: where.width - where.panel - 4, py: list.at + 48, letter: [where.width - where.panel + 8, list.at + 53] };
+    const spot = { px: where.width - where.panel - 4, py: list.at + 48, letter: [where.width - where.panel + 8, list.at + 53], next: found.next[0] };
     const base = state.written * (WRITE + 1);
     Live.tween(picture, base + stage, (now) => drawn.pose(now - base, spot), { ms: pace });
   }
@@ -531,23 +585,25 @@ function build(part, figure) {
     }
     peek.textContent = zoom ? "◀ Lanes" : where.narrow ? "Look inside" : `Look inside ${name}`;
     peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : `Look inside ${name}`);
+    peek.title = zoom ? "Esc" : "";
     choice.hidden = !zoom || Boolean(units);
     chips.forEach((chip, n) => chip.setAttribute("aria-pressed", n === head));
     const at = zoom || shownZoom;
     shownZoom = zoom;
+    if (isOpening) opener = transport.contains(document.activeElement) ? document.activeElement : peek;
     Live.tween(box, { at, open: zoom ? 1 : 0 }, (now) => {
-      const listed = upTo(0, now.at - ZOOMS + 1, 1); // with what the heads write comes what it does to the answer
-      for (const [one, seen] of [...drawn.parts.map((node) => [node, 1 - now.open]), [list.node, Math.max(1 - now.open, listed)]]) {
+      const step = stepsOf(stage) - 1, away = seenAt(now.open, 0, 0), listed = seenAt(now.at, step, step); // beside what is written: what it does to the answer
+      for (const [one, seen] of [...drawn.parts.map((node) => [node, away]), [list.node, Math.max(away, listed)]]) {
         one.style.opacity = seen < 1 ? seen : "";
         one.style.visibility = seen ? "" : "hidden";
       }
       if (!lens) return;
-      lens.node.style.opacity = now.open;
+      lens.node.style.opacity = seenAt(now.open, 1, 1);
       lens.pose(now.at);
       if (now.open || shownZoom) return; // it is open, or about to be
       lens.node.remove();
       lens = null;
-    }, { ms: pace, ...(isOpening && { from: { at: 0, open: 0 } }) });
+    }, { ms: pace, ...(isOpening && { from: { at, open: 0 } }) });
   }
 
   function drawAll() {
@@ -592,7 +648,7 @@ function build(part, figure) {
     listen();
     load = now;
     start.textContent = `▶ Watch it run (${size})`;
-    words.textContent = "A Transformer that was trained on Shakespeare reads this line, letter by letter, and finds the next one. Watch it, or write a line of your own.";
+    words.textContent = "You may also write a line of your own, above the picture. The model, which is loaded first, then runs in your browser: nothing is sent anywhere.";
     showLine(figure.state, []);
     show();
     if (touched) load();
@@ -623,7 +679,7 @@ Live.define({
   question: "How does a Transformer find the next letter?",
   page: "index",
   pictures: ["front.svg", "front-narrow.svg"],
-  heights: [854, 986],
+  heights: [809, 911],
   drawings: false, // it draws all by itself
   later: ["front_picture.js", "front_zoom.js"], // comes with the model
   models: ["shakespeare"],
@@ -632,8 +688,8 @@ Live.define({
   state: {
     text: { kind: "text", label: "your line", max: TYPED, start: "To be, or not to b", letters: "aeorst nIT,-’", hidden: true },
     pick: {
-      kind: "choice", label: "next letter", start: "likeliest",
-      of: { likeliest: "always the likeliest", drawn: "drawn by chance (temperature 1)" },
+      kind: "choice", start: "likeliest", hidden: true,
+      of: { likeliest: "the likeliest", cool: "0.5", drawn: "1", warm: "1.5" },
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
     zoom: hidden(ZOOMS, 0), head: hidden(HEADS, HEADS), // none chosen: the one that lifts the answer most

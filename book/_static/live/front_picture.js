@@ -158,8 +158,8 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
     const c = upTo(-1, now, WRITE);
     const stage = upTo(0, Math.ceil(c - 1e-6), WRITE);
     const share = c - Math.floor(c);
-    const column = Math.floor(upTo(0, c, ANSWER)), next = Math.min(ANSWER, column + 1);
-    const reached = c <= 0 ? left : x[column] + (x[next] - x[column]) * (c >= ANSWER ? 0 : share);
+    const column = Math.floor(upTo(0, c, ANSWER)), after = Math.min(ANSWER, column + 1);
+    const reached = c <= 0 ? left : x[column] + (x[after] - x[column]) * (c >= ANSWER ? 0 : share);
     past.setAttribute("width", reached + (c > 1 && c < ANSWER ? 2 : 0));
     bands.forEach((band, n) => band.classList.toggle("front-here", n === stage));
     numbers.style.opacity = upTo(0, 1 - c, 1) * (c < 0 ? 1 + c : 1);
@@ -177,7 +177,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
       each.others.style.opacity = upTo(0, 3 - 2 * done, 1);
     }
     hints.forEach((hint, n) => { hint.style.opacity = upTo(0, (c - n - 0.5) * 2, 1); });
-    const { px, py, letter } = where_;
+    const { px, py, letter, next } = where_;
     beam.setAttribute("d", `M${reached} ${y(own)}L${end} ${y(own)}C${end + 14} ${y(own)} ${px - 14} ${py} ${px} ${py}`);
     beam.classList.toggle("front-solid", c >= ANSWER);
     beam.style.opacity = c < 1 ? 0 : 1;
@@ -185,7 +185,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
     const slot = y(rows);
     const [bx, by] = letter;
     const one = 1 - fly;
-    flying.textContent = fly ? sign(found.next[0]) : "";
+    flying.textContent = fly ? sign(next) : "";
     flying.setAttribute("x", one * one * bx + 2 * one * fly * (bx - 60) + fly * fly * (x[0] - 3) / 2);
     flying.setAttribute("y", one * one * by + 2 * one * fly * (bottom + 10) + fly * fly * (slot + 5));
     moved.setAttribute("transform", c < 0 ? `translate(0 ${-c * pitch})` : "");

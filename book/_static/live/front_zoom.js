@@ -1,23 +1,25 @@
 "use strict";
 /* The figure of the front page: how one head of an attention comes from scores to shares to a mixture, and
-   what all heads then write.
+   what all heads then write; what the units of a feed-forward do; and why a write lifts a letter.
    A vector is drawn as a row of bars, up where it is positive, and down where it is negative. */
 (() => {
-const { FIRST, ZOOMS, strongest, upTo, sign, sumOf, signed, caption, END, MIDDLE } = Live.front;
+const { FIRST, TOPS, strongest, upTo, seenAt, sign, sumOf, signed, caption, END, MIDDLE } = Live.front;
+
+const sum = (list) => list.reduce((all, one) => all + one, 0);
 
 /* A vector as bars, larger than between the lanes. */
 const bars_ = ({ svg, colour }, vector, x, py, side, role, tall = 24) => {
   const most = Math.max(1e-9, ...vector.map(Math.abs));
   return svg("g", {}, svg("path", { d: `M${x} ${py}h${vector.length * side}`, class: "live-gridline" }), svg("path", {
     d: vector.map((value, n) => `M${(x + (n + 0.5) * side).toFixed(1)} ${py}v${((-tall * value) / most).toFixed(1)}`).join(""),
-    stroke: colour(role), "stroke-width": side - 1.2,
+    stroke: colour(role), "stroke-width": Math.max(1, side - 1.2),
   }));
 };
 
 /* Numbers as cells: blue above zero, orange below, in six shades. */
-function shades({ svg, colour }, list, side, most = Math.max(...list.map(([, , value]) => Math.abs(value)))) {
+function shades({ svg, colour }, list, side, most = Math.max(1e-9, ...list.map(([, , value]) => Math.abs(value))), tall = side) {
   const levels = {};
-  for (const [x, y, value] of list) (levels[Math.sign(value) * Math.ceil((6 * Math.abs(value)) / most)] ??= []).push(`M${x.toFixed(1)} ${y.toFixed(1)}h${side}v${side}h${-side}z`);
+  for (const [x, y, value] of list) (levels[Math.sign(value) * Math.ceil((6 * Math.abs(value)) / most)] ??= []).push(`M${x.toFixed(1)} ${y.toFixed(1)}h${side}v${tall}h${-side}z`);
   return Object.entries(levels).map(([level, d]) => svg("path", { d: d.join(""), style: `fill: ${colour(level < 0 ? "key" : "query")}; fill-opacity: ${Math.max(0.06, Math.abs(level) / 6).toFixed(2)}` }));
 }
 
@@ -25,43 +27,82 @@ function shades({ svg, colour }, list, side, most = Math.max(...list.map(([, , v
 const WIDE = { of: 684, cell: 6, key: 40, query: 122, bar: [208, 288], score: 338, share: [354, 426], percent: 466, value: 480, mix: 606, maps: 598 };
 const NARROW = { of: 316, cell: 3, key: 26, query: 54, bar: [84, 118], score: 156, share: [162, 196], percent: 232, value: 240, mix: 290 };
 
-/* What each head writes onto the lane, with bars: by how much it raises or lowers the score of the letter that
-   the lane answers in the end, and of its strongest rival. The last row is all heads together. */
-function written({ svg, colour, number }, where, { look, heads, head }, onhead) {
-  const { width, narrow, top, bottom } = where, f = width / (narrow ? NARROW : WIDE).of, { effects, rivals, writes } = look;
-  const step = (bottom - top - 34) / (heads.length + 1), middle = (n) => top + 34 + (n + 0.5) * step;
+/* Tables that follow each other in one place: none comes before the last one is gone. */
+const inTurn = (tables) => (c) => tables.forEach(([node, from, to = from]) => {
+  const seen = seenAt(c, from, to);
+  node.style.opacity = seen;
+  node.style.visibility = seen ? "" : "hidden";
+});
+
+/* What the parts of a write do, with bars: by how much each raises or lowers the score of the letter that the lane
+   answers in the end, and of a rival. A part has a name, the first numbers of what it writes, and its effects. Below
+   them stand all parts together, what the lane held before, and the sum: the scores that the bars beside show. */
+function written({ svg, colour }, { width, narrow, top, bottom }, { rivals, held }, those, all, chosen, onpick) {
+  const total = rivals.map((_, of) => sum(those.map(({ effects }) => effects[of])));
+  const parts = [...those, { label: narrow ? "all" : `all ${all}`, effects: total },
+    { label: narrow ? "held" : "held before", effects: held }, { label: narrow ? "score" : "score now", effects: total.map((one, of) => one + held[of]) }]; // these two without bars
+  const f = width / (narrow ? NARROW : WIDE).of;
+  const step = (bottom - top - 34) / parts.length, middle = (n) => top + 34 + (n + 0.5) * step;
   const words = caption(svg, f);
   const [name, columns, half, ends] = narrow ? [28, [66, 146], 20, [122, 202]] : [58, [276, 424], 48, [374, 514]]; // px of the picture
-  const sums = effects.map((each) => each.reduce((sum, one) => sum + one));
-  const most = Math.max(1e-9, ...effects.flat().map(Math.abs), ...sums.map(Math.abs));
+  const most = Math.max(1e-9, ...parts.slice(0, -2).flatMap(({ effects }) => effects.map(Math.abs)));
   const roles = ["weight", "muted"];
+  const bars = [];
   const effect = (n, column, value) => {
     const zero = columns[column] * f, bar = svg("rect", { y: middle(n) - 7, height: 14, rx: 2, fill: colour(roles[column]) });
-    return {
-      bar, zero, long: (half * f * value) / most,
-      node: svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar,
-        words(signed(value), ends[column], middle(n) + 4.5, { ...END, class: "live-tick front-effect" })),
-    };
+    bars.push({ bar, zero, long: n < parts.length - 2 ? (half * f * value) / most : 0 });
+    return svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar,
+      words(signed(value), ends[column], middle(n) + 4.5, { ...END, class: "live-tick front-effect" }));
   };
-  const bars = [];
-  const row = (n, label, values, more, ...children) => {
-    const both = values.map((value, column) => effect(n, column, value));
-    bars.push(...both);
-    return svg("g", more, ...children, words(label, name, middle(n) + 4.5, { class: n === head ? "live-tick front-now" : "live-tick" }), ...both.map((each) => each.node));
-  };
-  const rows = heads.map((_, n) => row(
-    n, narrow ? n + 1 : `head ${n + 1}`, effects.map((each) => each[n]), { class: "front-row", onclick: () => onhead(n) },
-    svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === head ? "front-mark" : "front-room" }),
-    narrow ? null : bars_({ svg, colour }, writes[n], 122 * f, middle(n), 6 * f, "value", 14)));
-  const last = heads.length, under = svg("path", { d: `M${(name - 6) * f} ${middle(last) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" });
+  const rows = parts.map(({ label, write, effects }, n) => svg("g", onpick && write ? { class: "front-row", onclick: () => onpick(n) } : {},
+    write && svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === chosen ? "front-mark" : "front-room" }),
+    words(label, name, middle(n) + 4.5, { class: n === chosen ? "live-tick front-now" : "live-tick" }),
+    narrow || !write ? null : bars_({ svg, colour }, write, 122 * f, middle(n), 6 * f, "value", Math.min(14, step / 2 - 3)),
+    ...effects.map((value, column) => effect(n, column, value))));
+  const under = [those.length, parts.length - 1].map((n) => svg("path", { d: `M${(name - 6) * f} ${middle(n) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" }));
   const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { ...END, class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
   const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
-    : [words("its write", 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, END)];
-  const node = svg("g", {}, ...above, ...titles, ...rows, under, row(last, narrow ? "all" : `all ${last}`, sums, {}));
+    : [words(`its write: first ${FIRST}`, 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, END)];
+  const node = svg("g", {}, ...above, ...titles, ...rows, ...under);
   return { node, pose: (share) => bars.forEach(({ bar, zero, long }) => {
     bar.setAttribute("x", zero + Math.min(0, long * share));
     bar.setAttribute("width", Math.abs(long * share));
   }) };
+}
+
+/* Why a write lifts a letter: all its numbers, those of the letter's vector below them, and their products; the
+   largest of these in numbers, their sum, and what the final norm makes of it. On a wide page the rival, too. */
+function lifts({ svg, colour, number }, { width, narrow, top }, { rivals, lift: { write, vectors, size, sums, tops } }, whose) {
+  const words = caption(svg), left = narrow ? 28 : 48, side = (width - left) / write.length;
+  const [gap, tall, high] = narrow ? [34, 11, 14] : [42, 15, 20];
+  const row = (n) => top + 12 + n * gap;
+  const title = (text, n) => words(text, left, row(n), { class: "live-tick live-halo" });
+  const strip = (vector, n) => shades({ svg, colour }, vector.map((one, i) => [left + i * side, row(n) + 6, one]), Number((0.9 * side).toFixed(2)), undefined, tall);
+  const products = write.map((one, i) => one * vectors[0][i]), zero = row(2) + 8 + high;
+  const guides = tops[0].map(([n]) => `M${(left + (n - 0.5) * side).toFixed(1)} ${row(0) + 6}V${zero + high}`);
+  const answer = sign(rivals[0]);
+  const step = narrow ? 16.5 : 19, start = zero + high + (narrow ? 20 : 28), line = (n) => start + n * step;
+  const table = (of, x) => {
+    const [w, v, p] = narrow ? [110, 190, 260] : [134, 212, 270], rest = sums[of] - sum(tops[of].map(([, , , one]) => one));
+    const cells = (n, label, values, look = "") => [words(label, x, line(n), { class: `live-tick ${look}` }),
+      ...values.map((one, k) => words(one, x + [p, v, w][k], line(n), { ...END, class: `live-tick front-amount ${look}` }))];
+    const name = sign(rivals[of]), role = of ? "muted" : "weight";
+    return svg("g", {},
+      words(narrow ? "largest" : `${of ? "rival" : "answer"} ${name}: largest`, x, line(0)), words("write", x + w, line(0), END),
+      words(`× vector ${name}`, x + v, line(0), { ...END, class: "live-tick front-rival", style: `fill: ${colour(role)}` }), words("=", x + p, line(0), END),
+      ...tops[of].flatMap(([n, one, other, product], k) => cells(k + 1, `number ${n}`, [signed(product), number(other), number(one)])),
+      ...cells(TOPS + 1, `the other ${write.length - TOPS}`, [signed(rest)]),
+      svg("path", { d: `M${x} ${line(TOPS + 1) + 5}H${x + p}`, class: "live-gridline" }),
+      ...cells(TOPS + 2, "sum", [signed(sums[of])]),
+      ...cells(TOPS + 3, `÷ ${number(size)}${narrow ? "" : ", the lane’s size"} (final norm)`, [signed(sums[of] / size)], "front-now"));
+  };
+  return svg("g", { class: "front-lifts" },
+    svg("path", { d: guides.join(""), class: "front-guide" }),
+    title(narrow ? `${whose} writes: blue above 0, orange below` : `${whose} writes ${write.length} numbers: blue above 0, orange below`, 0), ...strip(write, 0),
+    title(narrow ? `vector of ${answer}, its row of the output table` : `vector of ${answer}: its row of the output table, above the mean row, times the final norm’s weights`, 1), ...strip(vectors[0], 1),
+    title(narrow ? "their products: up lifts, down lowers" : `their products: up lifts ${answer}, down lowers it; dotted lines lead to the largest`, 2),
+    bars_({ svg, colour }, products, left, zero, side, "weight", high),
+    table(0, left), narrow ? null : table(1, width - 270));
 }
 
 function zoom({ svg, colour, number }, where, found, onhead) {
@@ -144,31 +185,28 @@ function zoom({ svg, colour, number }, where, found, onhead) {
 
   const [scoreName, ...names] = [words("", plan.score, above, END), words("softmax", plan.percent, above, END), words("value", plan.value, above)];
   const titles = group({}, words("key", plan.key - (narrow ? 5 : 0), above), words("query", plan.query - 1, above), scoreName, ...names);
-  const steps = [[], [0, 1, 2], [2], [2], [3], [3, 4], []]; // what each step is about
+  const steps = [[], [0, 1, 2], [2], [2], [3], [3, 4], [], []]; // what each step is about
   const whole = group({}, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
-  const end_ = written({ svg, colour, number }, where, found, onhead);
-  const node = group({ class: "front-zoom" }, born, whole, end_.node);
+  const parts = heads.map((_, n) => ({ label: narrow ? n + 1 : `head ${n + 1}`, write: look.writes[n], effects: look.effects.map((each) => each[n]) }));
+  const wrote_ = written({ svg, colour }, where, found, parts, heads.length, head, onhead);
+  const why = lifts({ svg, colour, number }, where, found, `head ${head + 1}`);
+  const turn = inTurn([[born, 1], [whole, 2, 6], [wrote_.node, 7], [why, 8]]);
+  const node = group({ class: "front-zoom" }, born, whole, wrote_.node, why);
   const scoreNames = ["score", "score", `${narrow ? "" : "score "}÷ √${look.width}`, narrow ? "masked" : "masked score", narrow ? "scaled" : "scaled score"];
   past.setAttribute("pathLength", 1);
   const reveal = (one, share) => { if (one) one.style.opacity = share; };
 
   /* c: how many of the steps are done. */
   function pose(c) {
-    const [seen, scaled, masked, shared, mixed, wrote] = [1, 2, 3, 4, 5, 6].map((n) => upTo(0, c - n, 1));
-    const step = Math.round(c), come = upTo(0, (c - 1) * 2, 1);
-    reveal(born, 1 - come);
-    born.style.visibility = come < 1 ? "" : "hidden";
-    reveal(titles, come);
+    const [seen, scaled, masked, shared, mixed] = [1, 2, 3, 4, 5].map((n) => upTo(0, n > 1 ? c - n : (c - 1.4) / 0.6, 1)); // the first table must have gone
+    const step = Math.round(c);
+    turn(c);
+    wrote_.pose(upTo(0, 2 * c - 13, 1));
     titles.childNodes.forEach((title, n) => title.classList.toggle("front-now", steps[Math.max(1, step) - 1].includes(n)));
     scoreName.textContent = scoreNames[upTo(0, step - 1, 4)];
-    names[0].textContent = step < ZOOMS - 1 ? "softmax" : "share";
-    for (const [one, share] of [[whole, 1 - wrote], [end_.node, wrote]]) {
-      reveal(one, share);
-      one.style.visibility = share ? "" : "hidden";
-    }
-    end_.pose(wrote);
+    names[0].textContent = step < 6 ? "softmax" : "share";
     mark.setAttribute("y", y(step === 4 ? own + 1 : Math.max(0, most - first)) - pitch / 2);
-    mark.style.opacity = most < first && step !== 4 ? 0 : upTo(0, (c - 1) * 3, 1);
+    mark.style.opacity = most < first && step !== 4 ? 0 : 1;
     past.style.strokeDashoffset = 1 - seen;
     query.setAttribute("transform", `translate(0 ${y(0) + (y(own) - y(0)) * seen})`);
     all((row) => {
@@ -181,7 +219,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
       scores[row].style.opacity = here;
       shares[row].setAttribute("width", wide * weights[first + row] * shared);
     });
-    for (const one of [keys, query, past]) reveal(one, come * (1 - 0.6 * shared));
+    for (const one of [keys, query, past]) reveal(one, 1 - 0.6 * shared);
     reveal(hidden, masked);
     reveal(percents, shared);
     reveal(names[0], shared);
@@ -206,16 +244,15 @@ function besides(cells, side, right) {
   });
 }
 
-/* A feed-forward: every unit as a cell, the darker the more it writes; the busiest by name; then the sum. */
-function deep({ svg, colour, number }, where, { units, tokens, at, inner, write }) {
-  const { width, narrow, top, y } = where, cells = narrow ? 8 : FIRST;
-  const columns = narrow ? 32 : 43, side = narrow ? 5.4 : 8, lines = Math.ceil(inner / columns), c = narrow ? 4.5 : 7;
-  const [left, grid, high] = narrow ? [27, 74, top + 34] : [48, 168 * (width / 684), top + 48], foot = high + lines * side, middle = (high + foot) / 2;
-  const right = grid + columns * side + (narrow ? 15 : 50);
-  const words = caption(svg);
+/* The units of a feed-forward as cells, in the colour of what they do to the answer; those that do most by name, with
+   what their gates let through. */
+function asked({ svg, colour, number }, { width, narrow, top }, { units, tokens, at, inner, rivals }) {
+  const cells = narrow ? 8 : FIRST, columns = narrow ? 32 : 43, side = narrow ? 5.4 : 8, lines = Math.ceil(inner / columns), c = narrow ? 4.5 : 7;
+  const [left, grid, high] = narrow ? [28, 78, top + 30] : [48, 168 * (width / 684), top + 44], foot = high + lines * side, middle = (high + foot) / 2;
+  const words = caption(svg), [effects] = units.effects, answer = sign(rivals[0]);
   const place = (n) => [grid + (n % columns) * side, high + Math.floor(n / columns) * side];
-  const most = Math.max(...units.long);
-  const wide = shades({ svg, colour }, units.long.map((long, n) => [...place(n), Math.sqrt(long / most) * units.signs[n]]), side - 1, 1);
+  const most = Math.max(1e-9, ...effects.map(Math.abs));
+  const shade = effects.map((one, n) => [...place(n), Math.sign(one) * Math.sqrt(Math.abs(one) / most)]);
   const into = `M${left + cells * c + 4} ${middle}H${grid - 5}m-5 -4l5 4l-5 4`;
   const names = besides(units.busy.map(([n]) => place(n - 1)), side, grid + columns * side);
   const rings = units.busy.map(([n], at_) => {
@@ -223,24 +260,28 @@ function deep({ svg, colour, number }, where, { units, tokens, at, inner, write 
     return svg("g", {}, svg("rect", { x: x - 1.5, y: py - 1.5, width: side + 2, height: side + 2, class: "front-asks", stroke: colour("plain") }),
       words(at_ + 1, middle_, high_ + 4.5, { class: "live-tick front-percent live-halo", ...MIDDLE }));
   });
-  const row = (n) => foot + 34 + 24 * n;
-  const list = units.busy.map(([unit, , , answer, , token], n) => svg("g", {},
-    words(`${n + 1}: unit ${unit}`, grid, row(n)), words(number(answer), grid + (narrow ? 122 : 168), row(n), { ...END, class: "live-tick front-percent" }),
-    words(`lifts ${sign(token)}`, grid + (narrow ? 140 : 196), row(n))));
-  const flows = svg("g", { class: "front-links" }, ...units.busy.map(([n]) => {
-    const [x, py] = place(n - 1), from = x + side / 2, to = right - 6;
-    return svg("path", { d: `M${from} ${py + side / 2}C${(from + to) / 2} ${py} ${to - 40} ${middle} ${to} ${middle}`, pathLength: 1, stroke: colour("value"), "stroke-opacity": 0.7, "stroke-width": 1 + (4 * units.long[n - 1]) / most });
-  }));
-  const end = svg("g", {}, bars_({ svg, colour }, write.slice(0, cells), right, middle, c, "value"), words(narrow ? "added" : "is added", right, middle - 34));
-  const lane = svg("g", {}, bars_({ svg, colour }, units.x.slice(0, cells), left, middle, c, "plain"), words(narrow ? "lane" : `lane of ${sign(tokens[at])}`, left, middle - 34), svg("path", { d: into, stroke: colour("muted") }));
-  const node = svg("g", { class: "front-zoom front-deep" }, lane, words(`${inner} units; strong colour: writes much`, grid, high - 10), ...wide, flows, ...rings, ...list, end);
-  return { node, pose(now) {
-    const [seen, added] = [upTo(0, now, 1), upTo(0, now - 1, 1)];
-    wide.forEach((one) => { one.style.opacity = seen * (1 - 0.5 * added); });
-    for (const one of [...rings, ...list]) one.style.opacity = upTo(0, seen * 2 - 1, 1);
-    flows.style.strokeDashoffset = 1 - added;
-    flows.style.display = added ? "" : "none";
-    end.style.opacity = added;
+  const [step, x, ends] = narrow ? [17, left, [126, 186, 240, width - 2]] : [21, grid, [150, 236, 336, 430].map((one) => one + grid)];
+  const row = (n) => foot + (narrow ? 22 : 30) + step * n;
+  const silu = (score) => score / (1 + Math.exp(-score));
+  const heads = [narrow ? "gate" : "gate: how far yes", "× number", narrow ? "= says" : "= the unit says", `adds to ${answer}`];
+  const list = units.busy.map(([unit, score, beside, says], n) => svg("g", {}, words(`${n + 1}: unit ${unit}`, x, row(n + 1)),
+    ...[number(silu(score)), number(beside), number(says), signed(effects[unit - 1])].map((text, k) => words(text, ends[k], row(n + 1), { ...END, class: `live-tick front-amount${k > 2 ? " front-now" : ""}` }))));
+  return svg("g", {}, bars_({ svg, colour }, units.x.slice(0, cells), left, middle, c, "plain"), words(narrow ? "lane" : `lane of ${sign(tokens[at])}`, left, middle - 34),
+    svg("path", { d: into, stroke: colour("muted") }),
+    words(narrow ? `${inner} units: blue lifts ${answer}, orange lowers it` : `${inner} units, one cell each: blue lifts the score of ${answer}, orange lowers it, pale does little`, narrow ? left : grid, high - 10),
+    ...shades({ svg, colour }, shade, side - 1, 1), ...rings, ...heads.map((text, k) => words(text, ends[k], row(0), END)), ...list);
+}
+
+function deep({ svg, colour, number }, where, found) {
+  const { units: { busy, writes, effects }, inner } = found, { narrow } = where;
+  const parts = busy.map(([unit], n) => ({ label: narrow ? unit : `unit ${unit}`, write: writes[n], effects: effects.map((each) => each[unit - 1]) }));
+  const rest = effects.map((each, of) => sum(each) - sum(parts.map((part) => part.effects[of])));
+  const first = asked({ svg, colour, number }, where, found), why = lifts({ svg, colour, number }, where, found, "the feed-forward");
+  const wrote = written({ svg, colour }, where, found, [...parts, { label: narrow ? "rest" : `${inner - busy.length} others`, effects: rest }], inner, 0);
+  const turn = inTurn([[first, 1], [wrote.node, 2], [why, 3]]);
+  return { node: svg("g", { class: "front-zoom front-deep" }, first, wrote.node, why), pose(c) {
+    turn(c);
+    wrote.pose(upTo(0, 2 * c - 3, 1));
   } };
 }
 

@@ -45,16 +45,19 @@ class Reading {
 
 const PLAYS = "\n !\"&',-.:;?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz"; // all letters of the plays
 
+// By what the final norm divides a stream (D,).
+const sizeOf = (final, { norm_eps }) => Math.sqrt(Live.tensor.dot(final, final) / final.length + norm_eps);
+
 // Which way the stream has to go for each of these tokens, (D,) each: a part of it, times this, is its direct
 // effect on the token's logit above the mean of the letters. The final norm divides the whole stream by one
 // number. That number and the gains are kept as they are, so that the effects of all parts can be added.
 function directions(model, final, ids, letters) {
   const { table: { data }, config } = model, D = final.length;
   const gain = model.decoder.stack.final_norm.weight.data;
-  const size = Math.sqrt(Live.tensor.dot(final, final) / D + config.norm_eps);
+  const size = sizeOf(final, config);
   const middle = Float64Array.from(final, (_, i) => letters.reduce((sum, id) => sum + data[id * D + i], 0) / letters.length);
   return ids.map((id) => middle.map((each, i) => ((data[id * D + i] - each) * gain[i]) / size));
 }
 
-Object.assign(Live, { Reading, directions, PLAYS });
+Object.assign(Live, { Reading, directions, sizeOf, PLAYS });
 })();
