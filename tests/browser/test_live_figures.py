@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 from math import cos, dist, radians, sqrt
+from typing import Literal
 
 import pytest
 from browser_checks import DESKTOP, PHONE, settle, wait_for_fonts
@@ -279,7 +280,7 @@ def test_the_keyboard_keeps_its_place_when_a_model_runs(page: Page, origin: str)
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(HEADS)
     places = "figure => [...figure.querySelectorAll('button')].map((one) => one.offsetTop)"
-    start = page.get_by_role("button", name="Run the Shakespeare model here")
+    start = figure.get_by_role("button", name="Run the Shakespeare model here")
     height = "figure => figure.getBoundingClientRect().height"
     before = [figure.evaluate(places)[1:], figure.evaluate(height)]
     start.focus()
@@ -1137,9 +1138,112 @@ def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:
     assert page.get_by_label("one more norm at the end").is_visible()  # it is not folded now
 
 
-# Stream -------------------------------------------------------------------------------------------
+# Stream, and what it shares with the translator: a start that needs no model ----------------------
 
-STREAM = live_figure("stream")
+STREAM, TRANSLATE = live_figure("stream"), live_figure("translate")
+# Where in a figure its parts stand, and how large they are.
+LAYOUT = """(figure) => {
+  const frame = figure.getBoundingClientRect();
+  return [...figure.querySelectorAll(".live-body > *, .live-stage *, .live-tries button, "
+    + ".live-controls *, .live-rest *")]
+    .filter((node) => !node.closest(".live-ask, .live-status, .live-press"))
+    .map((node) => [node.tagName, node.getBoundingClientRect()])
+    .filter(([, { width, height }]) => width && height)
+    .map(([tag, { x, y, width, height }]) => `${tag} ` +
+      [x - frame.x, y - frame.y, width, height, frame.height].map(Math.round).join());
+}"""
+# How far below the top of its figure a part stands, and how high the figure is.
+WITHIN = """(node) => {
+  const [one, figure] = [node, node.closest(".live")].map((each) => each.getBoundingClientRect());
+  return [one.top - figure.top, figure.height].map(Math.round);
+}"""
+
+
+def loaded(page: Page, figure: str) -> None:
+    """Wait for a figure's model: a line then says what can be pressed."""
+    expect(page.locator(f"{figure} .live-press")).to_be_visible(timeout=20_000)
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_nothing_moves_when_a_model_has_come(
+    screen: dict[str, int], look: Literal["light", "dark"], page: Page, origin: str
+) -> None:
+    """What is seen before and afterwards is one picture: all its parts, at the same places."""
+    page.set_viewport_size(screen)
+    page.emulate_media(color_scheme=look)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    for name in (STREAM, TRANSLATE):
+        figure = page.locator(name)
+        start = figure.locator(".live-ask button")
+        box, lowest = start.bounding_box(), figure.locator(".live-drawing").first.bounding_box()
+        assert box
+        assert lowest
+        assert box["y"] + box["height"] <= lowest["y"]  # it covers nothing of the picture
+        said, before = words(page, name), figure.evaluate(LAYOUT)
+        start.click()
+        loaded(page, name)
+        after = figure.evaluate(LAYOUT)
+        moved = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+        assert len(after) > 150
+        assert len(moved) <= 2, moved  # a bar that is rounded otherwise
+        assert words(page, name) == said
+
+
+def test_what_is_pressed_before_the_model_is_there_loads_it(page: Page, origin: str) -> None:
+    """And until it has come, the picture of the start stays where it is, paler."""
+    hold: list[Route] = []
+    page.route("**/weights/*-0.js", lambda route: hold.append(route))
+    for name, press, says in (
+        (STREAM, ".stream-row >> nth=0", "Embedding: the stream begins with length 1.2"),
+        (TRANSLATE, ".translate-letter >> nth=7", "Hidden: “w”."),
+        (TRANSLATE, "button:text-is('Step')", "It has written “zweiu”"),
+        (TRANSLATE, "button:text-is('Write all')", "It has written “zweiundvierzig”"),
+    ):
+        opened(page, f"{origin}/{PLAY}")
+        figure = page.locator(name)
+        drawing = figure.locator(".live-drawing").first
+        before = drawing.evaluate(WITHIN)
+        figure.locator(press).click()
+        expect(figure.get_by_text("Loading the ")).to_be_visible()
+        assert drawing.is_visible()
+        assert figure.locator(".live-stage").evaluate("n => getComputedStyle(n).opacity") == "0.5"
+        assert drawing.evaluate(WITHIN) == before
+        hold.pop().continue_()
+        loaded(page, name)
+        expect(figure.locator(".live-words")).to_contain_text(says, timeout=20_000)
+
+
+def test_a_model_that_does_not_come_ends_the_writing(page: Page, origin: str) -> None:
+    asked: list[Route] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route)
+        route.fulfill(status=200, body="/* nothing */")
+
+    page.route("**/weights/**", refuse)
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(TRANSLATE)
+    figure.get_by_role("button", name="Write all").click()
+    expect(figure.locator("[role=alert]")).to_be_visible()
+    expect(figure.get_by_role("button", name="Write all")).to_be_visible()  # no longer "Pause"
+    many = len(asked)
+    page.wait_for_timeout(1_600)  # two more steps, if it went on
+    assert len(asked) == many
+
+
+def test_a_start_of_ones_own_is_not_the_one_that_is_written_down(page: Page, origin: str) -> None:
+    """A notebook may begin with another line: there the still waits, which shows that one."""
+    page.add_init_script(
+        """document.addEventListener("DOMContentLoaded", () => document
+          .querySelector('[data-live="stream"]').dataset.settings = "stop=0", true)"""
+    )
+    opened(page, f"{origin}/{PLAY}")
+    expect(page.locator(f"{STREAM} .stream-bus")).to_have_count(0)
+    expect(page.locator(f"{STREAM} > :not(.live-body)").first).to_be_visible()
+
+
 NODES = """(figure, selector) => {
   const watcher = new MutationObserver(() => {});
   watcher.observe(figure, { childList: true, subtree: true });
@@ -1156,14 +1260,12 @@ def test_the_first_touch_of_the_stream_loads_its_model(where: str, page: Page, o
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     opened(page, f"{origin if where == 'server' else SITE.as_uri()}/{PLAY}")
-    still = page.locator(f"{STREAM} > :not(.live-body)").first
-    expect(still).to_be_visible()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible()
     assert not [url for url in asked if "/live/weights/" in url]
     page.locator(STREAM).get_by_role("button", name="After a q").click()
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    loaded(page, STREAM)
     assert words(page, STREAM).startswith("Position 17, “q”: the model’s answer is “u” (>99%).")
     expect(page.locator(f"{STREAM} .live-see")).to_contain_text("answers u with 95%")
-    expect(still).to_be_hidden()
     assert "stop=2" in page.url
 
 
@@ -1173,8 +1275,8 @@ def test_the_stream_is_read_with_the_keyboard(
 ) -> None:
     page.set_viewport_size(screen)
     opened(page, f"{origin}/{PLAY}")
-    page.locator(f"{STREAM} .stream-start").press("Enter")
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    page.locator(f"{STREAM} .live-ask button").press("Enter")
+    loaded(page, STREAM)
     row = page.locator(f"{STREAM} .stream-row[aria-pressed=true]")
     expect(row).to_have_attribute("aria-label", re.compile("block 3, feed-forward: write 54.1"))
     row.focus()
@@ -1196,8 +1298,8 @@ def test_the_stream_is_read_with_the_keyboard(
 def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/{PLAY}")
-    page.locator(f"{STREAM} .stream-start").click()
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    page.locator(f"{STREAM} .live-ask button").click()
+    loaded(page, STREAM)
     made = page.locator(STREAM).evaluate(NODES, ".stream-row, .stream-cell")
     assert len(made) == 9 + 5 * 24
     assert not any(made)
@@ -1207,7 +1309,7 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     assert page.locator(STREAM).evaluate(COVERED, ".stream-bus > text") == []
     page.locator(f"{STREAM} .stream-row").first.click()
     expect(page.locator(f"{STREAM} .stream-panel")).to_contain_text(
-        re.compile(r"Stopped here, it divides by 1\.1, and they weigh 1\d\d times as much\.")
+        re.compile(r"here by 1\.1, and these would weigh 1\d\d times as much\.")
     )
     line.fill("To be")  # a shorter line hides columns
     expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
@@ -1217,10 +1319,12 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
 def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(STREAM)
-    said = figure.get_by_text("Its direct effect is what this vector alone adds")
-    expect(said).to_be_visible()  # before the model is there: the still has the effects, too
-    page.locator(f"{STREAM} .stream-start").click()
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    said = figure.get_by_text("At each letter a vector runs through the model, the residual stream")
+    expect(said).to_be_visible()
+    for what in ("Column: a letter of the line. Row: how far", "Bar: what this alone adds"):
+        expect(figure.get_by_text(what)).to_be_visible()  # what is drawn, before the model is there
+    page.locator(f"{STREAM} .live-ask button").click()
+    loaded(page, STREAM)
     top, first, last = figure.evaluate(
         """figure => [...figure.querySelectorAll(".live-body > p:nth-child(2), .live-stage"),
           figure.querySelector(".live-words")].map((one) => one.getBoundingClientRect())
@@ -1235,13 +1339,11 @@ def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: 
 
 # Translate ----------------------------------------------------------------------------------------
 
-TRANSLATE = live_figure("translate")
-
 
 def translator(page: Page, origin: str, address: str = "") -> None:
     opened(page, f"{origin}/{PLAY}{address}")
     page.locator(TRANSLATE).get_by_role("button", name="Run the number translator here").click()
-    expect(page.locator(f"{TRANSLATE} .translate-numbers")).to_be_visible(timeout=20_000)
+    loaded(page, TRANSLATE)
 
 
 @pytest.mark.parametrize("where", ["server", "folder"])
