@@ -40,6 +40,14 @@ def opened(page: Page, address: str) -> None:
     settle(page)
 
 
+# Follow an address on the page, and wait until what it asks for has been drawn.
+GO_TO = """(hash) => new Promise((drawn) => {
+  const twice = () => requestAnimationFrame(() => requestAnimationFrame(drawn));
+  addEventListener("hashchange", twice, { once: true });
+  location.hash = hash;
+})"""
+
+
 def texts(page: Page, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_text_contents()]
 
@@ -164,6 +172,63 @@ def test_no_name_covers_another_on_a_phone(page: Page, origin: str) -> None:
         if press:
             press.click()
         assert figure.evaluate(COVERED, ".live-drawing text.live-halo") == []
+
+
+# Short vectors crowd at the middle, where the names had no free side of their points.
+CROWDS = (
+    "",
+    "query=0,0;" + ";".join(f"key{n}=0,0;value{n}=0,0" for n in range(5)),
+    "query=0.05,0;key0=0.05,0.1;key1=0.1,0;key2=-0.05,0.05;key3=-0.05,0.1;key4=0,-0.05",
+    "query=-0.55,0.15;key0=-0.25,0.5;key1=-0.5,0;key2=-0.3,-0.3;key3=-0.4,-0.3;key4=-0.1,0.15;"
+    "value0=0.3,-0.3;value1=0.25,0;value2=0.3,-0.1;value3=0.1,0.1;value4=-0.05,0.05",
+    "query=0.25,-0.25;key0=0.05,0.05;key1=0.25,-0.1;key2=-0.1,0;key3=-0.25,0.25;key4=-0.25,-0.25",
+    "query=2.5,0.65;key1=2.5,0.5;key2=2.3,0.7;value0=-0.3,-0.1;value1=-0.5,-0.15;value2=-0.4,0.1",
+)
+# Names of a figure's points that lie on the point of another.
+ON_POINTS = """(figure) => [...figure.querySelectorAll(".live-draggable")].flatMap((drawing) => {
+  const points = [...drawing.querySelectorAll(".live-handle")].map((one) =>
+    [one.querySelector(":scope > text"), one.querySelector(".live-mark > :last-child")]);
+  const marks = points.map(([, mark]) => mark.getBoundingClientRect());
+  return points.flatMap(([name], n) => {
+    const box = name.getBoundingClientRect();
+    const over = (mark) => box.left < mark.right - 2 && mark.left < box.right - 2
+      && box.top < mark.bottom - 5 && mark.top < box.bottom - 5;
+    return marks.some((mark, m) => m !== n && over(mark)) ? [name.textContent] : [];
+  });
+})"""
+
+
+# How far on the screen the nearest two points of each drawing stand apart.
+GAPS = """(figure) => [...figure.querySelectorAll(".live-draggable")].map((drawing) => {
+  const grips = [...drawing.querySelectorAll(".live-grip")];
+  const spots = grips.map((one) => one.getBoundingClientRect());
+  return Math.min(...spots.flatMap((a, n) =>
+    spots.slice(n + 1).map((b) => Math.hypot(a.left - b.left, a.top - b.top))));
+})"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_names_of_points_in_a_crowd_stand_apart(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    """None lies on another, on a point, or on a number of the axes; a line leads to a far one."""
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{CHAPTER_03}")
+    figure = page.locator(PLANE)
+    ties = 0
+    for state in CROWDS:
+        page.evaluate(GO_TO, f"live:attention-plane:{state}")
+        covered = [
+            figure.locator(".live-draggable").nth(n).evaluate(COVERED, "text") for n in (0, 1)
+        ]
+        assert covered == [[], []], state
+        assert figure.evaluate(ON_POINTS) == [], state
+        assert not figure.evaluate(OUTSIDE), state
+        assert min(figure.evaluate(GAPS)) >= 13, state
+        ties += figure.locator(".live-tie[d^=M]").count()
+    assert ties
 
 
 LONGEST = """(figure) => Math.max(0, ...[...figure.querySelectorAll("path[stroke-dasharray='4 3']")]
@@ -833,6 +898,42 @@ def test_lines_that_lie_on_each_other_are_two_lines(page: Page, origin: str) -> 
     figure.get_by_role("button", name="Drag unit 1 away").click()
     expect(told).to_have_count(0)
     assert len(set(lines_of_units(page))) == 2
+
+
+# Texts of a drawing across which the line goes where the answer turns.
+CROSSED = """(drawing) => {
+  const line = drawing.querySelector("path[stroke-width='3']"), matrix = line.getScreenCTM();
+  const length = line.getAttribute("d") ? line.getTotalLength() : 0;
+  const points = Array.from({ length: length ? 2001 : 0 }, (_, n) =>
+    line.getPointAtLength((n / 2000) * length).matrixTransform(matrix));
+  return [...drawing.querySelectorAll("text")].filter((text) => {
+    const { left, right, top, bottom } = text.getBoundingClientRect();
+    return points.some(({ x, y }) =>
+      left + 2 < x && x < right - 2 && top + 5 < y && y < bottom - 5);
+  }).map((text) => text.textContent);
+}"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_no_name_of_the_fold_is_covered(screen: dict[str, int], page: Page, origin: str) -> None:
+    """By another, by the number of a unit, or (on a wide page) by the line of the answer."""
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/08_feedforward.html")
+    figure = page.locator(FOLD)
+    plane, sheet = figure.locator(".live-drawing").all()[:2]
+    for state in (
+        "", "relu=no", "task=and;relu=no", "width=1;at_1=0.75,-1.35;to_1=1.15,1.15",
+        "at_1=-1.3,0.4;to_1=0.55,-0.5;at_2=0.8,1.25;to_2=1.15,0", "width=6;at_1=1.6,0.6",
+        "at_1=0.1,1.3;to_1=0.4,-0.55;at_2=-0.4,0.2;to_2=1.1,0.05",
+        "width=3;at_1=0.7,0.5;to_1=-1,-0.3;at_2=1,-0.2;to_2=0.45,0.6;at_3=-0.55,-1.2;to_3=0.5,-0.35",
+        "width=3;at_1=0.9,0.75;to_1=-1,0.4;at_2=-1.25,-1.1;to_2=0.8,-0.3;at_3=0.75,-0.1;to_3=-0.45,0.85",
+    ):  # fmt: skip
+        page.evaluate(GO_TO, f"live:fold:{state}")
+        assert [plane.evaluate(COVERED, "text"), sheet.evaluate(COVERED, "text")] == [[], []], state
+        if screen is DESKTOP:
+            assert sheet.evaluate(CROSSED) == [], state
 
 
 @pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
