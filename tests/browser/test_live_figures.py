@@ -453,6 +453,58 @@ def test_play_sends_it_and_any_other_act_stops_it(page: Page, origin: str) -> No
     expect(play).to_have_text("Send a sentence through")
 
 
+WAITS = """(figure) => new Promise((seen) => {
+  const times = [];
+  const watch = new MutationObserver(() => {
+    times.push(performance.now());
+    if (times.length === 4) seen((watch.disconnect(), times[3] - times[1]));
+  });
+  watch.observe(figure.querySelector(".live-caption"), { childList: true });
+})"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_card_of_a_box_opens_when_it_is_pressed_and_not_on_the_way(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure = page.locator(JOURNEY)
+    card = figure.get_by_text("Looks up a learned vector for each token id.")
+    told = figure.get_by_text("Works on each position alone: expand, bend, contract.")
+    expect(card).to_be_hidden()
+    figure.get_by_role("button", name="One box").click()
+    expect(figure.locator("details[open]")).to_have_count(0)
+    figure.locator(".live-box", has_text="feed-forward").first.press("Enter")
+    expect(told).to_be_visible()
+    figure.get_by_role("button", name="Send a sentence").click()
+    expect(told).to_be_hidden()  # it travels
+    figure.locator(".live-box", has_text="token embedding").first.click()
+    expect(card).to_be_visible()
+    expect(figure.locator(".live-play")).not_to_have_text("Pause")
+
+
+def test_the_sentence_goes_slower_and_faster(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure, play = page.locator(JOURNEY), page.locator(f"{JOURNEY} .live-play")
+    pace = figure.get_by_role("group", name="speed")
+    slower, faster = (pace.get_by_role("button", name=name) for name in ("slower", "faster"))
+    for _ in range(2):
+        slower.press("Enter")
+    expect(pace).to_contain_text("½×")
+    expect(slower).to_have_attribute("aria-disabled", "true")
+    play.click()
+    waits = {"½×": figure.evaluate(WAITS)}
+    for name in ("1×", "2×"):
+        faster.click()
+        expect(play).to_have_text("Pause")  # it goes on, at another speed
+        expect(pace).to_contain_text(name)
+        waits[name] = figure.evaluate(WAITS)
+    expect(faster).to_have_attribute("aria-disabled", "true")
+    assert waits["½×"] > 3_000  # two boxes: 3.6, 1.8 and 0.9 seconds on an idle machine
+    assert waits["½×"] > 1.4 * waits["1×"] > 1.4 * 1.4 * waits["2×"], waits
+
+
 def test_the_sentence_is_as_long_as_the_caption_says(page: Page, origin: str) -> None:
     opened(page, f"{origin}/book/00_reading_this_book.html")
     lines = texts(page, f"{JOURNEY} .live-picture text")

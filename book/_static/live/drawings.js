@@ -199,12 +199,14 @@ function listen(drawing, figure) {
 
 /* Play and Step: `step(how)` goes one step on and says whether there is another; `again()` goes back
    to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
-   where it ends. With `stays`, one step after the last one does nothing. `every`: ms, or what gives them. */
-function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false }) {
-  let timer = 0;
+   where it ends. With `stays`, one step after the last one does nothing. `every`: ms, or what gives them. With
+   `isPaced`, the play can be made slower and faster. */
+const PACES = [["½×", 2], ["1×", 1], ["2×", 0.5]];
+function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false, isPaced = false }) {
+  let [timer, pace] = [0, 1];
   const set = (isOn) => {
     clearInterval(timer);
-    timer = isOn ? setInterval(() => advance() || set(false), typeof every === "function" ? every() : every) : 0;
+    timer = isOn ? setInterval(() => advance() || set(false), PACES[pace][1] * (typeof every === "function" ? every() : every)) : 0;
     start.textContent = isOn ? "Pause" : play;
   };
   const advance = () => {
@@ -227,7 +229,18 @@ function player(figure, { step, again, every = 800, names: [play, one] = ["Play"
     if (!advance() && !stays) again();
     figure.released();
   } });
-  const node = html("span", { class: "live-player" }, start, next);
+  const turn = (by) => {
+    pace = Math.min(PACES.length - 1, Math.max(0, pace + by));
+    shown.textContent = PACES[pace][0];
+    [slower, faster].forEach((each, n) => each.setAttribute("aria-disabled", pace === n * (PACES.length - 1)));
+    if (timer) set(true);
+  };
+  const shown = html("output");
+  const [slower, faster] = [["−", "slower", -1], ["+", "faster", 1]].map(([text, label, by]) =>
+    html("button", { type: "button", text, "aria-label": label, title: label, onclick: () => turn(by) }));
+  turn(0);
+  const paces = isPaced ? html("span", { class: "live-pace", role: "group", "aria-label": "speed" }, slower, shown, faster) : null;
+  const node = html("span", { class: "live-player" }, start, next, paces);
   const stop = (event) => timer && !node.contains(event.target) && set(false);
   figure.place.addEventListener("pointerdown", stop);
   figure.place.addEventListener("keydown", stop);
