@@ -296,7 +296,7 @@ function build(part, figure) {
   const [lifted, lowered] = [chips("lifted"), chips("lowered")];
   const heading = html("p", { class: "live-title" });
   const scale = html("p", { class: "live-title" });
-  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node), scale);
+  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node), narrow ? null : scale); // a phone’s screen is short
   const [busRoom, lensRoom] = [html("div"), html("div")];
   const [bars, table] = [part.titled("", busRoom), part.titled(LENS, lensRoom)];
   const press = html("p", { class: "live-title live-press", text: narrow ? PRESS.narrow : PRESS.wide });
@@ -332,7 +332,7 @@ function build(part, figure) {
   }
 
   return narrow
-    ? { nodes: [press, strip.node, bars, panel], rest: [table, note], update }
+    ? { nodes: [press, strip.node, bars, panel], rest: [scale, table, note], update }
     : { nodes: [press, table, bars, panel], rest: [note], update };
 }
 
@@ -345,7 +345,7 @@ Live.define({
   intro: "At each letter a vector runs through the model, the residual stream. Every sublayer adds to it; at the end " +
     "it is read as logits for the next letter. Here it is read earlier, too.",
   page: "10_residuals",
-  heights: [1012, 1441],
+  heights: [1012, 1423],
   scripts: ["stream_start.js"],
   models: ["shakespeare"],
   slow: true,
@@ -366,7 +366,7 @@ Live.define({
     },
     {
       do: "A long arrow, no bar", set: { stop: 5 },
-      see: "The attention of block 3 adds a vector of length 24.0, and for a this vector alone does nothing: −0.08. What it does for a, it does through later sublayers, which read it.",
+      see: "Block 3’s attention adds a vector of length 24.0, with a bar of −0.08. What it does for a, it does through later sublayers.",
     },
     {
       do: "After a q", set: { text: "The king and the q", at: 17, stop: 2 },

@@ -116,7 +116,7 @@ const TRAIL = 0.3; // what was looked at less than that leaves no trail
    values of the cache stand at their letters. Nodes are made for a width and a number of English letters. */
 function deskOf({ svg, colour, sign, named, number }, width, S, onhide) {
   const narrow = width < 480;
-  const LOW = narrow ? 138 : 160, FOOT = LOW + SIDE + 48; // where German begins, and where all ends
+  const LOW = narrow ? 131 : 160, FOOT = LOW + SIDE + 48; // where German begins, and where all ends
   const pitch = (T) => Math.min(40, (width - 2) / Math.max(S, T + 1, 16));
   const text = (more) => svg("text", { class: "live-tick", ...more });
   const box = (more) => svg("rect", { height: SIDE, rx: 2, ...more });
@@ -309,7 +309,7 @@ Live.define({
   title: "A translator, letter by letter",
   question: "Where does it look before it writes a letter, and what does it keep?",
   page: "12_decoder",
-  heights: [864, 1171],
+  heights: [864, 1143],
   scripts: ["translate_start.js"],
   models: ["numbers"],
   needs: () => "numbers",
@@ -328,7 +328,7 @@ Live.define({
   tries: [
     {
       do: "The words turn", set: { german: "zweiund" },
-      see: "German says two-and-forty: this head looks at the w first, then at the hyphen, now at the f. The lines cross.",
+      see: "It says two-and-forty: it looked at the w, then at the hyphen, now at the f. The lines cross.",
     },
     {
       do: "A wrong letter", set: { german: "v" },
@@ -336,7 +336,7 @@ Live.define({
     },
     {
       do: "Hide one letter", set: { german: "", hidden: "00000001" },
-      see: "Cross-attention does not see the w, and e has 60%. Write all: einundvierzig. The w can be pressed again.",
+      see: "The w is not seen, and e has 60%. Write all: einundvierzig. Press the w again to show it.",
     },
     {
       do: "Hide all", set: { german: "", hidden: "111111111" },
