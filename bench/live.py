@@ -25,8 +25,8 @@ SCREENS = {"1280 px": (1280, 900, 1, 50), "360 px, CPU / 4": (360, 740, 4, 200)}
 MODELS = {
     "heads": (".live-ask button", ".live-stage"),
     "front": (".front-start", ".front-picture"),
-    "stream": (".stream-start", ".stream-bus"),
-    "translate": (".live-ask button", ".translate-numbers"),
+    "stream": (".live-ask button", ".live-press"),
+    "translate": (".live-ask button", ".live-press"),
 }
 PLAY, FRONT = "book/play.html", "book/index.html"  # all figures but one, and that one
 ROUNDS = 5

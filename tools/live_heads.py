@@ -26,18 +26,19 @@ _SCRIPT = """\
 
 def start() -> dict[str, Any]:
     """The values at the start, each number rounded, without the weights that the mask makes 0."""
-    found: dict[str, Any] = _rounded(values(**complete(FIGURES["heads"], {})))
+    found: dict[str, Any] = rounded(values(**complete(FIGURES["heads"], {})))
     found["weights"] = [row[: at + 1] for at, row in enumerate(found["weights"])]
     for name, row in (("queries", found["queries"]), ("keys", found["keys"])):
         found[name] = "".join(row)  # one letter each
     return found
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """The same with every number rounded, in dictionaries and lists, too."""
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     if isinstance(value, float):
         short = round(value, DIGITS)
         return int(short) if short == int(short) else short

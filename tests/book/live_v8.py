@@ -237,6 +237,19 @@ def caught_in(
     assert found, f"nobody noticed {damage[1]!r} for {damage[0]!r}"
 
 
+def start_problem(figure: str, v8: Engine) -> str:
+    """How the start that is written down differs from the library's; nothing if it does not.
+
+    What is said of it must be the same to the letter.
+    """
+    state = complete(FIGURES[figure], {})
+    expected = _module(figure).values(**state)
+    stored, first = f"Live.figures.{figure}.stored()", f"_state({json.dumps(figure)}, {{}})"
+    found = difference(v8.eval(stored), _plain(expected))
+    words = v8.eval(f"[Live.figures.{figure}.say({first}, {stored})]")[0]
+    return found or ("" if words == _module(figure).say(state, expected) else words)
+
+
 # What the library says of a figure ----------------------------------------------------------------
 
 

@@ -1,9 +1,12 @@
 """The live figure of the residual stream: its numbers are the library's, its claims are true."""
 
+import json
 from typing import Any
 
+import live_v8
 import pytest
 from live_v8 import (
+    SCRIPTS,
     Engine,
     agree,
     caught_in,
@@ -12,9 +15,11 @@ from live_v8 import (
     engine,
     library,
     read_anew,
+    start_problem,
     tried,
 )
 
+from tools import live_starts
 from transformer_book.live import FIGURES, complete, stream
 
 NAME, FILE = "stream", "stream.js"
@@ -86,6 +91,37 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
     caught_in(NAME, ("reading.js", FILE), DAMAGES[damage], WHOLE, v8)
+
+
+def test_the_start_needs_no_model(v8: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_v8, "ABSOLUTE", 6e-5)  # four digits
+    assert not start_problem(NAME, v8), "run: python -m tools.live_starts"
+    read_anew(v8, ("stream_start.js",), '["e",0.5767]', '["e",0.5769]')
+    assert "answers[1][1]" in start_problem(NAME, v8)
+    read_anew(v8, ("stream_start.js",), "stop: 6", "stop: 5")
+    assert "stop" in start_problem(NAME, v8)
+    assert len(live_starts.script(NAME).encode()) <= 2_500
+
+
+def test_what_is_drawn_is_said_beside_it(v8: Engine) -> None:
+    """A newcomer finds what a column, a row, a cell, a shade, an arrow and a bar are."""
+    text = (SCRIPTS / FILE).read_text(encoding="utf-8")
+    for word in ("Column: ", "Row: ", "Cell: ", "darker: ", "underlined: ", "arrow to the blue",
+                 "Bar: "):  # fmt: skip
+        assert text.count(word) == 1, word
+    v8.run(damaged(FILE, "Live.define({", "Live.told = { barsOf, scaleOf }; Live.define({")[FILE])
+    state = {"tokens": ["q", " "], "at": 1, "letter": " "}
+    assert v8.eval(f"Live.told.barsOf({json.dumps(state)})") == (
+        "After “␣”: a row adds its arrow to the blue stream. "
+        "Bar: what this alone adds to the logit of “␣”."
+    )
+    state = {"stop": 0, "lengths": [2, *[3] * 7, 30]}
+    assert v8.eval(f"Live.told.scaleOf({json.dumps(state)})") == (
+        "At the end the norm divides by 30.0; here by 2.0, and these would weigh 15 times as much."
+    )
+    assert v8.eval(f"Live.told.scaleOf({json.dumps({**state, 'stop': 8})})") == (
+        "At the end the norm divides by 30.0."
+    )
 
 
 def test_the_effects_add_up_to_the_logit(v8: Engine) -> None:

@@ -3,9 +3,19 @@
 import json
 from typing import Any
 
+import live_v8
 import pytest
-from live_v8 import Engine, agree, caught_in, disagreement_in, engine, read_anew
+from live_v8 import (
+    Engine,
+    agree,
+    caught_in,
+    disagreement_in,
+    engine,
+    read_anew,
+    start_problem,
+)  # fmt: skip
 
+from tools import live_starts
 from transformer_book import datasets
 from transformer_book.live import FIGURES, complete, translate
 
@@ -94,6 +104,16 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_caught(damage: str, v8: Engine) -> None:
     caught_in(NAME, ("reading.js", "drawings.js", FILE), DAMAGES[damage], WHOLE, v8)
+
+
+def test_the_start_needs_no_model(v8: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_v8, "ABSOLUTE", 6e-5)  # four digits
+    assert not start_problem(NAME, v8), "run: python -m tools.live_starts"
+    read_anew(v8, ("translate_start.js",), '["u",0.9232]', '["u",0.9235]')
+    assert "candidates[0][1]" in start_problem(NAME, v8)
+    read_anew(v8, ("translate_start.js",), "room: 768", "room: 384")
+    assert "room" in start_problem(NAME, v8)
+    assert len(live_starts.script(NAME).encode()) <= 1_000
 
 
 def test_a_step_reads_one_letter_and_the_source_is_read_once(v8: Engine) -> None:

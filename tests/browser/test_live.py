@@ -461,7 +461,8 @@ def test_all_figures_stand_on_one_page_and_load_no_model(page: Page, origin: str
         *FIGURES
     ]
     assert not [url for url in asked if WEIGHTS in url]
-    expect(page.get_by_role("button", name="Run the Shakespeare model here")).to_be_visible()
+    for start in ("heads", "stream", "translate"):
+        expect(page.locator(live_figure(start)).get_by_text("Run the ")).to_be_visible()
 
 
 @pytest.mark.parametrize("where", ["server", "folder"])
@@ -492,8 +493,9 @@ def test_weights_that_cannot_be_loaded_are_named(page: Page, origin: str) -> Non
     page.route(f"**{WEIGHTS}**", lambda route: route.fulfill(status=200, body="/* nothing */"))
     page.goto(f"{origin}/{PLAY}")
     settle(page)
-    page.get_by_role("button", name="Run the Shakespeare model here").click()
-    alert = page.locator('.live[data-live="heads"] [role=alert]')
+    heads = page.locator(live_figure("heads"))
+    heads.get_by_role("button", name="Run the Shakespeare model here").click()
+    alert = heads.locator("[role=alert]")
     expect(alert).to_contain_text("shakespeare")
     expect(alert).to_contain_text("make book")
 

@@ -40,6 +40,14 @@ def opened(page: Page, address: str) -> None:
     settle(page)
 
 
+# Follow an address on the page, and wait until what it asks for has been drawn.
+GO_TO = """(hash) => new Promise((drawn) => {
+  const twice = () => requestAnimationFrame(() => requestAnimationFrame(drawn));
+  addEventListener("hashchange", twice, { once: true });
+  location.hash = hash;
+})"""
+
+
 def texts(page: Page, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_text_contents()]
 
@@ -166,6 +174,63 @@ def test_no_name_covers_another_on_a_phone(page: Page, origin: str) -> None:
         assert figure.evaluate(COVERED, ".live-drawing text.live-halo") == []
 
 
+# Short vectors crowd at the middle, where the names had no free side of their points.
+CROWDS = (
+    "",
+    "query=0,0;" + ";".join(f"key{n}=0,0;value{n}=0,0" for n in range(5)),
+    "query=0.05,0;key0=0.05,0.1;key1=0.1,0;key2=-0.05,0.05;key3=-0.05,0.1;key4=0,-0.05",
+    "query=-0.55,0.15;key0=-0.25,0.5;key1=-0.5,0;key2=-0.3,-0.3;key3=-0.4,-0.3;key4=-0.1,0.15;"
+    "value0=0.3,-0.3;value1=0.25,0;value2=0.3,-0.1;value3=0.1,0.1;value4=-0.05,0.05",
+    "query=0.25,-0.25;key0=0.05,0.05;key1=0.25,-0.1;key2=-0.1,0;key3=-0.25,0.25;key4=-0.25,-0.25",
+    "query=2.5,0.65;key1=2.5,0.5;key2=2.3,0.7;value0=-0.3,-0.1;value1=-0.5,-0.15;value2=-0.4,0.1",
+)
+# Names of a figure's points that lie on the point of another.
+ON_POINTS = """(figure) => [...figure.querySelectorAll(".live-draggable")].flatMap((drawing) => {
+  const points = [...drawing.querySelectorAll(".live-handle")].map((one) =>
+    [one.querySelector(":scope > text"), one.querySelector(".live-mark > :last-child")]);
+  const marks = points.map(([, mark]) => mark.getBoundingClientRect());
+  return points.flatMap(([name], n) => {
+    const box = name.getBoundingClientRect();
+    const over = (mark) => box.left < mark.right - 2 && mark.left < box.right - 2
+      && box.top < mark.bottom - 5 && mark.top < box.bottom - 5;
+    return marks.some((mark, m) => m !== n && over(mark)) ? [name.textContent] : [];
+  });
+})"""
+
+
+# How far on the screen the nearest two points of each drawing stand apart.
+GAPS = """(figure) => [...figure.querySelectorAll(".live-draggable")].map((drawing) => {
+  const grips = [...drawing.querySelectorAll(".live-grip")];
+  const spots = grips.map((one) => one.getBoundingClientRect());
+  return Math.min(...spots.flatMap((a, n) =>
+    spots.slice(n + 1).map((b) => Math.hypot(a.left - b.left, a.top - b.top))));
+})"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_names_of_points_in_a_crowd_stand_apart(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    """None lies on another, on a point, or on a number of the axes; a line leads to a far one."""
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{CHAPTER_03}")
+    figure = page.locator(PLANE)
+    ties = 0
+    for state in CROWDS:
+        page.evaluate(GO_TO, f"live:attention-plane:{state}")
+        covered = [
+            figure.locator(".live-draggable").nth(n).evaluate(COVERED, "text") for n in (0, 1)
+        ]
+        assert covered == [[], []], state
+        assert figure.evaluate(ON_POINTS) == [], state
+        assert not figure.evaluate(OUTSIDE), state
+        assert min(figure.evaluate(GAPS)) >= 13, state
+        ties += figure.locator(".live-tie[d^=M]").count()
+    assert ties
+
+
 LONGEST = """(figure) => Math.max(0, ...[...figure.querySelectorAll("path[stroke-dasharray='4 3']")]
   .map((path) => (path.getAttribute("d") ? path.getTotalLength() : 0)))"""
 
@@ -280,7 +345,7 @@ def test_the_keyboard_keeps_its_place_when_a_model_runs(page: Page, origin: str)
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(HEADS)
     places = "figure => [...figure.querySelectorAll('button')].map((one) => one.offsetTop)"
-    start = page.get_by_role("button", name="Run the Shakespeare model here")
+    start = figure.get_by_role("button", name="Run the Shakespeare model here")
     height = "figure => figure.getBoundingClientRect().height"
     before = [figure.evaluate(places)[1:], figure.evaluate(height)]
     start.focus()
@@ -447,6 +512,58 @@ def test_play_sends_it_and_any_other_act_stops_it(page: Page, origin: str) -> No
     expect(page.locator(f"{JOURNEY} .live-box[aria-pressed=true]")).to_have_text("self-attention")
     page.locator(f"{JOURNEY} .live-reset").click()
     expect(play).to_have_text("Send a sentence through")
+
+
+WAITS = """(figure) => new Promise((seen) => {
+  const times = [];
+  const watch = new MutationObserver(() => {
+    times.push(performance.now());
+    if (times.length === 4) seen((watch.disconnect(), times[3] - times[1]));
+  });
+  watch.observe(figure.querySelector(".live-caption"), { childList: true });
+})"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_card_of_a_box_opens_when_it_is_pressed_and_not_on_the_way(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure = page.locator(JOURNEY)
+    card = figure.get_by_text("Looks up a learned vector for each token id.")
+    told = figure.get_by_text("Works on each position alone: expand, bend, contract.")
+    expect(card).to_be_hidden()
+    figure.get_by_role("button", name="One box").click()
+    expect(figure.locator("details[open]")).to_have_count(0)
+    figure.locator(".live-box", has_text="feed-forward").first.press("Enter")
+    expect(told).to_be_visible()
+    figure.get_by_role("button", name="Send a sentence").click()
+    expect(told).to_be_hidden()  # it travels
+    figure.locator(".live-box", has_text="token embedding").first.click()
+    expect(card).to_be_visible()
+    expect(figure.locator(".live-play")).not_to_have_text("Pause")
+
+
+def test_the_sentence_goes_slower_and_faster(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure, play = page.locator(JOURNEY), page.locator(f"{JOURNEY} .live-play")
+    pace = figure.get_by_role("group", name="speed")
+    slower, faster = (pace.get_by_role("button", name=name) for name in ("slower", "faster"))
+    for _ in range(2):
+        slower.press("Enter")
+    expect(pace).to_contain_text("½×")
+    expect(slower).to_have_attribute("aria-disabled", "true")
+    play.click()
+    waits = {"½×": figure.evaluate(WAITS)}
+    for name in ("1×", "2×"):
+        faster.click()
+        expect(play).to_have_text("Pause")  # it goes on, at another speed
+        expect(pace).to_contain_text(name)
+        waits[name] = figure.evaluate(WAITS)
+    expect(faster).to_have_attribute("aria-disabled", "true")
+    assert waits["½×"] > 3_000  # two boxes: 3.6, 1.8 and 0.9 seconds on an idle machine
+    assert waits["½×"] > 1.4 * waits["1×"] > 1.4 * 1.4 * waits["2×"], waits
 
 
 def test_the_sentence_is_as_long_as_the_caption_says(page: Page, origin: str) -> None:
@@ -944,6 +1061,42 @@ def test_lines_that_lie_on_each_other_are_two_lines(page: Page, origin: str) -> 
     assert len(set(lines_of_units(page))) == 2
 
 
+# Texts of a drawing across which the line goes where the answer turns.
+CROSSED = """(drawing) => {
+  const line = drawing.querySelector("path[stroke-width='3']"), matrix = line.getScreenCTM();
+  const length = line.getAttribute("d") ? line.getTotalLength() : 0;
+  const points = Array.from({ length: length ? 2001 : 0 }, (_, n) =>
+    line.getPointAtLength((n / 2000) * length).matrixTransform(matrix));
+  return [...drawing.querySelectorAll("text")].filter((text) => {
+    const { left, right, top, bottom } = text.getBoundingClientRect();
+    return points.some(({ x, y }) =>
+      left + 2 < x && x < right - 2 && top + 5 < y && y < bottom - 5);
+  }).map((text) => text.textContent);
+}"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_no_name_of_the_fold_is_covered(screen: dict[str, int], page: Page, origin: str) -> None:
+    """By another, by the number of a unit, or (on a wide page) by the line of the answer."""
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/08_feedforward.html")
+    figure = page.locator(FOLD)
+    plane, sheet = figure.locator(".live-drawing").all()[:2]
+    for state in (
+        "", "relu=no", "task=and;relu=no", "width=1;at_1=0.75,-1.35;to_1=1.15,1.15",
+        "at_1=-1.3,0.4;to_1=0.55,-0.5;at_2=0.8,1.25;to_2=1.15,0", "width=6;at_1=1.6,0.6",
+        "at_1=0.1,1.3;to_1=0.4,-0.55;at_2=-0.4,0.2;to_2=1.1,0.05",
+        "width=3;at_1=0.7,0.5;to_1=-1,-0.3;at_2=1,-0.2;to_2=0.45,0.6;at_3=-0.55,-1.2;to_3=0.5,-0.35",
+        "width=3;at_1=0.9,0.75;to_1=-1,0.4;at_2=-1.25,-1.1;to_2=0.8,-0.3;at_3=0.75,-0.1;to_3=-0.45,0.85",
+    ):  # fmt: skip
+        page.evaluate(GO_TO, f"live:fold:{state}")
+        assert [plane.evaluate(COVERED, "text"), sheet.evaluate(COVERED, "text")] == [[], []], state
+        if screen is DESKTOP:
+            assert sheet.evaluate(CROSSED) == [], state
+
+
 @pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
 def test_the_fold_says_what_its_shapes_are(screen: dict[str, int], page: Page, origin: str) -> None:
     page.set_viewport_size(screen)
@@ -1266,9 +1419,112 @@ def test_a_setting_of_the_stack_can_be_linked(page: Page, origin: str) -> None:
     assert page.get_by_label("one more norm at the end").is_visible()  # it is not folded now
 
 
-# Stream -------------------------------------------------------------------------------------------
+# Stream, and what it shares with the translator: a start that needs no model ----------------------
 
-STREAM = live_figure("stream")
+STREAM, TRANSLATE = live_figure("stream"), live_figure("translate")
+# Where in a figure its parts stand, and how large they are.
+LAYOUT = """(figure) => {
+  const frame = figure.getBoundingClientRect();
+  return [...figure.querySelectorAll(".live-body > *, .live-stage *, .live-tries button, "
+    + ".live-controls *, .live-rest *")]
+    .filter((node) => !node.closest(".live-ask, .live-status, .live-press"))
+    .map((node) => [node.tagName, node.getBoundingClientRect()])
+    .filter(([, { width, height }]) => width && height)
+    .map(([tag, { x, y, width, height }]) => `${tag} ` +
+      [x - frame.x, y - frame.y, width, height, frame.height].map(Math.round).join());
+}"""
+# How far below the top of its figure a part stands, and how high the figure is.
+WITHIN = """(node) => {
+  const [one, figure] = [node, node.closest(".live")].map((each) => each.getBoundingClientRect());
+  return [one.top - figure.top, figure.height].map(Math.round);
+}"""
+
+
+def loaded(page: Page, figure: str) -> None:
+    """Wait for a figure's model: a line then says what can be pressed."""
+    expect(page.locator(f"{figure} .live-press")).to_be_visible(timeout=20_000)
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_nothing_moves_when_a_model_has_come(
+    screen: dict[str, int], look: Literal["light", "dark"], page: Page, origin: str
+) -> None:
+    """What is seen before and afterwards is one picture: all its parts, at the same places."""
+    page.set_viewport_size(screen)
+    page.emulate_media(color_scheme=look)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    for name in (STREAM, TRANSLATE):
+        figure = page.locator(name)
+        start = figure.locator(".live-ask button")
+        box, lowest = start.bounding_box(), figure.locator(".live-drawing").first.bounding_box()
+        assert box
+        assert lowest
+        assert box["y"] + box["height"] <= lowest["y"]  # it covers nothing of the picture
+        said, before = words(page, name), figure.evaluate(LAYOUT)
+        start.click()
+        loaded(page, name)
+        after = figure.evaluate(LAYOUT)
+        moved = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+        assert len(after) > 150
+        assert len(moved) <= 2, moved  # a bar that is rounded otherwise
+        assert words(page, name) == said
+
+
+def test_what_is_pressed_before_the_model_is_there_loads_it(page: Page, origin: str) -> None:
+    """And until it has come, the picture of the start stays where it is, paler."""
+    hold: list[Route] = []
+    page.route("**/weights/*-0.js", lambda route: hold.append(route))
+    for name, press, says in (
+        (STREAM, ".stream-row >> nth=0", "Embedding: the stream begins with length 1.2"),
+        (TRANSLATE, ".translate-letter >> nth=7", "Hidden: “w”."),
+        (TRANSLATE, "button:text-is('Step')", "It has written “zweiu”"),
+        (TRANSLATE, "button:text-is('Write all')", "It has written “zweiundvierzig”"),
+    ):
+        opened(page, f"{origin}/{PLAY}")
+        figure = page.locator(name)
+        drawing = figure.locator(".live-drawing").first
+        before = drawing.evaluate(WITHIN)
+        figure.locator(press).click()
+        expect(figure.get_by_text("Loading the ")).to_be_visible()
+        assert drawing.is_visible()
+        assert figure.locator(".live-stage").evaluate("n => getComputedStyle(n).opacity") == "0.5"
+        assert drawing.evaluate(WITHIN) == before
+        hold.pop().continue_()
+        loaded(page, name)
+        expect(figure.locator(".live-words")).to_contain_text(says, timeout=20_000)
+
+
+def test_a_model_that_does_not_come_ends_the_writing(page: Page, origin: str) -> None:
+    asked: list[Route] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route)
+        route.fulfill(status=200, body="/* nothing */")
+
+    page.route("**/weights/**", refuse)
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(TRANSLATE)
+    figure.get_by_role("button", name="Write all").click()
+    expect(figure.locator("[role=alert]")).to_be_visible()
+    expect(figure.get_by_role("button", name="Write all")).to_be_visible()  # no longer "Pause"
+    many = len(asked)
+    page.wait_for_timeout(1_600)  # two more steps, if it went on
+    assert len(asked) == many
+
+
+def test_a_start_of_ones_own_is_not_the_one_that_is_written_down(page: Page, origin: str) -> None:
+    """A notebook may begin with another line: there the still waits, which shows that one."""
+    page.add_init_script(
+        """document.addEventListener("DOMContentLoaded", () => document
+          .querySelector('[data-live="stream"]').dataset.settings = "stop=0", true)"""
+    )
+    opened(page, f"{origin}/{PLAY}")
+    expect(page.locator(f"{STREAM} .stream-bus")).to_have_count(0)
+    expect(page.locator(f"{STREAM} > :not(.live-body)").first).to_be_visible()
+
+
 NODES = """(figure, selector) => {
   const watcher = new MutationObserver(() => {});
   watcher.observe(figure, { childList: true, subtree: true });
@@ -1285,14 +1541,12 @@ def test_the_first_touch_of_the_stream_loads_its_model(where: str, page: Page, o
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     opened(page, f"{origin if where == 'server' else SITE.as_uri()}/{PLAY}")
-    still = page.locator(f"{STREAM} > :not(.live-body)").first
-    expect(still).to_be_visible()
+    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible()
     assert not [url for url in asked if "/live/weights/" in url]
     page.locator(STREAM).get_by_role("button", name="After a q").click()
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    loaded(page, STREAM)
     assert words(page, STREAM).startswith("Position 17, “q”: the model’s answer is “u” (>99%).")
     expect(page.locator(f"{STREAM} .live-see")).to_contain_text("answers u with 95%")
-    expect(still).to_be_hidden()
     assert "stop=2" in page.url
 
 
@@ -1302,8 +1556,8 @@ def test_the_stream_is_read_with_the_keyboard(
 ) -> None:
     page.set_viewport_size(screen)
     opened(page, f"{origin}/{PLAY}")
-    page.locator(f"{STREAM} .stream-start").press("Enter")
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    page.locator(f"{STREAM} .live-ask button").press("Enter")
+    loaded(page, STREAM)
     row = page.locator(f"{STREAM} .stream-row[aria-pressed=true]")
     expect(row).to_have_attribute("aria-label", re.compile("block 3, feed-forward: write 54.1"))
     row.focus()
@@ -1325,8 +1579,8 @@ def test_the_stream_is_read_with_the_keyboard(
 def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/{PLAY}")
-    page.locator(f"{STREAM} .stream-start").click()
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    page.locator(f"{STREAM} .live-ask button").click()
+    loaded(page, STREAM)
     made = page.locator(STREAM).evaluate(NODES, ".stream-row, .stream-cell")
     assert len(made) == 9 + 5 * 24
     assert not any(made)
@@ -1336,7 +1590,7 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     assert page.locator(STREAM).evaluate(COVERED, ".stream-bus > text") == []
     page.locator(f"{STREAM} .stream-row").first.click()
     expect(page.locator(f"{STREAM} .stream-panel")).to_contain_text(
-        re.compile(r"Stopped here, it divides by 1\.1, and they weigh 1\d\d times as much\.")
+        re.compile(r"here by 1\.1, and these would weigh 1\d\d times as much\.")
     )
     line.fill("To be")  # a shorter line hides columns
     expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
@@ -1346,10 +1600,12 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
 def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(STREAM)
-    said = figure.get_by_text("Its direct effect is what this vector alone adds")
-    expect(said).to_be_visible()  # before the model is there: the still has the effects, too
-    page.locator(f"{STREAM} .stream-start").click()
-    expect(page.locator(f"{STREAM} .stream-bus")).to_be_visible(timeout=20_000)
+    said = figure.get_by_text("At each letter a vector runs through the model, the residual stream")
+    expect(said).to_be_visible()
+    for what in ("Column: a letter of the line. Row: how far", "Bar: what this alone adds"):
+        expect(figure.get_by_text(what)).to_be_visible()  # what is drawn, before the model is there
+    page.locator(f"{STREAM} .live-ask button").click()
+    loaded(page, STREAM)
     top, first, last = figure.evaluate(
         """figure => [...figure.querySelectorAll(".live-body > p:nth-child(2), .live-stage"),
           figure.querySelector(".live-words")].map((one) => one.getBoundingClientRect())
@@ -1364,13 +1620,11 @@ def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: 
 
 # Translate ----------------------------------------------------------------------------------------
 
-TRANSLATE = live_figure("translate")
-
 
 def translator(page: Page, origin: str, address: str = "") -> None:
     opened(page, f"{origin}/{PLAY}{address}")
     page.locator(TRANSLATE).get_by_role("button", name="Run the number translator here").click()
-    expect(page.locator(f"{TRANSLATE} .translate-numbers")).to_be_visible(timeout=20_000)
+    loaded(page, TRANSLATE)
 
 
 @pytest.mark.parametrize("where", ["server", "folder"])

@@ -137,12 +137,12 @@ function build(part, figure) {
           more();
         };
       };
+      gradient(state, found); // what it says takes room
       lay(left, asked, [], levels.again);
       lay(right, given, [part.around(right.at(found.answer), 1)], answer.again);
       levels(state);
       bands(state, found);
       query(state);
-      gradient(state, found);
       scores.set(found.scores, { step: 1 });
       weights.set(found.weights, { step: 2 });
       answer(state, found);
@@ -178,7 +178,7 @@ function levelsOf(part, { at, lines, unit, drawing }, handles) {
       const isSeen = long >= 1 && Math.abs(far) < reach;
       line.setAttribute("d", isSeen ? `M${px - 2 * SIZE * uy} ${py + 2 * SIZE * ux}L${px + 2 * SIZE * uy} ${py - 2 * SIZE * ux}` : "");
       const [tx, ty] = isFlat ? [SIZE - 5, py - ((SIZE - 5 - px) * ux) / uy + 4] : [px - ((SIZE - 30 - py) * uy) / ux, SIZE - 30];
-      const isNamed = isSeen && score && tx > 12 && tx <= SIZE - (isFlat ? 5 : 15) && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24)
+      const isNamed = isSeen && score && tx > 12 && tx <= SIZE - (isFlat ? 5 : 15) && ty > 12 && ty < SIZE - 24 && (!isFlat || Math.abs(ty - y0) > 24 * (drawing.px || 1))
         && handles.every(({ room }) => !part.shared(room, part.roomOf(tx, ty, String(score), isFlat ? "end" : "middle", drawing.px || 1)));
       part.write(names[n], isNamed ? part.number(score, 0) : "");
       if (!isNamed) return;
@@ -250,12 +250,13 @@ function hull(points) {
 
 /* Around the answer, the side on which its name lies on no point and on no other name. */
 const BESIDE = [[44, 5], [-44, 5], [0, -18], [0, 29], [36, -16], [-36, -16], [36, 27], [-36, 27]];
-const SIDES = [1, 1.6].flatMap((far) => BESIDE.map(([x, y]) => [far * x, far * y]));
+const SIDES = [1, 1.6, 2.2, 2.8, 3.4].flatMap((far) => BESIDE.map(([x, y]) => [far * x, far * y]));
+const CLOSE = 26; // px: a name farther away has a line to its ring
 
-function sideOf(part, [x, y], handles, px) {
-  const taken = handles.flatMap(({ drawn, room }) => [room, part.around([drawn.x, drawn.y], px)]);
+function sideOf(part, [x, y], handles, drawing, px) {
+  const taken = [...part.ticksOn(drawing), ...handles.flatMap(({ drawn, room }) => [room, part.around([drawn.x, drawn.y], px)])];
   const places = SIDES.map(([dx, dy]) => [x + dx * px, y + dy * px]).filter(([px_, py]) => px_ > 30 * px && px_ < SIZE - 30 * px && py > 14 * px && py < SIZE - 4);
-  return places[part.freest(places.map(([px_, py]) => part.roomOf(px_, py, "answer", "middle", px)), taken)];
+  return places[part.freest(places.map(([px_, py]) => [part.roomOf(px_, py, "answer", "middle", px)]), taken)];
 }
 
 function answerOf(part, { at, back, drawing }, handles) {
@@ -267,11 +268,13 @@ function answerOf(part, { at, back, drawing }, handles) {
   const name = part.svg("text", { class: "live-halo", text: "answer", "text-anchor": "middle", style: `fill: ${part.colour("weight")}; font-weight: 600`, "pointer-events": "none" });
   const shares = part.svg("g", { opacity: 0.25 }, ...valueNames.map(() =>
     part.svg("path", { stroke: part.colour("weight"), "stroke-linecap": "round" }))); // a spot behind each value
-  back.append(region, shares, ...pulls, was, is, name);
+  const tie = part.svg("path", { class: "live-lead live-tie" });
+  back.append(region, shares, ...pulls, tie, was, is, name);
   const put = (circle, [x, y]) => [circle.cx.baseVal.value, circle.cy.baseVal.value] = [x, y];
   let last;
   const again = () => { // what keeps its size on the screen
-    const px = drawing.px || 1, [x, y] = sideOf(part, last, handles, px);
+    const px = drawing.px || 1, [x, y] = sideOf(part, last, handles, drawing, px);
+    part.tieTo(tie, last, part.roomOf(x, y, "answer", "middle", px), CLOSE * px, last);
     name.setAttribute("x", x);
     name.setAttribute("y", y);
     for (const circle of [was, is]) circle.setAttribute("style", `r: ${11 * px}px; stroke-width: ${4 * px}`);

@@ -10,9 +10,13 @@ let count = 0;
 
 /* Points that lie on each other are drawn apart, each in its own direction, so that every one can be
    seen and taken. Points far enough from all others stay where they are. No name stands on a point, on another
-   name, or on what else takes room (`rooms`), where there is another side. */
+   name, or on what else takes room (`rooms`): where no side of its point is free, it stands farther away (`RINGS`),
+   at the end of a line. */
+const TIED = 16; // px: a name farther away than that hangs on a line
+const RINGS = [1, 1.4, 1.8, 2.3, 2.9, 3.6, 4.5];
 const AROUND = [[0, -1], [0, 1], ...[1, 2].flatMap((up) => [[0.8, up], [-0.8, up], [0.8, -up], [-0.8, -up]])]; // for names
 const NEAR = 26; // px: two handles nearer than this begin to make room
+const LEAST = 15.5; // px between two handles
 function spread(handles, state, rooms = []) {
   const { px } = handles[0];
   const places = handles.map(({ name, at }) => at(state[name]));
@@ -23,10 +27,19 @@ function spread(handles, state, rooms = []) {
     const away = (NEAR - 10) * Math.max(...crowd) * px();
     return towards.map((each) => each * away);
   });
-  const spots = handles.map((one, i) => one.spotAt(places[i], asides[i]));
-  const taken = [...handles[0].node.ownerSVGElement.querySelectorAll(":scope > .live-tick")].map((one) =>
-    roomOf(Number(one.getAttribute("x")), Number(one.getAttribute("y")), one.textContent, one.getAttribute("text-anchor"), px()));
-  taken.push(...rooms);
+  const spotOf = (one, i) => one.spotAt(places[i], asides[i]);
+  for (let [round, isMore] = [0, true]; isMore && round < 40; round++) { // those that came to lie on each other push each other away
+    isMore = false;
+    handles.forEach((one, i) => handles.slice(0, i).forEach((other, j) => {
+      const [[x, y], [u, v]] = [spotOf(one, i), spotOf(other, j)], far = Math.hypot(x - u, y - v);
+      if (far >= (LEAST - 0.5) * px()) return;
+      isMore = true;
+      const by = [[x - u, one.towards[0]], [y - v, one.towards[1]]].map(([gap, way]) => ((LEAST * px() - far) / 2) * (far > 0.1 ? gap / far : way));
+      by.forEach((each, axis) => { asides[i][axis] += each; asides[j][axis] -= each; });
+    }));
+  }
+  const spots = handles.map(spotOf);
+  const taken = [...ticksOn(handles[0].node.ownerSVGElement), ...rooms];
   const crosses = places.filter((_, i) => asides[i].some(Boolean));
   for (const one of handles) one.room = null;
   for (let round = 0; round < 3; round++) // a name may give way to one that came later
@@ -36,21 +49,37 @@ function spread(handles, state, rooms = []) {
       one.putName(places[i], spots[i], [...taken, ...points, ...names]);
     });
   handles.forEach((one, i) => one.show(state, places[i], asides[i]));
+  return spots;
 }
 
 /* The room that a text takes, [left, top, right, bottom]: estimated, for to measure it would lay out the page. */
 function roomOf(x, y, text, anchor, px) {
-  const wide = 7.6 * text.length * px, left = x - wide * ({ middle: 0.5, end: 1 }[anchor] || 0);
+  const wide = (7.6 * text.length + 3) * px, left = x - wide * ({ middle: 0.5, end: 1 }[anchor] || 0);
   return [left, y - 12 * px, left + wide, y + 4 * px];
 }
 
+const ticksOn = (drawing) => [...drawing.querySelectorAll(":scope > .live-tick")].map((one) =>
+  roomOf(Number(one.getAttribute("x")), Number(one.getAttribute("y")), one.textContent, one.getAttribute("text-anchor"), drawing.px || 1));
+
 const around = ([x, y], px) => [x - 9 * px, y - 9 * px, x + 9 * px, y + 9 * px]; // the room of a point
 const shared = ([a, b, c, d], [e, f, g, h]) => Math.max(0, Math.min(c, g) - Math.max(a, e)) * Math.max(0, Math.min(d, h) - Math.max(b, f));
-/* The first of these rooms that lies on nothing, or else on as little as can be. */
-const freest = (rooms, taken) => {
-  const costs = rooms.map((room) => taken.reduce((sum, other) => sum + shared(room, other), 0));
-  return costs.indexOf(Math.min(...costs));
+/* Of places, of which each takes some rooms: the first that lies on nothing, or else on as little as can be. `more`
+   says what else speaks against a place. */
+const freest = (places, taken, more = () => 0) => {
+  let [best, least] = [0, Infinity];
+  for (let n = 0; n < places.length && least > 0; n++) {
+    const cost = places[n].reduce((sum, room) => taken.reduce((part, other) => part + shared(room, other), sum), more(places[n]));
+    if (cost < least) [best, least] = [n, cost];
+  }
+  return best;
 };
+
+/* The line from a point to a name that stands farther away than `most`: it begins at the point, or at `from`. */
+const tieOf = ([x, y], [left, top, right, foot]) => [Math.min(Math.max(x, left), right) - x, Math.min(Math.max(y, top), foot) - y];
+function tieTo(tie, spot, room, most, from = [0, 0]) {
+  const to = tieOf(spot, room);
+  tie.setAttribute("d", Math.hypot(...to) > most ? `M${from}L${to.map((each, axis) => (each + from[axis]).toFixed(1))}` : "");
+}
 
 /* A point of a drawing that can be dragged, or moved with the arrow keys. `towards` is its direction
    when others lie on it; `label` stands on that side, or at the tip of an arrow from the middle (`isTip`). The drawing listens for all its handles: the
@@ -59,7 +88,7 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
   const spec = figure.figure.state[name];
   const px = () => drawing.px || 1;
   const move = (point) => figure.set({ [name]: point.map((each) => Live.nearest(spec, each)) });
-  const lead = svg("path", { class: "live-lead" });
+  const [lead, tie] = [svg("path", { class: "live-lead" }), svg("path", { class: "live-lead live-tie" })];
   const words = svg("text", { class: "live-halo", text: label });
   const mark = svg(
     "g", { class: "live-mark" }, svg("circle", { class: "live-ring", r: 15 }),
@@ -76,7 +105,7 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
         move(figure.state[name].map((each, axis) => each + step * arrow[axis]));
       },
       onkeyup: (event) => ARROWS[event.key] && figure.released(),
-    }, lead, svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), mark, words);
+    }, lead, tie, svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), mark, words);
   drawing.append(node);
   const drawn = { x: 0, y: 0 };
   const { width, height } = drawing.viewBox.baseVal;
@@ -93,17 +122,22 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
     spotAt: ([x, y], [dx, dy]) => [within(x + dx, width), within(y + dy, height)],
     /* On which side its name stands: of a point in the plane, drawn at a spot, where the rooms of others are taken. */
     putName([x, y], [hx, hy], taken) {
+      if (!label) return;
       const anchorOf = ([tx]) => (tx > 0.3 ? "start" : tx < -0.3 ? "end" : "middle");
       const roomAt = (side) => roomOf(hx + side[0] * 14 * px(), hy + (side[1] * 15 + 5) * px(), label, anchorOf(side), px());
       const isInside = ([left, top, right, foot]) => left > 0 && right < width && top > 3 * px() && foot < height - px();
       const [outX, outY] = [x - width / 2, y - height / 2];
       const far = Math.hypot(outX, outY);
       const [sx, sy] = isTip && far > 40 ? [outX / far, outY / far] : towards;
-      const turned = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0], ...AROUND];
-      const inside = turned.filter((side) => isInside(roomAt(side)));
-      const sides = inside.length ? inside : turned.slice(0, 1);
-      const side = sides[freest(sides.map(roomAt), taken)], [tx, ty] = side;
+      const near = [[sx, sy], [-sx, sy], [sx, -sy], [-sx, -sy], [sx > 0 ? 1 : -1, 0], [sx > 0 ? -1 : 1, 0], ...AROUND];
+      const isOn = Math.hypot(sx, sy) < 0.5; // a number on its point stays there
+      const all = isOn ? [[sx, sy]] : RINGS.flatMap((ring) => near.map((side) => side.map((each) => ring * each)));
+      const inside = all.filter((side) => isInside(roomAt(side)));
+      const sides = inside.length ? inside : all.slice(0, 1);
+      const away = ([room]) => Math.max(0, Math.hypot(...tieOf([hx, hy], room)) - TIED * px()) * px() / 2; // better near, on a little, than far away
+      const side = sides[freest(sides.map((each) => [roomAt(each)]), taken, away)], [tx, ty] = side;
       one.room = roomAt(side);
+      tieTo(tie, [hx, hy], one.room, TIED * px());
       words.setAttribute("text-anchor", anchorOf(side));
       words.setAttribute("x", tx * 14 * px());
       words.setAttribute("y", (ty * 15 + 5) * px());
@@ -165,12 +199,14 @@ function listen(drawing, figure) {
 
 /* Play and Step: `step(how)` goes one step on and says whether there is another; `again()` goes back
    to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
-   where it ends. With `stays`, one step after the last one does nothing. `every`: ms, or what gives them. */
-function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false }) {
-  let timer = 0;
+   where it ends. With `stays`, one step after the last one does nothing. `every`: ms, or what gives them. With
+   `isPaced`, the play can be made slower and faster. */
+const PACES = [["½×", 2], ["1×", 1], ["2×", 0.5]];
+function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false, isPaced = false }) {
+  let [timer, pace] = [0, 1];
   const set = (isOn) => {
     clearInterval(timer);
-    timer = isOn ? setInterval(() => advance() || set(false), typeof every === "function" ? every() : every) : 0;
+    timer = isOn ? setInterval(() => advance() || set(false), PACES[pace][1] * (typeof every === "function" ? every() : every)) : 0;
     start.textContent = isOn ? "Pause" : play;
   };
   const advance = () => {
@@ -193,7 +229,18 @@ function player(figure, { step, again, every = 800, names: [play, one] = ["Play"
     if (!advance() && !stays) again();
     figure.released();
   } });
-  const node = html("span", { class: "live-player" }, start, next);
+  const turn = (by) => {
+    pace = Math.min(PACES.length - 1, Math.max(0, pace + by));
+    shown.textContent = PACES[pace][0];
+    [slower, faster].forEach((each, n) => each.setAttribute("aria-disabled", pace === n * (PACES.length - 1)));
+    if (timer) set(true);
+  };
+  const shown = html("output");
+  const [slower, faster] = [["−", "slower", -1], ["+", "faster", 1]].map(([text, label, by]) =>
+    html("button", { type: "button", text, "aria-label": label, title: label, onclick: () => turn(by) }));
+  turn(0);
+  const paces = isPaced ? html("span", { class: "live-pace", role: "group", "aria-label": "speed" }, slower, shown, faster) : null;
+  const node = html("span", { class: "live-player" }, start, next, paces);
   const stop = (event) => timer && !node.contains(event.target) && set(false);
   figure.place.addEventListener("pointerdown", stop);
   figure.place.addEventListener("keydown", stop);
@@ -553,7 +600,7 @@ function apart(heights, least, low, high) {
 }
 
 Object.assign(Live.part, {
-  apart, around, shared, roomOf, freest, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
+  apart, around, tieTo, ticksOn, shared, roomOf, freest, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
   sign, named, percent, strongest, fitted,
 });
 })();

@@ -251,9 +251,9 @@ class Mounted {
     const needed = this.figure.needs ? this.figure.needs(this.state) : null;
     const model = needed && Live.model.read(needed);
     this.mark(model || this.drawn.wait ? null : needed);
-    const isFirst = Live.write(this.figure, this.state) === Live.write(this.figure, this.first);
+    const now = Live.write(this.figure, this.state), isFirst = now === Live.write(this.figure, this.first);
     this.isWaiting = Boolean(needed && !model);
-    const stored = this.isWaiting && isFirst ? this.figure.stored?.() : null; // the start may be known without its model
+    const stored = this.isWaiting && !now ? this.figure.stored?.() : null; // the start may be known without its model
     this.place.classList.toggle("live-waiting", this.isWaiting && !stored);
     this.place.classList.toggle("live-stored", Boolean(stored));
     if (!isFirst || stored) this.place.classList.remove("live-untouched"); // the static picture shows the start

@@ -152,19 +152,19 @@ const beside = (text, [x, y], [right, down]) => {
 };
 
 /* Where the names of points stand: those of one spot (`heads`) below each other, that of a single one above it;
-   or elsewhere, if something (`words`, too) stands there. A place is what `beside` takes, with its anchor. */
-function placesOf(spots, marks, heads, px, words) {
+   or elsewhere, if something (`rooms`, too) stands there. A place is what `beside` takes, with its anchor. */
+function placesOf(part, spots, marks, heads, px, rooms) {
   const place = (anchor, right, down) => ({ anchor, by: [right, down] });
   const boxOf = (i, { anchor, by: [right, down] }) => {
     const wide = 6.6 * NAMES[i].length;
     const left = right - { start: 0, middle: wide / 2, end: wide }[anchor];
     const [x, y] = spots[i];
-    return [x + left * px, x + (left + wide) * px, y + (down - 12) * px, y + (down + 3) * px];
+    return [x + left * px, y + (down - 12) * px, x + (left + wide) * px, y + (down + 3) * px];
   };
-  const meets = ([a, b, c, d], [e, f, g, h]) => a < f && e < b && c < h && g < d;
-  const isInside = ([a, b, c, d]) => a >= 0 && b <= SIZE && c >= 0 && d <= SIZE;
+  const isInside = ([a, b, c, d]) => a >= 0 && c <= SIZE && b >= 0 && d <= SIZE;
   const single = [["middle", 0, -12], ["middle", 0, 22], ["start", 12, 5], ["end", -12, 5],
-    ["start", -8, -12], ["end", 8, -12], ["start", -8, 22], ["end", 8, 22], ["start", -8, 38], ["end", 8, -28]];
+    ["start", -8, -12], ["end", 8, -12], ["start", -8, 22], ["end", 8, 22],
+    ...[38, 54].flatMap((far) => [["middle", 0, far], ["middle", 0, 10 - far], ["start", -8, far], ["end", 8, far], ["start", -8, 10 - far], ["end", 8, 10 - far]])];
   const choicesFor = (group) => {
     if (group.length === 1) return single.map((one) => [place(...one)]);
     const below = Math.min(22, (SIZE - 8 - spots[group[0]][1]) / px - 15 * (group.length - 1)); // within the frame
@@ -172,18 +172,28 @@ function placesOf(spots, marks, heads, px, words) {
       group.map((_, row) => place(anchor, right, first + 15 * row))));
   };
   const groups = [...new Set(heads)].map((head) => NAMES.map((_, i) => i).filter((i) => heads[i] === head));
-  const [taken, found] = [[...words], []];
+  const [taken, found] = [[...rooms], []];
   for (const group of groups.sort((one, other) => other.length - one.length)) { // the largest chooses first
-    const stones = marks.filter((_, i) => !group.includes(i)).map(([x, y]) => [x - 8 * px, x + 8 * px, y - 8 * px, y + 8 * px]);
+    const stones = marks.filter((_, i) => !group.includes(i)).map((spot) => part.around(spot, px));
     const boxes = (choice) => choice.map((one, n) => boxOf(group[n], one));
-    const isIn = (choice) => boxes(choice).every(isInside);
-    const isFree = (choice) => isIn(choice) && !boxes(choice).some((box) => [...taken, ...stones].some((other) => meets(box, other)));
-    const choices = choicesFor(group);
-    const best = choices.find(isFree) || choices.find(isIn) || choices[0];
+    const all = choicesFor(group), inside = all.filter((choice) => boxes(choice).every(isInside));
+    const choices = inside.length ? inside : all;
+    const best = choices[part.freest(choices.map(boxes), [...taken, ...stones])];
     taken.push(...boxes(best));
-    group.forEach((i, n) => (found[i] = best[n]));
+    group.forEach((i, n) => (found[i] = { ...best[n], room: group.length === 1 ? boxes(best)[n] : null }));
   }
   return found;
+}
+
+/* The names of the phrases in a drawing, on lines to those that stand farther away. */
+function namesIn(part, room) {
+  const ties = NAMES.map(() => room.appendChild(part.svg("path", { class: "live-lead live-tie" })));
+  const names = NAMES.map((text) => room.appendChild(part.svg("text", { class: "live-halo live-name", text })));
+  return (spots, px, places) => places.forEach(({ anchor, by, room: taken }, i) => {
+    names[i].setAttribute("text-anchor", anchor);
+    beside(names[i], spots[i], by);
+    part.tieTo(ties[i], spots[i], taken || [...spots[i], ...spots[i]], 16 * px, spots[i]);
+  });
 }
 
 const FINE = 60; // squares of the plane as they are drawn
@@ -221,11 +231,10 @@ function plane(part, figure) {
   const points = NAMES.map((name, i) => {
     const one = mark(part);
     one.put(at(POINTS[i]));
-    const words = part.svg("text", { class: "live-halo live-name", "text-anchor": "middle", text: name });
-    beside(words, at(POINTS[i]), [0, POINTS[i][1] > 0 ? -12 : 22]);
-    inside.append(one.node, words);
+    inside.append(one.node);
     return one;
   });
+  const corners = POINTS.map(at), putNames = namesIn(part, inside);
   const plus = (k, to) => figure.state[`at_${k}`].map((each, axis) => each + to[axis]);
   const handles = KS.map((k) => [
     part.handle({ drawing, name: `at_${k}`, role: "query", figure, at, value, label: String(k), towards: [0, -0.1],
@@ -281,12 +290,18 @@ function plane(part, figure) {
         }
         for (const each of Object.values(lines[k])) each.style.display = isThere ? "" : "none";
       });
-      part.spread(shown, state);
+      const { shifts, pair } = besides(unitsOf(state));
+      part.write(note, pair ? `the lines of ${pair[0]} and ${pair[1]} lie on each other` : "");
+      const lay = () => { // again, when its size on the screen is known
+        const px = drawing.px || 1, spots = part.spread(shown, state);
+        const rooms = [...part.ticksOn(drawing), ...spots.map((spot) => part.around(spot, px))];
+        putNames(corners, px, placesOf(part, corners, corners, [0, 1, 2, 3], px, rooms));
+        drawing.again = lay;
+      };
+      lay();
       points.forEach((point, i) => point.set(Boolean(TASKS[state.task][i])));
       Live.tween(inside, fieldOf(state, found, FINE), (now) =>
         squares(now).forEach((d, i) => shades[i].getAttribute("d") !== d && shades[i].setAttribute("d", d)), { step: 2 });
-      const { shifts, pair } = besides(unitsOf(state));
-      part.write(note, pair ? `the lines of ${pair[0]} and ${pair[1]} lie on each other` : "");
       const to = KS.map((k) => ({ shift: shifts[k - 1] || 0, from: at(state[`at_${k}`]), by: [state[`to_${k}`][0] * unit, -state[`to_${k}`][1] * unit] }));
       Live.tween(drawing, to, (now, before) => now.forEach((each, i) => {
         drawLine(lines[i], each);
@@ -311,23 +326,31 @@ function foldedSheet(part) {
   inside.append(part.svg("path", { d: `M${zero} 0V${SIZE}M0 ${floor}H${SIZE}`, stroke: "var(--fig-muted)" }));
   const sheet = inside.appendChild(part.svg("path", { fill: "none", stroke: "var(--fig-q)", "stroke-width": 1.3, opacity: 0.7 }));
   const line = inside.appendChild(part.svg("path", { fill: "none", stroke: part.colour("weight"), "stroke-width": 3 }));
-  const words = (more) => drawing.appendChild(part.svg("text", { class: "live-tick", ...more }));
-  const [across, up] = [words({ x: SIZE - EDGE - 4, y: SIZE - EDGE - 6, "text-anchor": "end" }), words({ x: zero + 6, y: EDGE + 14 })];
-  const note = words({ x: EDGE + 5, y: SIZE - EDGE - 7, class: "live-tick live-halo" });
+  const words = (more) => drawing.appendChild(part.svg("text", { class: "live-tick live-halo", ...more }));
+  const right = SIZE - EDGE - 4;
+  const axes = [ // what the axes are: where neither a phrase nor the line stands
+    { text: words(), places: [[right, floor + 16, "end"], [right, floor - 7, "end"], [right, SIZE - EDGE - 6, "end"]] },
+    { text: words(), places: [[zero + 6, EDGE + 14, "start"], [zero - 6, EDGE + 14, "end"]] }];
+  const note = words({ x: EDGE + 5, y: SIZE - EDGE - 7 });
   const isNarrow = part.isNarrow(); // no room for words at the axes: the title has them
+  /* The line where the output is one half: (a, b) is a along it and b to the side of yes. None, if nothing turns. */
+  const turnOf = ([v, w, c], smaller) => {
+    const length = Math.hypot(v, w);
+    if (length < 0.02) return null;
+    const foot = [(-c * v) / length ** 2, (-c * w) / length ** 2].map((each) => smaller * each);
+    const [n, along] = [[(9 * v) / length, (9 * w) / length], [(-9 * w) / length, (9 * v) / length]];
+    return (a, b) => at([foot[0] + a * along[0] + b * n[0], foot[1] + a * along[1] + b * n[1]]);
+  };
   const ghosts = NAMES.map(() => mark(part, { class: "live-ghost" }));
   const points = NAMES.map(() => mark(part));
-  const names = NAMES.map((text) => part.svg("text", { class: "live-halo live-name", text }));
   inside.append(...ghosts.map(({ node }) => node), ...points.map(({ node }) => node));
-  drawing.append(...names);
+  const putNames = namesIn(part, drawing);
   return {
     drawing,
     set(state, found) {
       drawing.again = () => Live.moving(Live.STILL, () => this.set(state, found)); // when its size on the screen is known
       const px = drawing.px || 1;
       const units = unitsOf(state);
-      part.write(across, isNarrow ? "" : `unit ${state.across} →`);
-      part.write(up, isNarrow || state.width === 1 ? "" : `↑ unit ${state.up}`);
       const isWhole = KS.slice(0, state.width).every((k) => k === state.across || k === state.up || Math.abs(found.weights[k - 1]) < 0.005);
       const chosen = found.hidden.flatMap((h) => [h[state.across - 1], h[state.up - 1] ?? 0]);
       const smaller = 1 / Math.max(1, Math.max(...chosen) / FARTHEST, Math.min(...chosen) / LOWEST);
@@ -345,27 +368,32 @@ function foldedSheet(part) {
         const far = crowd > 1 ? 5 + crowd : 0;
         return [spots[i][0] + far * px * Math.cos(turn), spots[i][1] + far * px * Math.sin(turn)];
       });
-      placesOf(spots, places, heads, px, isNarrow ? [] : [[zero, zero + 60, 0, 20]]).forEach(({ anchor, by }, i) => {
-        names[i].setAttribute("text-anchor", anchor);
-        beside(names[i], spots[i], by);
-      });
-      [...points, ...ghosts].forEach((one, i) => one.set(Boolean(TASKS[state.task][i % 4])));
       const weightOf = (k) => (k <= state.width ? found.weights[k - 1] : 0);
-      const layer = [weightOf(state.across), state.up === state.across ? 0 : weightOf(state.up), found.bias];
+      const layer = isWhole ? [weightOf(state.across), state.up === state.across ? 0 : weightOf(state.up), found.bias] : [0, 0, 0];
+      const turn = turnOf(layer, smaller);
+      const along = turn ? Array.from({ length: 241 }, (_, n) => part.around(turn(n / 120 - 1, 0), 0.3 * px)) : [];
+      const rooms = [part.roomOf(EDGE + 5, Number(note.getAttribute("y")), note.textContent, "start", px), ...(isNarrow ? [] : along)];
+      const titles = isNarrow ? ["", ""] : [`unit ${state.across} →`, state.width === 1 ? "" : `↑ unit ${state.up}`];
+      axes.forEach(({ text, places: all }, n) => {
+        const taken = all.map(([x, y, anchor]) => part.roomOf(x, y, titles[n], anchor, px));
+        const best = part.freest(taken.map((room) => [room]), [...along, ...places.map((spot) => part.around(spot, px))]);
+        const [x, y, anchor] = all[best];
+        part.write(text, titles[n]);
+        for (const [name, value] of Object.entries({ x, y, "text-anchor": anchor })) text.setAttribute(name, value);
+        if (titles[n]) rooms.push(taken[best]);
+      });
+      putNames(spots, px, placesOf(part, spots, places, heads, px, rooms));
+      [...points, ...ghosts].forEach((one, i) => one.set(Boolean(TASKS[state.task][i % 4])));
       const to = {
         sheet: CREASES.map((crease) => crease.map((point) => seen(hiddenAt(units, state.relu, point)))),
-        places, layer: isWhole ? layer : [0, 0, 0],
+        places, layer,
       };
       Live.tween(drawing, to, (now, before) => {
         sheet.setAttribute("d", now.sheet.map((crease) => `M${crease.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L")}`).join(""));
         points.forEach((one, i) => one.put(now.places[i]));
         ghosts.forEach((one, i) => one.put((before || now).places[i]));
-        const [v, w, c] = now.layer;
-        const length = Math.hypot(v, w);
-        if (length < 0.02) return [half, line].forEach((each) => each.setAttribute("d", ""));
-        const foot = [(-c * v) / length ** 2, (-c * w) / length ** 2].map((each) => smaller * each);
-        const [n, along] = [[(9 * v) / length, (9 * w) / length], [(-9 * w) / length, (9 * v) / length]];
-        const corner = (a, b) => at([foot[0] + a * along[0] + b * n[0], foot[1] + a * along[1] + b * n[1]]);
+        const corner = turnOf(now.layer, smaller);
+        if (!corner) return [half, line].forEach((each) => each.setAttribute("d", ""));
         line.setAttribute("d", `M${corner(-1, 0)}L${corner(1, 0)}`);
         half.setAttribute("d", `M${corner(-1, 0)}L${corner(1, 0)}L${corner(1, 1)}L${corner(-1, 1)}Z`);
       }, { step: 1 });

@@ -211,7 +211,7 @@ const SENTENCES = { B_S: ["the", "cat sleeps"], B_T: ["die", "Katze schläft"] }
 const sentence = ([first, ...rest], length) => `“${[first, ...(length > 1 ? [...rest, "…"] : [])].join(" ")}”`;
 const counted = (length) => (length === 1 ? "1 token" : `the first 3 of ${whole(length)} tokens`);
 
-function draw(figure, { preset }, found) {
+function draw(figure, { preset }, found, onpick) {
   const parts = partsOf(preset);
   const two = parts[0].tower !== parts.at(-1).tower;
   const towers = (two ? ["encoder", "decoder"] : [parts[0].tower])
@@ -252,7 +252,7 @@ function draw(figure, { preset }, found) {
     }
   }
   const nodes = parts.map((box, at) => {
-    const pick = () => { figure.set({ box: box.id }, Live.QUICK); figure.released(); };
+    const pick = () => { figure.set({ box: box.id }, Live.QUICK); figure.released(); onpick(); };
     const across = parts.findIndex((one) => one.name === box.name && one.tower !== box.tower);
     const label = `${title(box.label)}, ${box.tower}: ${found.shapes[at]}`;
     return button(box, label, pick, (event) => {
@@ -417,7 +417,7 @@ function build(part, figure) {
   const total = part.numbers({ label: "the whole model", names: names.map((name) => `${name} in all`) });
   const fold = (text, ...nodes) => html("details", {}, html("summary", { text }), ...nodes);
   const player = part.player(figure, {
-    names: ["Send a sentence through", "One box"],
+    names: [part.isNarrow() ? "Send a sentence" : "Send a sentence through", "One box"], isPaced: true,
     every: () => (figure.state.preset === NUMBERS ? 2600 : 900), // there is a sentence to read
     step() {
       const next = beside(figure.state, 1);
@@ -426,7 +426,8 @@ function build(part, figure) {
     },
     again: () => figure.set({ box: partsOf(figure.state.preset)[0].id, layer: 1 }, Live.QUICK),
   });
-  player.node.append(html("button", { type: "button", text: "Back", onclick: () => {
+  player.node.firstChild.addEventListener("click", () => (about.open = false)); // it travels: nothing is to be looked up
+  player.node.lastChild.before(html("button", { type: "button", text: "Back", onclick: () => {
     const last = beside(figure.state, -1);
     if (!last) return;
     player.stop();
@@ -434,18 +435,18 @@ function build(part, figure) {
     figure.released();
   } }));
   let [drawn, shown] = [null, {}];
-  const about = html("div", { class: "live-about" }, info);
+  const about = fold("What this box does", info); // opens when a box is pressed
+  const hint = html("p", { class: "live-title", text: "Press a box, and its card opens." });
   const folds = html("div", { class: "live-folds" }, fold("Inside, step by step", inside),
     fold("What it costs", costs, part.titled("share of the whole model, %", bars.node), total.node));
-  const journey = html("div", {}, picture, player.node);
   return {
-    nodes: part.isNarrow() ? [caption, journey] : [caption, html("div", { class: "live-split" }, journey, about), folds],
+    nodes: part.isNarrow() ? [caption, picture, player.node] : [caption, html("div", { class: "live-split" }, picture, html("div", {}, player.node, hint, about)), folds],
     rest: part.isNarrow() ? [about, folds] : null,
     update(state, found) {
       const hadFocus = picture.contains(document.activeElement);
       const isSame = shown.preset === state.preset;
       if (!isSame) {
-        drawn = draw(figure, state, found);
+        drawn = draw(figure, state, found, () => (about.open = true));
         picture.replaceChildren(drawn.drawing);
       }
       drawn.nodes.forEach((node, at) => {
@@ -485,7 +486,7 @@ Live.define({
   title: "The whole model, box by box",
   question: "What happens in each box of a Transformer?",
   page: "00_reading_this_book",
-  heights: [895, 1189],
+  heights: [870, 1033],
   scripts: ["journey_data.js", "journey_number.js"],
   state: {
     preset: {

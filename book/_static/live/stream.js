@@ -255,20 +255,25 @@ function lensOf({ svg, colour }, { width, narrow }, { onpick }) {
   };
 }
 
+/* What an arrow and a bar are. */
+const barsOf = ({ tokens, at, letter }) =>
+  `After “${sign(tokens[at])}”: a row adds its arrow to the blue stream. Bar: what this alone adds to the logit of “${sign(letter)}”.`;
+
 /* Why a direct effect may be small where the answer is sure: the norm divides by another length. */
-function scaleOf({ stop, lengths }, narrow) {
+function scaleOf({ stop, lengths }) {
   const [whole, here] = [lengths.at(-1), lengths[stop]];
-  const isEnd = stop === STOPS - 1, times = number(whole / here, whole / here < 10 ? 1 : 0);
-  if (narrow) return `Counted at the end.${isEnd ? "" : ` Stopped here, they weigh ${times} times as much.`}`;
-  return `These count in the final answer: there the norm divides the stream by its whole length, ${number(whole, 1)}. ` +
-    (isEnd ? "This is the end." : `Stopped here, it divides by ${number(here, 1)}, and they weigh ${times} times as much.`);
+  const times = number(whole / here, whole / here < 10 ? 1 : 0);
+  return `At the end the norm divides by ${number(whole, 1)}` +
+    (stop === STOPS - 1 ? "." : `; here by ${number(here, 1)}, and these would weigh ${times} times as much.`);
 }
 
 const NOTE = "Direct effect: a part of the stream, divided by the root mean square of the whole final stream and " +
   "multiplied by the final norm’s gains, then its product with the letter’s output row minus the mean row of the 66 letters. " +
   "The nine effects add up to the letter’s logit minus the mean logit. " +
   "Stopped there: the final norm and the output layer read the stream as it is at that place.";
-const LENS = "what the model would answer after each block (darker: surer; underlined: right)";
+const LENS = "Column: a letter of the line. Row: how far the model has come. Cell: the letter that it would write next " +
+  "if it stopped there (darker: surer; underlined: right).";
+const PRESS = { wide: "Press a cell, a row, or a letter that is lifted or lowered.", narrow: "Press a letter or a row." };
 
 function build(part, figure) {
   const { html } = part;
@@ -277,6 +282,7 @@ function build(part, figure) {
   const pick = (changes) => {
     figure.set(changes, Live.QUICK);
     figure.released();
+    figure.loadIfAsked(); // another place of the line is not written down
   };
   let [where, bus, lens, found] = [null, null, null, null];
   const onstop = (stop) => {
@@ -290,12 +296,11 @@ function build(part, figure) {
   const [lifted, lowered] = [chips("lifted"), chips("lowered")];
   const heading = html("p", { class: "live-title" });
   const scale = html("p", { class: "live-title" });
-  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node), scale);
+  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node), narrow ? null : scale); // a phone’s screen is short
   const [busRoom, lensRoom] = [html("div"), html("div")];
-  const table = part.titled(LENS, lensRoom);
+  const [bars, table] = [part.titled("", busRoom), part.titled(LENS, lensRoom)];
+  const press = html("p", { class: "live-title live-press", text: narrow ? PRESS.narrow : PRESS.wide });
   const note = html("details", {}, html("summary", { text: "How a direct effect is computed" }), html("p", { class: "live-title", text: NOTE }));
-  const start = html("button", { type: "button", class: "stream-start" });
-  let [load, touched] = [null, false];
 
   const layOut = part.fitted(figure, {
     make: (width) => {
@@ -310,35 +315,25 @@ function build(part, figure) {
   const chip = ([token, effect]) => ({ text: `${sign(token)}\u00a0${number(effect, 1)}`, mark: token === found.letter, shade: 0 });
 
   function update(state, values) {
+    if (found === Live.streamStart) Live.forget(bus.node); // what was rounded is no ghost
     found = values;
     layOut();
     const none = !found.tokens.length;
-    for (const one of [busRoom, panel, table]) one.hidden = none;
+    for (const one of [bars, panel, table]) one.hidden = none;
     if (narrow) strip.set(found.tokens.map((text, at) => ({ text, mark: at === found.at })));
     if (none) return;
     bus.set(found);
     lens.set(found);
-    part.write(heading, `${nameOf(found.stop)}: which letters it moves most directly (press one to explain it)`);
-    part.write(scale, scaleOf(found, narrow));
+    part.write(bars.firstChild, barsOf(found));
+    part.write(heading, `what ${nameOf(found.stop)} moves most`);
+    part.write(scale, scaleOf(found));
     lifted.set(found.lifted.map(chip));
     lowered.set(found.lowered.map(chip));
   }
 
-  // Before the model is there: the first touch loads it ----
-
-  const touch = (event) => { touched ||= event.key !== "Tab"; };
-  for (const event of ["pointerdown", "keydown", "input"]) figure.place.addEventListener(event, touch, true);
-  start.addEventListener("click", () => load());
-  function wait(now, size) {
-    load = now;
-    start.textContent = `Run the model on a line (loads ${size})`;
-    if (touched) load();
-    else figure.ask.prepend(start);
-  }
-
   return narrow
-    ? { nodes: [strip.node, busRoom, panel], rest: [table, note], update, wait }
-    : { nodes: [table, busRoom, panel], rest: [note], update, wait };
+    ? { nodes: [press, strip.node, bars, panel], rest: [scale, table, note], update }
+    : { nodes: [press, table, bars, panel], rest: [note], update };
 }
 
 const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, hidden: true });
@@ -346,11 +341,12 @@ const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, h
 Live.define({
   name: "stream",
   title: "The residual stream of a trained model",
-  question: "Who writes the answer into the stream, and from where on could one read it?",
-  intro: "Each row adds a vector to the stream. Its direct effect is what this vector alone adds to the letter’s logit, " +
-    "counted from the mean logit of all letters.",
+  question: "Which part finds the next letter, and after which block can one read it?",
+  intro: "At each letter a vector runs through the model, the residual stream. Every sublayer adds to it; at the end " +
+    "it is read as logits for the next letter. Here it is read earlier, too.",
   page: "10_residuals",
-  heights: [765, 889],
+  heights: [1012, 1423],
+  scripts: ["stream_start.js"],
   models: ["shakespeare"],
   slow: true,
   needs: () => "shakespeare",
@@ -361,6 +357,7 @@ Live.define({
   },
   prepare,
   values,
+  stored: () => Live.streamStart, // a tool has written it down
   say,
   tries: [
     {
@@ -368,16 +365,16 @@ Live.define({
       see: "Read after the embedding, every column answers with the letter that it has just read: one table reads letters in and out.",
     },
     {
-      do: "Long, no effect", set: { stop: 5 },
-      see: "The attention of block 3 writes a vector of length 24.0, and its direct effect on a is −0.08. Whatever it does for a, it does by what later sublayers read.",
+      do: "A long arrow, no bar", set: { stop: 5 },
+      see: "Block 3’s attention adds a vector of length 24.0, with a bar of −0.08. What it does for a, it does through later sublayers.",
     },
     {
       do: "After a q", set: { text: "The king and the q", at: 17, stop: 2 },
       see: "Stopped after block 1, the model answers u with 95%. Every feed-forward network lifts u again, by 2.94 to 3.79.",
     },
     {
-      do: "Large, undecided", set: { text: "To be, or not to b", at: 17, stop: 8 },
-      see: "The last write has the largest effect on e, 6.76. But it lifts i and r about as much, and the probability of e falls from 80% to 76%.",
+      do: "A long bar, less sure", set: { text: "To be, or not to b", at: 17, stop: 8 },
+      see: "The last row has the longest bar for e, 6.76. But it lifts i and r about as much, and the probability of e falls from 80% to 76%.",
     },
   ],
   build,

@@ -116,7 +116,7 @@ const TRAIL = 0.3; // what was looked at less than that leaves no trail
    values of the cache stand at their letters. Nodes are made for a width and a number of English letters. */
 function deskOf({ svg, colour, sign, named, number }, width, S, onhide) {
   const narrow = width < 480;
-  const LOW = narrow ? 138 : 160, FOOT = LOW + SIDE + 48; // where German begins, and where all ends
+  const LOW = narrow ? 131 : 160, FOOT = LOW + SIDE + 48; // where German begins, and where all ends
   const pitch = (T) => Math.min(40, (width - 2) / Math.max(S, T + 1, 16));
   const text = (more) => svg("text", { class: "live-tick", ...more });
   const box = (more) => svg("rect", { height: SIDE, rx: 2, ...more });
@@ -244,12 +244,16 @@ function build(part, figure) {
   const put = (changes, how = Live.QUICK) => {
     figure.set(changes, how);
     figure.released();
+    figure.loadIfAsked(); // only the start is written down
   };
   const isOver = () => !found?.candidates.length || found.candidates[0][0] === END || found.written.length >= MAX;
   const step = () => {
-    if (figure.work) return true; // another number is still being read
+    if (figure.work || figure.loading) return true; // another number is still being read, or the model comes
     if (isOver()) return false;
-    figure.set({ german: found.written.join("") + found.candidates[0][0] }, Live.QUICK);
+    const german = found.written.join("") + found.candidates[0][0];
+    if (figure.isWaiting && figure.state.german === german) return false; // it did not come
+    figure.set({ german }, Live.QUICK);
+    figure.loadIfAsked();
     return !isOver();
   };
   const flow = part.player(figure, { step, again: () => figure.set({ german: "" }, Live.QUICK), every: 700, names: ["Write all", "Step"], stays: true });
@@ -262,7 +266,7 @@ function build(part, figure) {
     put({ hidden: found.source.map((_, s) => Number((hidden[s] === "1") !== (s === at))).join("").replace(/0+$/, "") });
   };
   const room = html("div");
-  const [heading, next] = [html("p", { class: "live-title", text: "the next letter (press one to write it)" }), part.bars({
+  const [heading, next] = [html("p", { class: "live-title", text: "candidates for the next letter" }), part.bars({
     names: Array(BEST).fill(""), label: "Candidates for the next letter",
     onpick: (n) => {
       const [token] = found.candidates[n];
@@ -278,6 +282,7 @@ function build(part, figure) {
   });
 
   function update(state, values) {
+    if (found === Live.translateStart) [desk, next].forEach(({ node }) => Live.forget(node)); // what was rounded is no ghost
     found = values;
     const none = !found.source.length;
     part.write(trained, isTrained(state.text) ? "Trained on numbers from 0 to 999,999, written like these."
@@ -292,7 +297,8 @@ function build(part, figure) {
 
   const trained = html("p", { class: "live-title translate-trained" });
   const left = html("div", {}, flow.node, numbers, part.isNarrow() ? null : trained), right = html("div", {}, heading, next.node);
-  return { nodes: [room, html("div", { class: "translate-below" }, right, left)], rest: [part.isNarrow() ? trained : null, html("p", { class: "live-title", text: NOTE })], update };
+  const press = html("p", { class: "live-title live-press", text: `Press ${part.isNarrow() ? "a" : "an English"} letter to hide it, a candidate to write it.` });
+  return { nodes: [press, room, html("div", { class: "translate-below" }, right, left)], rest: [part.isNarrow() ? trained : null, html("p", { class: "live-title", text: NOTE })], update };
 }
 
 const choice = (label, start, of) => ({ kind: "choice", label, start, of });
@@ -303,7 +309,8 @@ Live.define({
   title: "A translator, letter by letter",
   question: "Where does it look before it writes a letter, and what does it keep?",
   page: "12_decoder",
-  heights: [591, 634],
+  heights: [864, 1143],
+  scripts: ["translate_start.js"],
   models: ["numbers"],
   needs: () => "numbers",
   state: {
@@ -315,12 +322,13 @@ Live.define({
   },
   prepare,
   values,
+  stored: () => Live.translateStart, // a tool has written it down
   isTrained,
   say,
   tries: [
     {
       do: "The words turn", set: { german: "zweiund" },
-      see: "German says two-and-forty: this head looks at the w first, then at the hyphen, now at the f. The lines cross.",
+      see: "It says two-and-forty: it looked at the w, then at the hyphen, now at the f. The lines cross.",
     },
     {
       do: "A wrong letter", set: { german: "v" },
@@ -328,7 +336,7 @@ Live.define({
     },
     {
       do: "Hide one letter", set: { german: "", hidden: "00000001" },
-      see: "Cross-attention does not see the w, and e has 60%. Write all: einundvierzig. The w can be pressed again.",
+      see: "The w is not seen, and e has 60%. Write all: einundvierzig. Press the w again to show it.",
     },
     {
       do: "Hide all", set: { german: "", hidden: "111111111" },
