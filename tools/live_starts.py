@@ -33,8 +33,10 @@ def script(name: str) -> str:
     """The file's content."""
     module = import_module(f"transformer_book.live.{name}")
     start = rounded(module.values(**complete(FIGURES[name], {})))
-    dense = {"ensure_ascii": False, "separators": (",", ":")}
-    lines = (f"{key}: {json.dumps(one, **dense)}" for key, one in start.items())
+    lines = (
+        f"{key}: {json.dumps(one, ensure_ascii=False, separators=(',', ':'))}"
+        for key, one in start.items()
+    )
     return _SCRIPT % (name, name, "{\n" + ",\n".join(lines) + ",\n}")
 
 

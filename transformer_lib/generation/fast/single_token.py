@@ -282,7 +282,8 @@ def _joined_projections(attention: MultiHeadAttention) -> Projections | None:
     layers = (attention.query, attention.key, attention.value)
     if any(type(layer) is not nn.Linear for layer in layers):
         return None
-    weights, biases = [x.weight for x in layers], [x.bias for x in layers]
+    weights: list[Tensor] = [layer.weight for layer in layers]
+    biases: list[Tensor] = [layer.bias for layer in layers]
     is_narrow = weights[0].device.type == "cpu" and weights[0].shape[1] <= JOIN_UP_TO
     are_alike = len({(w.dtype, b is None) for w, b in zip(weights, biases, strict=True)}) == 1
     if not (is_narrow and are_alike):
