@@ -21,6 +21,7 @@ from live_v8 import (
 )
 
 from tools import live_heads
+from transformer_book import datasets
 from transformer_book.live import FIGURES, complete, heads
 
 NAME, FILE = "heads", "heads.js"
@@ -157,6 +158,37 @@ def test_what_readers_are_told_to_see() -> None:
     assert min(weights[0][7], weights[1][7]) > 0.96  # before the z, and before the w
     assert translator["queries"][5:8] == ["u", "n", "d"]
     assert weights[7][0] == pytest.approx(0.98, abs=0.005)
+
+
+def test_only_measures_that_apply_can_be_chosen(v8: Engine) -> None:
+    figure = f"Live.figures.{NAME}"
+    for part, expected in (("cross", heads.ACROSS), ("encoder", tuple(heads.WHAT))):
+        state = json.dumps({"model": "numbers", "part": part})
+        asked = f"Object.keys({figure}.state.measure.of)"
+        applies = f"{figure}.state.measure.applies(what, {state})"
+        assert tuple(v8.eval(f"{asked}.filter((what) => {applies})")) == expected
+    for state in STATES:
+        shown = v8.eval(f"{figure}.settled({json.dumps(state)})")
+        found = library(NAME, **shown)
+        assert shown["measure"] == found.get("measure", shown["measure"])  # as the menu says
+
+
+def test_letters_that_a_model_does_not_know_are_named(v8: Engine) -> None:
+    data = datasets.numbers()
+    english = {letter for one in [*data.train, *data.validation, *data.test] for letter in one[1]}
+    assert set(v8.eval("Live.NUMBER_LETTERS")) == english
+    assert set(v8.eval("Live.PLAYS")) == set(datasets.shakespeare().train)
+
+    def remark(setting: str, text: str) -> str:
+        return str(v8.eval(f"[Live.figures.{NAME}.state.{setting}.remark({json.dumps(text)})]")[0])
+
+    for number in ("", "forty-two", "nine hundred thousand, two hundred and one"):
+        assert not remark("number", number)
+    assert remark("number", "hello").startswith("It knows only English numbers in words")
+    assert "never read" not in remark("number", "hello")
+    assert remark("number", "100").endswith("It has never read “1”, “0”.")
+    assert not remark("text", "Is this a dagger, which I see?")
+    assert remark("text", "日本 3").startswith("Not in the plays: “日”, “本”, “3”. ")
 
 
 def test_the_picture_shows_every_kind_of_attention() -> None:

@@ -20,7 +20,7 @@ from transformer_book import datasets
 from transformer_book.live import FIGURES, complete, translate
 
 NAME, FILE = "translate", "translate.js"
-IS_TRAINED = "Live.figures.translate.isTrained"
+IS_TRAINED = "Live.isTrained"
 # One after the other, so that what was read before is used again, cut off, or forgotten.
 STATES: list[dict[str, Any]] = [
     {},

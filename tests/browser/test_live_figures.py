@@ -420,6 +420,79 @@ def test_a_head_stands_beside_even_weights(page: Page, origin: str) -> None:
     expect(figure.locator("dt", has_text="weight on copies of itself")).to_be_visible()
 
 
+def test_the_menu_says_what_heads_are_compared_by(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    menu = figure.get_by_label("compare by")
+    figure.get_by_role("radio", name="translator").check()
+    expect(figure.locator(".live-words")).to_contain_text("It writes", timeout=20_000)
+    expect(menu).to_have_value("entropy")
+    expect(figure.get_by_text("entropy in nats: pick a head")).to_be_visible()
+    for value, can_be in (("before", False), ("same", False), ("space", True), ("first", True)):
+        expect(menu.locator(f"[value={value}]")).to_be_enabled(enabled=can_be)
+    menu.select_option("first")
+    expect(figure.get_by_text("weight on the first position: pick a head")).to_be_visible()
+    figure.get_by_role("radio", name="encoder").check()
+    expect(menu.locator("[value=before]")).to_be_enabled()
+
+
+def test_heads_are_compared_with_the_same_measure_only(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    run_model(page)
+    figure = page.locator(HEADS)
+    frames = figure.locator(".live-cell.live-changed")
+    told = figure.get_by_text("is the state before")
+    ticks = ".live-was:not([style*='width: 0'])"
+    figure.get_by_role("gridcell").nth(9).click()  # another head, the same measure
+    expect(told).to_be_visible()
+    expect(figure.locator(ticks)).to_have_count(1)
+    for button in ("Find a head for spaces", "Find a head for copies", "Watch a translator"):
+        figure.get_by_role("button", name=button).click()
+        expect(figure.locator(".live-see > span").first).not_to_be_empty()
+        expect(figure.locator(".live-words")).to_contain_text("Head", timeout=20_000)
+        page.locator(HEADS + SETTLED).wait_for()
+        expect(frames).to_have_count(0)
+        expect(figure.locator(ticks)).to_have_count(0)
+        expect(told).to_have_count(0)
+    figure.get_by_role("textbox", name="number in English").fill("nine")
+    expect(figure.locator(".live-words")).to_contain_text("It writes neun")
+    expect(told).to_be_visible()
+    expect(frames).not_to_have_count(0)
+
+
+def test_a_line_that_a_model_cannot_know_is_told(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:heads:model=numbers;number=100")
+    figure = page.locator(HEADS)
+    expect(figure.get_by_text("It has never read “1”, “0”.")).to_be_visible()
+    figure.get_by_role("textbox", name="number in English").fill("seven")
+    expect(figure.get_by_text("It has never read")).to_have_count(0)
+
+
+def test_a_loaded_model_says_what_can_be_done(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(HEADS)
+    run_model(page)
+    ready = figure.get_by_text("Now click a letter or a head, or type a line of your own.")
+    expect(ready.first).to_be_visible()
+    figure.locator(".live-token").nth(3).click()
+    expect(figure.locator(".heads-ready")).to_have_count(0)
+
+
+def test_the_map_and_the_tries_stand_on_one_screen_of_a_phone(page: Page, origin: str) -> None:
+    page.set_viewport_size(PHONE)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}")
+    run_model(page)
+    figure = page.locator(HEADS)
+    diagram = figure.locator(".live-drawing").last.bounding_box()
+    tries = figure.locator(".live-tries").bounding_box()
+    assert diagram
+    assert tries
+    assert diagram["y"] < tries["y"]  # the picture first
+    assert tries["y"] + tries["height"] - diagram["y"] <= PHONE["height"]
+
+
 # Journey ------------------------------------------------------------------------------------------
 
 

@@ -129,7 +129,7 @@ class Mounted {
       this.controls.length ? html("div", { class: "live-controls" }, ...this.controls.map((c) => c.node)) : null,
       this.rest, drawn.words ? null : this.words, this.status,
     );
-    if (this.figure.more) this.fold(...this.figure.more);
+    if (this.figure.more) this.fold(...(drawn.more || this.figure.more)); // a phone may fold more
     this.place.setAttribute("role", "group");
     this.place.setAttribute("aria-label", `Live figure: ${this.figure.title}`);
     this.place.tabIndex = -1; // where the focus goes when the button that had it has done its work

@@ -18,6 +18,8 @@ const CELL = { // what one cell adds to its row; false if the row's sum leaves i
 };
 const ACROSS = ["space", "first", "entropy"]; // what can be asked of two different texts
 
+const doesApply = (what, model, part) => model === "shakespeare" || part !== "cross" || ACROSS.includes(what);
+
 const PIECE = 2; // letters of a line that are read at a time
 
 /* Reads ids in pieces. The maps [layer][head][query], each (S,): a letter gives none to what comes later. */
@@ -92,7 +94,7 @@ function values(state, model) {
   const layer = Math.min(state.layer, maps.length - 1); // the translator has fewer
   const head = Math.min(state.head, maps[0].length - 1);
   const at = Math.min(state.at, table.queries.length - 1);
-  const measure = part !== "cross" || ACROSS.includes(state.measure) ? state.measure : "entropy";
+  const measure = doesApply(state.measure, state.model, part) ? state.measure : "entropy";
   const weights = maps[layer][head]; // (T, S)
   const even = weights.map((row, i) => row.map((_, j) => (j < seen(table, i) ? 1 / seen(table, i) : 0)));
   const means = (map) => Object.keys(WHAT).map((what) => mean(what, table, map));
@@ -129,15 +131,40 @@ function say({ model }, { part, queries, keys, layer, head, at, links }) {
   return `${writes}Head ${head + 1} of layer ${layer + 1}: ${who} gives ${places.join("; ")}.`;
 }
 
+// What a model cannot know ----
+
+const listed = (letters) => [...new Set(letters)].map((letter) => `“${letter}”`).join(", ");
+const strange = (text, known) => [...text].filter((letter) => !known.includes(letter));
+
+function remarkOfLine(text) {
+  const letters = strange(text, Live.PLAYS);
+  return letters.length ? `Not in the plays: ${listed(letters)}. The model reads their bytes, and has learned nothing about them.` : "";
+}
+
+function remarkOfNumber(text) {
+  if (!text || Live.isTrained(text)) return "";
+  const letters = strange(text, Live.NUMBER_LETTERS);
+  const never = letters.length ? ` It has never read ${listed(letters)}.` : "";
+  return `It knows only English numbers in words, such as forty-two: here its answer means nothing.${never}`;
+}
+
+/* The measure that stands in the menu is the one that is shown. */
+const settled = (state) => (doesApply(state.measure, state.model, state.part) ? state : { ...state, measure: "entropy" });
+
 // The page ----
 
 const [WIDE, EDGE] = [360, 18]; // px of the map, and of the letters beside it
+const HINT = "click a letter: it is outlined, and looks at the coloured ones";
+const READY = { // when a model has come, and nothing else has changed
+  wide: "Now click a letter or a head, or type a line of your own.", narrow: "Now press a row of the map, or a head.",
+};
+const FAINT = "What is faint, a frame or a tick, is the state before.";
 
 /* The map of one head. Nodes are made for a pair of texts; another head or row changes what is drawn on them.
    The letters beside 40 by 40 cells must stay readable on a phone: cells may be higher than wide. */
-function mapOf({ svg, drawing, colour, sign }, { queries, keys, part }, onpick) {
+function mapOf({ svg, drawing, colour, sign, isNarrow }, { queries, keys, part }, onpick) {
   const wide = Math.min(22, (WIDE - EDGE) / keys.length);
-  const tall = queries.length <= 30 ? 16 : 14.5;
+  const tall = isNarrow() ? 13.5 : queries.length <= 30 ? 16 : 14.5;
   const box = (i, j, n, more) =>
     svg("rect", { x: EDGE + j * wide, y: EDGE + i * tall, width: n * wide, height: tall - 1, ...more });
   const letter = (x, y, token) => svg("text", {
@@ -191,7 +218,19 @@ function build(part, figure) {
   const compared = part.titled("its mean over the line", against.node);
   const means = part.titled("means over the line (in brackets: even weights)", numbers.node);
   means.classList.add("live-extra");
-  let [map, drawn] = [null, ""];
+  const faint = part.html("p", { class: "live-title heads-faint" });
+  const isNarrow = part.isNarrow();
+  const hint = isNarrow ? left.firstChild : part.html("p", { class: "live-title" });
+  let [map, drawn, kind] = [null, "", ""];
+
+  /* What was measured otherwise, or of another model, is not what stood here before. */
+  function compare(state, { part: of, measure, heads }, pair) {
+    const now = [state.model, of, measure].join();
+    if (now !== kind) [grid.node, against.node, faint].forEach(Live.forget);
+    kind = now;
+    if (isNarrow) Live.forget(grid.node); // what explains its frames is not on the screen
+    Live.tween(faint, [heads, pair], (_, before) => part.write(faint, before ? FAINT : ""));
+  }
 
   function update(state, found) {
     const { queries, keys, weights, at, layer, head, heads } = found;
@@ -208,28 +247,41 @@ function build(part, figure) {
       drawn = shape;
     }
     map.set(found);
-    part.write(left.firstChild, `layer ${layer + 1}, head ${head + 1}: rows look at columns`);
+    part.write(hint, HINT);
+    hint.classList.remove("heads-ready");
+    part.write(left.firstChild, `layer ${layer + 1}, head ${head + 1}: ${isNarrow ? "press a row or a head" : "rows look at columns"}`);
     left.firstChild.title = `In code: layer ${layer}, head ${head}`; // there both are counted from 0
-    part.write(right.firstChild, `${WHAT[found.measure]}: pick a head`);
+    const n = Object.keys(WHAT).indexOf(found.measure);
+    const pair = [found.means[n], found.even[n]];
+    const own = `this head ${short(pair[0])}, even weights ${short(pair[1])}`;
+    part.write(right.firstChild, isNarrow ? `${own}: pick another` : `${WHAT[found.measure]}: pick a head`);
+    compare(state, found, pair);
     const columns = heads[0].map((_, n) => n + 1);
     const isMarked = (r, c) => r === layer && c === head;
     grid.set(heads, { rows: heads.map((_, n) => `layer ${n + 1}`), columns, isMarked });
     for (const cell of grid.node.querySelectorAll("[role=gridcell]")) cell.title = cell.getAttribute("aria-label");
-    const n = Object.keys(WHAT).indexOf(found.measure);
-    const pair = [found.means[n], found.even[n]];
     against.set(pair.map(Number), { texts: pair.map(short) });
     numbers.set(found.means.map((w, at) => (w === null ? null : `${short(w)} (${short(found.even[at])})`)));
   }
 
-  const hint = "click a letter: it is outlined, and looks at the coloured ones";
-  const strips = [part.titled(hint, text.node), source.node];
-  const chosen = part.html("div", { class: "live-stacked" }, right, compared);
-  return part.isNarrow() // the map is longer than the screen: it comes after what is pressed
-    ? { nodes: [...strips, chosen], rest: [left, means], update }
-    : { nodes: [...strips, part.columns(left, chosen)], rest: [means], update };
+  function arrived() {
+    if (figure.see.textContent) return; // a Try says what there is to see
+    hint.textContent = READY[isNarrow ? "narrow" : "wide"];
+    hint.classList.add("heads-ready");
+    figure.status.prepend(`${hint.textContent} `);
+  }
+
+  if (isNarrow) // the map and what changes it stand on one screen; its rows are the letters
+    return {
+      nodes: [left, right], rest: [text.node, source.node, compared, faint, means], update, arrived,
+      more: ["Another line or model, all measures", 9, 1],
+    };
+  const letters = part.html("div", { class: "live-titled" }, hint, text.node);
+  const chosen = part.html("div", { class: "live-stacked" }, right, compared, faint);
+  return { nodes: [letters, source.node, part.columns(left, chosen)], rest: [means], update, arrived };
 }
 
-const text = (label, start, letters) => ({ kind: "text", label, max: MAX, start, letters });
+const text = (label, start, letters, remark) => ({ kind: "text", label, max: MAX, start, letters, remark });
 const isNumbers = ({ model }) => model === "numbers";
 const hidden = (max, start) => ({ kind: "number", min: 0, max, step: 1, start, hidden: true });
 
@@ -245,13 +297,13 @@ Live.define({
   needs: (state) => state.model,
   more: ["All measures of this head", 9, 9],
   state: {
-    measure: { kind: "choice", label: "compare by", of: WHAT, start: "before" },
+    measure: { kind: "choice", label: "compare by", of: WHAT, start: "before", applies: (what, { model, part }) => doesApply(what, model, part) },
     model: {
       kind: "choice", label: "model", start: "shakespeare",
       of: { shakespeare: "Shakespeare", numbers: "translator" },
     },
-    text: { ...text("line", "Is this a dagger which I see", "aeorst nIT,-’"), when: ({ model }) => model === "shakespeare" },
-    number: { ...text("number in English", "forty-two", "aefhinorstvwy -ü"), when: isNumbers },
+    text: { ...text("line", "Is this a dagger which I see", "aeorst nIT,-’", remarkOfLine), when: ({ model }) => model === "shakespeare" },
+    number: { ...text("number in English", "forty-two", "aefhinorstvwy -ü", remarkOfNumber), when: isNumbers },
     part: {
       when: isNumbers, kind: "choice", label: "attention", start: "cross",
       of: { encoder: "encoder, self", decoder: "decoder, self", cross: "cross" },
@@ -260,6 +312,7 @@ Live.define({
   },
   prepare,
   values,
+  settled,
   stored,
   say,
   tries: [

@@ -8,7 +8,10 @@ function menu(figure, name, spec) {
   const select = html("select", { onchange: () => pick(figure, name, select.value) }, ...options);
   return {
     node: html("label", { class: "live-control" }, html("span", { text: spec.label }), select),
-    show: (state) => (select.value = state[name]),
+    show(state) {
+      for (const option of options) option.disabled = Boolean(spec.applies && !spec.applies(option.value, state));
+      select.value = state[name];
+    },
   };
 }
 
@@ -39,9 +42,12 @@ function textBox(figure, name, spec) {
     },
   });
   const cut = html("small", { class: "live-cut", role: "status" });
+  const remark = html("small", { class: "live-cut", role: "status" }); // what the figure says of this text
   return {
-    node: html("div", { class: "live-text" }, html("label", { class: "live-control" }, html("span", { text: spec.label }), input), cut),
+    node: html("div", { class: "live-text" }, html("label", { class: "live-control" }, html("span", { text: spec.label }), input), cut, remark),
     show(state) {
+      const said = spec.remark?.(state[name]) || "";
+      if (remark.textContent !== said) remark.textContent = said;
       if (input.value === state[name]) return;
       if (![...input.value].slice(0, spec.max).join("").startsWith(state[name])) cut.textContent = ""; // another text
       input.value = state[name];

@@ -47,5 +47,15 @@ class Seq2SeqLM extends Decoder {
   }
 }
 
+// What the translator was trained on: 0 to 999,999, written like this; and the letters of these words.
+const ONE = "(?:one|two|three|four|five|six|seven|eight|nine)";
+const SMALL = `(?:${ONE}|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|` +
+  `(?:twen|thir|for|fif|six|seven|eigh|nine)ty(?:-${ONE})?)`;
+const HUNDREDS = `${ONE} hundred(?: and ${SMALL})?`, BELOW = `(?:${HUNDREDS}|${SMALL})`;
+const TRAINED = new RegExp(`^(?:zero|${BELOW}|${BELOW} thousand(?:, ${HUNDREDS}| and ${SMALL})?)$`);
+const isTrained = (text) => TRAINED.test(text);
+const NUMBER_LETTERS = "adefghilnorstuvwxyz -,";
+
 classes.Seq2SeqLM = Seq2SeqLM;
+Object.assign(Live, { isTrained, NUMBER_LETTERS });
 })();

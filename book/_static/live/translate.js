@@ -8,14 +8,6 @@ const BEST = 5; // candidates that are shown
 const END = "<eos>";
 const NUMBERS = ["forty-two", "twelve", "nine hundred"]; // to press
 
-// What the model was trained on: 0 to 999,999, written like this.
-const ONE = "(?:one|two|three|four|five|six|seven|eight|nine)";
-const SMALL = `(?:${ONE}|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|` +
-  `(?:twen|thir|for|fif|six|seven|eigh|nine)ty(?:-${ONE})?)`;
-const HUNDREDS = `${ONE} hundred(?: and ${SMALL})?`, BELOW = `(?:${HUNDREDS}|${SMALL})`;
-const TRAINED = new RegExp(`^(?:zero|${BELOW}|${BELOW} thousand(?:, ${HUNDREDS}| and ${SMALL})?)$`);
-const isTrained = (text) => TRAINED.test(text);
-
 // Numbers ----
 
 let kept = null; // the last source: its letters, what the encoder made of them, and a reading of the German
@@ -285,7 +277,7 @@ function build(part, figure) {
     if (found === Live.translateStart) [desk, next].forEach(({ node }) => Live.forget(node)); // what was rounded is no ghost
     found = values;
     const none = !found.source.length;
-    part.write(trained, isTrained(state.text) ? "Trained on numbers from 0 to 999,999, written like these."
+    part.write(trained, Live.isTrained(state.text) ? "Trained on numbers from 0 to 999,999, written like these."
       : "Not a number from 0 to 999,999 as in training: what it writes is a guess.");
     for (const one of [room, heading, next.node]) one.hidden = none;
     if (none) return;
@@ -323,7 +315,6 @@ Live.define({
   prepare,
   values,
   stored: () => Live.translateStart, // a tool has written it down
-  isTrained,
   say,
   tries: [
     {
