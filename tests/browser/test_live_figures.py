@@ -307,6 +307,8 @@ def test_to_choose_a_model_is_to_ask_for_it(
     wait_for_fonts(page)
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(HEADS)
+    if screen is PHONE:
+        figure.locator("summary").click()  # there the models are folded
     choice = figure.get_by_role("radio", name="translator")
     expect(figure.get_by_label("number in English")).to_be_hidden()  # it means nothing yet
     hold: list[Route] = []
@@ -446,7 +448,7 @@ def test_heads_are_compared_with_the_same_measure_only(page: Page, origin: str) 
     ticks = ".live-was:not([style*='width: 0'])"
     figure.get_by_role("gridcell").nth(9).click()  # another head, the same measure
     expect(told).to_be_visible()
-    expect(figure.locator(ticks)).to_have_count(1)
+    expect(figure.locator(ticks)).not_to_have_count(0)
     for button in ("Find a head for spaces", "Find a head for copies", "Watch a translator"):
         figure.get_by_role("button", name=button).click()
         expect(figure.locator(".live-see > span").first).not_to_be_empty()

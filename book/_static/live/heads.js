@@ -290,7 +290,7 @@ Live.define({
   title: "What trained heads look at",
   question: "Which head looks where, and is it more than even weights would give?",
   page: "06_heads",
-  heights: [880, 1355],
+  heights: [880, 1150],
   scripts: ["heads_start.js"],
   models: ["shakespeare", "numbers"],
   slow: true,
