@@ -38,7 +38,9 @@ STATES: list[dict[str, Any]] = [
     {"text": LINE, "stage": 0, "written": 3, "pick": "warm", "draw": 9, "fixed": "78,68"},
     {"text": LINE, "stage": 11, "pick": "cool", "fixed": "68,9999"},  # it is written already
     {"text": LINE, "stage": 11, "pick": "warm", "fixed": "9999,"},
-    {"text": "To be, or not to b", "stage": 11, "pick": "warm"},  # drawn: one of the others
+    {"text": "To be, or not to b", "stage": 11, "pick": "warm", "draw": 15},  # a rare letter
+    {"text": "To be, or not to b", "stage": 2, "zoom": 5, "head": 3},  # the 1st of two
+    {"text": LINE, "stage": 4, "zoom": 3, "head": 0, "back": 4},  # a letter ahead fits better
     {"text": LINE, "stage": 11, "written": 4, "pick": "drawn"},
     {"text": "né", "stage": 5, "back": 1},
     {"text": "", "stage": 5},
@@ -134,7 +136,6 @@ DAMAGES = {
     "a letter that comes later": ("slice(0, end + 1).filter", "filter"),
     "the 2th": ('["", "st", "nd", "rd"]', "[]"),
     "nothing for a little": ('text === "0" ? "<1%"', 'text === "0" ? "0%"'),
-    "a little for nothing": ("share > 0 && text", "text"),
     "a share that knows what comes later": ("look.raw.slice(0, at + 1)", "look.raw"),
     "a share that is scaled already": (
         "softmax(look.raw.slice(0, at + 1))",

@@ -497,7 +497,7 @@ def _zoomed(values: dict[str, Any]) -> str:
         return (
             f"{title}scores: {who} asks with a query, and each letter offers a key: {width} "
             "numbers each, turned by its place in the line. Multiplied pair by pair and added up, "
-            f"they say how well the two fit.\nquery · key of {other}: {parts}{raw}"
+            f"they say how well the two fit.\nscore of {other}: {parts}{raw}"
         )
     if zoom == 3:
         unscaled = torch.tensor(look["raw"][: at + 1]).softmax(dim=0)[most].item()

@@ -259,7 +259,7 @@ function zoomed(found) {
     [`query, key and value: three learned tables turn the lane of ${who}, after a norm, into three vectors of ${width} numbers: what it asks for, what it offers, what it passes on. So with every letter.`,
       `first number of the query: ${sumOf([0, 1].map((i) => [look.x[i], look.tables[0][0][i]]))} = ${number(look.made[0][0])}`],
     [`scores: ${who} asks with a query, and each letter offers a key: ${width} numbers each, turned by its place in the line. Multiplied pair by pair and added up, they say how well the two fit.`,
-      `query · key of ${other}: ${key ? `${sumOf([0, 1].map((i) => [look.query[i], key[i]]))} = ` : ""}${raw}`],
+      `score of ${other}: ${key ? `${sumOf([0, 1].map((i) => [look.query[i], key[i]]))} = ` : ""}${raw}`],
     [`scale: a sum of ${width} products can be large, so every score is divided by the root of ${width}. Unscaled, softmax would give ${other} ${percent(softmax(look.raw.slice(0, at + 1))[most])}; scaled, ${share}%.`,
       `score of ${other}: ${raw} / √${width} = ${raw} / ${number(Math.sqrt(width))} = ${score}`],
     [`mask: a letter may look back, never ahead, or in training it would copy what it has to guess. ${hidden} crossed out.`, sums],
