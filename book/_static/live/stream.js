@@ -134,7 +134,8 @@ function busOf({ svg, colour }, where, { onstop }) {
         ArrowUp: () => onstop(Math.max(0, stop - 1)), ArrowDown: () => onstop(Math.min(STOPS - 1, stop + 1)),
       }),
     }, svg("rect", { x: 1, y: y(stop) - tall / 2, width: width - 2, height: tall, class: "stream-room" }),
-    text(6, y(stop), narrow ? short : nameOf(stop)), arrow, into, size, bar, was, effected, answer, share);
+    svg("g", { "aria-hidden": "true" }, // the row's name says all of it
+      text(6, y(stop), narrow ? short : nameOf(stop)), arrow, into, size, bar, was, effected, answer, share));
     return { node, arrow, into, size, bar, was, effected, answer, share };
   });
   const total = text(0, top + STOPS * tall + 12, "", { class: "stream-number stream-total" });
