@@ -393,7 +393,8 @@ def next_ones(
         >>> from transformer_lib import CharTokenizer
         >>> answers = OneOf(["yes", "no"], CharTokenizer())
         >>> ends = torch.tensor([CharTokenizer().eos_id])
-        >>> type(next_ones(answers, 1, ends, vocab_size=259)).__name__
+        >>> ones = next_ones(answers, 1, ends, vocab_size=259)
+        >>> type(ones).__name__
         'AllowedTokens'
     """
     if allowed is None:
