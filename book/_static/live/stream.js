@@ -134,8 +134,7 @@ function busOf({ svg, colour }, where, { onstop }) {
         ArrowUp: () => onstop(Math.max(0, stop - 1)), ArrowDown: () => onstop(Math.min(STOPS - 1, stop + 1)),
       }),
     }, svg("rect", { x: 1, y: y(stop) - tall / 2, width: width - 2, height: tall, class: "stream-room" }),
-    svg("g", { "aria-hidden": "true" }, // the row's name says all of it
-      text(6, y(stop), narrow ? short : nameOf(stop)), arrow, into, size, bar, was, effected, answer, share));
+    text(6, y(stop), narrow ? short : nameOf(stop)), arrow, into, size, bar, was, effected, answer, share);
     return { node, arrow, into, size, bar, was, effected, answer, share };
   });
   const total = text(0, top + STOPS * tall + 12, "", { class: "stream-number stream-total" });
@@ -166,7 +165,7 @@ function busOf({ svg, colour }, where, { onstop }) {
         write(row.answer, sign(token));
         write(row.share, percent(chance));
         row.node.setAttribute("aria-pressed", n === stop);
-        row.node.setAttribute("aria-label", `${nameOf(n)}: write ${number(written[n], 1)}, stream ${number(lengths[n], 1)}, ` +
+        row.node.setAttribute("aria-description", `${nameOf(n)}: write ${number(written[n], 1)}, stream ${number(lengths[n], 1)}, ` +
           `direct effect on ${named(letter)} ${number(effects[n])}, if it stopped here ${named(token)} ${percent(chance)}`);
       });
       Live.tween(frame, y(stop) - tall / 2, (at) => frame.setAttribute("y", at));
