@@ -333,7 +333,8 @@ def images(page: Page) -> list[str]:
             if (svg.parentElement.closest("svg") || svg.closest(decoration)) continue;
             const start = svg.outerHTML.slice(0, 100);
             const controls = svg.querySelector("[tabindex], a[href]"); // which an image would hide
-            const fitting = controls ? ["group", "grid"] : ["img"];
+            const isGrid = svg.querySelector("[role=row] [role=gridcell]");
+            const fitting = controls ? ["group", ...(isGrid ? ["grid"] : [])] : ["img"];
             if (!fitting.includes(svg.getAttribute("role")))
               problems.push(`figure without role=img, or group or grid around controls: ${start}`);
             if (!named(svg)) problems.push(`figure without a name: ${start}`);
