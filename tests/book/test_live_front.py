@@ -34,6 +34,13 @@ STATES: list[dict[str, Any]] = [
     {"text": "Speak, do", "stage": 9},
     {"text": "Speak", "stage": 4},
     {"text": LINE, "stage": 6, "written": 3, "pick": "drawn"},
+    {"text": LINE, "stage": 11, "written": 2, "pick": "warm", "draw": 7},
+    {"text": LINE, "stage": 0, "written": 3, "pick": "warm", "draw": 9, "fixed": "78,68"},
+    {"text": LINE, "stage": 11, "pick": "cool", "fixed": "68,9999"},  # it is written already
+    {"text": LINE, "stage": 11, "pick": "warm", "fixed": "9999,"},
+    {"text": "To be, or not to b", "stage": 11, "pick": "warm", "draw": 15},  # a rare letter
+    {"text": "To be, or not to b", "stage": 2, "zoom": 5, "head": 3},  # the 1st of two
+    {"text": LINE, "stage": 4, "zoom": 3, "head": 0, "back": 4},  # a letter ahead fits better
     {"text": LINE, "stage": 11, "written": 4, "pick": "drawn"},
     {"text": "né", "stage": 5, "back": 1},
     {"text": "", "stage": 5},
@@ -44,7 +51,7 @@ STATES: list[dict[str, Any]] = [
         "text": "To be, or not to b",
         "stage": 8,
         "zoom": 7,
-    },  # the rival of the bars is not the second letter of the answer
+    },
     {"text": "To be, or not to b", "stage": 2, "zoom": 7},
     *({"text": LINE, "stage": 2, "zoom": zoom, "head": 5, "back": 4} for zoom in (1, 2, 4, 5, 6)),
     {"text": LINE, "stage": 8, "zoom": 4, "head": 7, "back": 1},
@@ -87,17 +94,32 @@ DAMAGES = {
     ),
     "no final norm": ("model.logits(at.stream[n])", "at.stream[n]"),
     "the probability after": ("after(Math.max(0, place - 1))", "after(place)"),
-    "the least likely": ("chances[b] - chances[a]", "chances[a] - chances[b]"),
-    "length without its root": ("Math.sqrt(x.reduce", "(x.reduce"),
+    "the least likely": ("list[b] - list[a]", "list[a] - list[b]"),
+    "no bar for the rival": ("isLayer ? pair : stage", "stage"),
+    "no bar for the letter that was drawn": ("stage === WRITE ? [next] : []", "[]"),
+    "a bar too many": ("BEST - must.length", "BEST"),
+    "a size without its root": (
+        "Math.sqrt(Live.tensor.dot(final, final)",
+        "(Live.tensor.dot(final, final)",
+    ),
+    "the sizes of the writes": (
+        "sizes = shown.map(({ stream })",
+        "sizes = shown.map(({ writes: stream })",
+    ),
     "guesses of the last letter": (
-        "list = guesses(model, own, stage, pick)",
-        "list = guesses(model, letters[T - 1], stage, pick)",
+        "guesses: guesses(model, own, stage",
+        "guesses: guesses(model, letters[T - 1], stage",
     ),
     "the next letter of the one that is watched": (
-        "choose(letters[T - 1].logits, pick, written)",
-        "choose(own.logits, pick, written)",
+        "nextOf(letters[T - 1].logits, written)",
+        "nextOf(own.logits, written)",
     ),
-    "one draw for all": ("uniform(FIRST_SEED + n)()", "uniform(FIRST_SEED)()"),
+    "one draw for all": ("FIRST_SEED + n + (MOST", "FIRST_SEED + (MOST"),
+    "the same draw again": (" + (MOST + 1) * draw)()", ")()"),
+    "a draw that is that of the next letter": ("(MOST + 1) * draw", "draw"),
+    "letters that stay are drawn again": ("stays[n] ?? choose", "choose"),
+    "letters that nobody has": ("id < tokenizer.tokens.length", "id >= 0"),
+    "a letter that stays was drawn": ("isFixed: written < stays.length", "isFixed: false"),
     "always the likeliest": ('if (pick === "likeliest") return', "return"),
     "too long a line": ("let [room, read] = [TYPED,", "let [room, read] = [99,"),
     "half of a letter": ("encode(readOf(text, model))", "encode(text).slice(0, TYPED)"),
@@ -109,7 +131,16 @@ DAMAGES = {
     "a letter further back": ("first, T - 1 - back", "first, T - 2 - back"),
     "the two weakest": ("b[1] - a[1] || a[0] - b[0]", "a[1] - b[1] || a[0] - b[0]"),
     "layers from 0": ("`Layer ${layer + 1}, attention", "`Layer ${layer}, attention"),
-    "an earlier letter for any": ("tokens[s] === tokens[at] &&", ""),
+    "counted from the end": ("ordinal(until(s))", "ordinal(until(at))"),
+    "a number for any letter": ("until(at) > 1 ?", "until(at) > 0 ?"),
+    "a letter that comes later": ("slice(0, end + 1).filter", "filter"),
+    "the 2th": ('["", "st", "nd", "rd"]', "[]"),
+    "nothing for a little": ('text === "0" ? "<1%"', 'text === "0" ? "0%"'),
+    "a share that knows what comes later": ("look.raw.slice(0, at + 1)", "look.raw"),
+    "a share that is scaled already": (
+        "softmax(look.raw.slice(0, at + 1))",
+        "softmax(look.scores.slice(0, at + 1))",
+    ),
     "the scale forgotten": ("score / Math.sqrt(width))", "score)"),
     "the scale of all heads": ("score / Math.sqrt(width))", "score / Math.sqrt(D))"),
     "the head before": (
@@ -148,15 +179,20 @@ DAMAGES = {
     ),
     "no gain of the final norm": ("* gain[i]) / size", ") / size"),
     "effects that are not above the mean": ("data[id * D + i] - each)", "data[id * D + i])"),
-    "the rival of the end": (".sort((a, b) => gain(b) - gain(a))[0]", "[0]"),
-    "the weakest rival": ("gain(b) - gain(a)", "gain(a) - gain(b)"),
-    "a rival that was likely": ("(fell ? now - before : before)", "before"),
-    "a rival that gained": ("(fell ? now - before : before)", "now - before"),
-    "a letter that is its own rival": ("filter(([token]) => token !== name)", "filter(Boolean)"),
-    "the best guess of the stage for the answer": (
-        "name = tokenizer.tokens[answer];",
-        "name = list[0]?.[0];",
+    "the rival of this stage": (
+        "ranked(own.logits).slice(0, 2)",
+        "ranked(model.logits(own.stream[isLayer ? stage - 1 : 8])).slice(0, 2)",
     ),
+    "the third for the rival": ("ranked(own.logits).slice(0, 2)", "ranked(own.logits).slice(0, 3)"),
+    "a score before by the new norm": ("map((one) => one * grown)", "map((one) => one)"),
+    "a lane that grew the other way": (
+        "size(now) / size(own.stream[stage - 2])",
+        "size(own.stream[stage - 2]) / size(now)",
+    ),
+    "what was held before, for what is held": ("now = above(held)", "now = above(before)"),
+    "the sum of two scores": ("([one, other]) => one - other", "([one, other]) => one + other"),
+    "the sizes of the stage after": ("slice(stage - 2, stage)", "slice(stage - 1, stage + 1)"),
+    "always for the answer": ("${now < 0 ? rival : answer}", "${answer}"),
     "the layer that ends highest": ("chances[2 * n + 1] - chances[2 * n]", "chances[2 * n + 1]"),
     "what the feed-forward raises": (
         "chances[2 * n + 1] - chances[2 * n]",
@@ -320,22 +356,42 @@ def test_the_next_letter_is_that_of_the_bars(v8: Engine) -> None:
     assert found["next"] == pytest.approx([token, chance, before])
 
 
-def test_the_table_of_an_open_part_adds_up_to_the_bars_beside_it() -> None:
-    """Writes and what the lane held are the scores whose softmax the bars show."""
-    shown = 0
+@pytest.mark.parametrize("text", [LINE, "To be, or not to b"])
+def test_the_table_of_a_write_closes_and_adds_up_to_the_bars_beside_it(text: str) -> None:
+    """Writes and what the lane held are the scores whose softmax the bars show.
+
+    The next table begins with them, and says what the norm of the larger lane makes of them.
+    """
+    before: list[float] = []
+    rivals = at(text=text, stage=2)["rivals"]
     for stage in range(2, 10):
-        found = at(stage=stage, zoom=1)
+        found = at(text=text, stage=stage, zoom=1)
         parts = found["look"] or found["units"]
-        answer, rival = (
-            sum(each) + held for each, held in zip(parts["effects"], found["held"], strict=True)
-        )
+        old, new = found["sizes"][found["at"] - found["first"]][stage - 2 : stage]
+        assert found["held"] == pytest.approx([one * old / new for one in found["before"]])
+        assert found["before"] == pytest.approx(before or found["before"])
+        pairs = zip(parts["effects"], found["held"], strict=True)
+        answer, rival = before = [sum(each) + held for each, held in pairs]
+        assert found["rivals"] == rivals
         chances = {token: chance for token, _, chance, _ in found["guesses"]}
-        if set(found["rivals"]) <= set(chances):
-            shown += 1
-            shares = [chances[token] for token in found["rivals"]]
-            assert answer - rival == pytest.approx(math.log(shares[0] / shares[1]))
-    assert shown >= 6
-    assert found["rivals"] == ["e", "r"]  # the answer lost, and the rival gained
+        assert len(chances) == front.BEST
+        shares = [chances[token] for token in rivals]  # both have a bar, also when others lead
+        assert answer - rival == pytest.approx(math.log(shares[0] / shares[1]))
+
+
+def test_a_press_of_a_temperature_draws_anew_and_what_is_written_stays() -> None:
+    drawn = [at(stage=11, pick="warm", draw=draw) for draw in range(20)]
+    assert len({found["next"][0] for found in drawn}) > 2
+    for found in drawn:
+        assert found["next"][0] in [token for token, *_ in found["guesses"]]
+        assert len(found["guesses"]) == front.BEST
+    once = at(stage=11, pick="warm", draw=3)
+    assert once["next"] == drawn[3]["next"]  # a reload draws the same letter
+    word = at(stage=11, pick="warm", draw=3, written=2)
+    fixed = ",".join(map(str, word["ids"][word["typed"] :]))
+    for pick, draw in (("cool", 4), ("likeliest", 3)):
+        again = at(stage=11, pick=pick, draw=draw, written=2, fixed=fixed)
+        assert again["tokens"] == word["tokens"]
 
 
 def test_the_stored_pictures_are_those_of_the_model() -> None:

@@ -333,8 +333,10 @@ def images(page: Page) -> list[str]:
             if (svg.parentElement.closest("svg") || svg.closest(decoration)) continue;
             const start = svg.outerHTML.slice(0, 100);
             const controls = svg.querySelector("[tabindex], a[href]"); // which an image would hide
-            if (svg.getAttribute("role") !== (controls ? "group" : "img"))
-              problems.push(`figure without role=img, or group around controls: ${start}`);
+            const isGrid = svg.querySelector("[role=row] [role=gridcell]");
+            const fitting = controls ? ["group", ...(isGrid ? ["grid"] : [])] : ["img"];
+            if (!fitting.includes(svg.getAttribute("role")))
+              problems.push(`figure without role=img, or group or grid around controls: ${start}`);
             if (!named(svg)) problems.push(`figure without a name: ${start}`);
           }
           return problems;

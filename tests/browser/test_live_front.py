@@ -32,7 +32,7 @@ ZOOMS = {
     "mask": "masked score",
     "softmax": "softmax",
     "mixture": "value",
-    "write": "answer e",
+    "write": "e − r",
     "what it does to “e”": "sum",
 }
 DEEPS = 3  # of a feed-forward
@@ -214,7 +214,7 @@ def test_what_is_watched_and_what_is_pressed_stand_on_one_screen(
 def test_an_open_attention_stays_open_when_the_width_changes(page: Page, origin: str) -> None:
     open_front(page, origin)
     run(page)
-    button(page, "Look inside attention")
+    button(page, "Into layer 4")
     button(page, "One step forward")
     lens, said = page.locator(f"{FIGURE} .front-zoom"), words(page)
     for width in (1000, 1280, 400, 1280):
@@ -232,7 +232,8 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     lens = page.locator(f"{FIGURE} .front-zoom")
     heads = page.get_by_role("group", name="Head")
     expect(heads).to_be_hidden()
-    button(page, "Look inside attention")  # from the answer: into the layer that raised it most
+    button(page, "Into layer 4")  # from the answer: into the layer that raised it most
+    expect(lens.get_by_text("of all heads here, head 6 lifts e most")).to_be_visible()
     for step, column in ZOOMS.items():
         assert words(page).startswith(f"Layer 4, head 6, {step}: ")
         expect(lens.get_by_text(column, exact=True).filter(visible=True).first).to_be_visible()
@@ -244,9 +245,9 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     button(page, "One step back")
     assert words(page).startswith("Layer 4, head 6, write")
     named = page.locator(f"{FIGURE} .front-rival").filter(visible=True).all_text_contents()
-    assert named == ["answer e", "rival u"]
+    assert named == ["answer e", "rival r", "e − r"]
     bars = page.locator(f"{FIGURE} .front-sign").all_text_contents()
-    assert bars[:2] == ["e", "u"]  # table and bars speak of the same letters
+    assert {"e", "r"} < set(bars)  # table and bars speak of the same letters
     heads.get_by_role("button", name="head 8").click()
     assert words(page).startswith("Layer 4, head 8, write")
     pressed = heads.locator("[aria-pressed=true]")
@@ -255,8 +256,6 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     assert page.url.endswith("stage=8;zoom=7;head=7")
     page.locator(f"{FIGURE} .front-row").nth(1).click()
     assert words(page).startswith("Layer 4, head 2, write")
-    both = page.locator(f"{FIGURE} .front-row").nth(1).locator(".front-effect").all_text_contents()
-    assert f"head 2: “e” {both[0]}, “u” {both[1]}; all 8: " in words(page)
     button(page, "One step back")
     page.locator(f"{FIGURE} .front-map").nth(3).click()
     assert words(page).startswith("Layer 4, head 4, mixture")
@@ -291,7 +290,7 @@ def test_a_feed_forward_opens_and_names_its_busiest_units(page: Page, origin: st
     open_front(page, origin, "#live:front:text=Speak%2C%20spe;stage=7")
     run(page)
     button(page, "Look inside feed-forward")
-    assert words(page).startswith("Layer 3, feed-forward, units: each asks the lane")
+    assert words(page).startswith("Layer 3, feed-forward, units: each compares")
     opened = page.locator(f"{FIGURE} .front-deep")
     expect(opened.get_by_text(re.compile(r"^\d: unit \d+$")).filter(visible=True)).to_have_count(6)
     unit = words(page).split("\n")[-1]
@@ -301,11 +300,11 @@ def test_a_feed_forward_opens_and_names_its_busiest_units(page: Page, origin: st
     button(page, "One step forward")
     assert words(page).startswith("Layer 3, feed-forward, write: ")
     named = opened.locator(".front-rival").filter(visible=True).all_text_contents()
-    assert named == ["answer a", "rival r"]
+    assert named == ["answer a", "rival e", "a − e"]
     effects = opened.locator(".front-effect").all_text_contents()
-    assert words(page).endswith(
-        f"unit 650: “a” {effects[0]}, “r” {effects[1]}; all 688: {effects[14]}, {effects[15]}"
-    )
+    before, write, now = (effects[3 * n + 2].removeprefix("+") for n in (7, 9, 10))
+    said = words(page).split("\n")[-1]
+    assert said.startswith(f"a − e: {before} · 4.37 / 5.62 + {write} = {now}; exp({now}) = ")
     shares = page.locator(f"{FIGURE} .front-share").filter(visible=True)
     assert shares.first.text_content() == "60%"  # with the bars of what was before
     expect(page.get_by_text("(dashed: before)")).to_be_visible()
@@ -356,6 +355,7 @@ def test_no_table_lies_on_another_while_it_comes(page: Page, origin: str) -> Non
 def test_escape_leads_back_to_where_the_part_was_opened(page: Page, origin: str) -> None:
     open_front(page, origin)
     run(page)
+    go(page, OPENS)
     look = page.get_by_role("button", name="Look inside attention")
     look.focus()
     page.keyboard.press("Enter")
@@ -382,6 +382,50 @@ def test_escape_leads_back_to_where_the_part_was_opened(page: Page, origin: str)
     page.keyboard.press("Escape")
     expect(page.locator(f"{FIGURE} .front-inside[open]")).to_have_count(0)
     expect(summary).to_be_focused()
+
+
+def test_what_is_opened_from_the_answer_leads_back_to_it(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    for stage, said in ((STAGES - 2, "Answer: "), (0, "Tokens: ")):
+        for way_out in ("Escape", "Lanes"):
+            go(page, stage)
+            into = page.get_by_role("button", name="Into layer 4")
+            into.focus()
+            page.keyboard.press("Enter")
+            assert words(page).startswith("Layer 4, head 6, query")
+            page.keyboard.press("Escape" if way_out == "Escape" else "Enter")
+            assert words(page).startswith(said)
+            expect(into).to_be_focused()
+    go(page, STAGES - 2)
+    button(page, "Into layer 4")
+    for _ in ZOOMS:
+        button(page, "One step forward")
+    button(page, "Look inside feed-forward")
+    page.get_by_role("button", name="Lanes").click()
+    assert words(page).startswith("Layer 4, feed-forward: ")  # who has walked on stays there
+
+
+def test_the_table_of_a_write_begins_where_the_last_one_ended(page: Page, origin: str) -> None:
+    open_front(page, origin, "#live:front:stage=2;zoom=7")
+    run(page)
+    ended: list[str] = []
+    for stage in range(2, 10):
+        go(page, stage)
+        page.locator(f"{FIGURE} .front-peek").click()
+        for _ in range(1 if stage % 2 else 6):
+            button(page, "One step forward")
+        shown = page.locator(f"{FIGURE} .front-effect").filter(visible=True).all_text_contents()
+        before, held, write, now = (shown[n : n + 3] for n in range(len(shown) - 12, len(shown), 3))
+        assert before == (ended or before)
+        ended = now
+        for row in (before, held, write, now):
+            answer, rival, between = map(_value, row)
+            assert abs(answer - rival - between) < 0.011  # two decimals each
+        assert abs(_value(held[2]) + _value(write[2]) - _value(now[2])) < 0.011
+        grown = page.locator(f"{FIGURE} .front-zoom text", has_text=re.compile("^lane grew"))
+        sizes = re.findall(r"\d+\.\d+", grown.text_content() or "")
+        assert f"· {sizes[1]} / {sizes[0]} + " in words(page)
 
 
 def test_a_write_is_shown_beside_the_vector_of_the_letter(page: Page, origin: str) -> None:
@@ -413,15 +457,16 @@ def test_a_temperature_changes_the_bars_where_the_letter_is_chosen(page: Page, o
     go(page, STAGES - 1)
     shares, bars = (page.locator(f"{FIGURE} {part}") for part in (".front-share", ".front-before"))
     assert shares.first.text_content() == "76%"
-    wide = bars.first.get_attribute("width")
+    assert {bar.get_attribute("width") for bar in bars.all()} == {"0"}  # nothing to compare with
     node = bars.first.element_handle()
     heat = page.get_by_role("group", name="How the next letter is chosen")
     for name, share in (("1.5", "54%"), ("0.5", "98%"), ("1", "76%")):
         button(page, f"temperature {name}")
         expect(heat.locator("[aria-pressed=true]")).to_have_text(name)
         expect(shares.first).to_have_text(share)
-        assert bars.first.get_attribute("width") == wide  # at 1, to compare with
-        expect(page.get_by_text("(dashed: at 1)")).to_be_visible()
+        compared = name != "1"
+        assert (bars.first.get_attribute("width") != "0") == compared
+        expect(page.get_by_text("(dashed: at 1)")).to_have_count(int(compared))
         assert "Next letter" in words(page)
     assert node is not None
     assert node.evaluate("bar => bar.isConnected")  # nothing was built anew
@@ -432,6 +477,47 @@ def test_a_temperature_changes_the_bars_where_the_letter_is_chosen(page: Page, o
     expect(heat).to_be_hidden()
 
 
+def test_each_press_of_a_temperature_draws_and_the_line_stays(page: Page, origin: str) -> None:
+    open_front(page, origin)
+    run(page)
+    button(page, "Run until the next letter is written")
+    mark = page.locator(f"{FIGURE} .front-line mark")
+    expect(mark).to_have_text("e", timeout=20_000)
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    heat = page.get_by_role("group", name="How the next letter is chosen")
+    expect(heat).to_be_hidden()
+    go(page, STAGES - 1)
+    signs, drawn = page.locator(f"{FIGURE} .front-sign"), set()
+    chosen, rows = (page.locator(f"{FIGURE} {one}") for one in ("rect.front-mark", ".front-share"))
+    for _ in range(12):
+        button(page, "temperature 1.5")
+        letter = re.search("Next letter: (“(.)”|the space)", words(page))
+        assert letter
+        sign = letter[2] or "␣"
+        drawn.add(sign)
+        row = signs.all_text_contents().index(sign)
+        boxes = [one.bounding_box() for one in (chosen.first, rows.nth(row))]
+        middle, text = (box["y"] + box["height"] / 2 for box in boxes if box)
+        assert abs(middle - text) < 6  # px: it is marked
+        expect(mark).to_have_text("e")
+    assert len(drawn) > 1
+    said = words(page)
+    page.reload()
+    settle(page)
+    run(page)
+    assert words(page) == said
+    button(page, "One step forward")
+    assert "The next letter will be drawn, at temperature 1.5." in words(page)
+    written = mark.text_content()
+    button(page, "the likeliest")  # here, too
+    assert "drawn" not in words(page)
+    expect(heat).to_be_hidden()
+    assert mark.text_content() == written
+    page.get_by_role("button", name="Speak, spe").click()
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("“a” 98%")
+    assert "fixed" not in page.url
+
+
 @pytest.mark.parametrize("screen", [LAPTOP, PHONE], ids=["laptop", "phone"])
 def test_the_first_screen_says_what_to_press_and_what_it_is(
     screen: dict[str, int], page: Page, origin: str
@@ -439,6 +525,10 @@ def test_the_first_screen_says_what_to_press_and_what_it_is(
     page.set_viewport_size(screen)  # type: ignore[arg-type]
     wait_for_fonts(page)
     open_front(page, origin)
+    for secret in page.locator(f"{FIGURE} .front-secret").all():
+        expect(secret).to_be_hidden()  # the answer, before the reader has guessed
+    expect(page.locator(f"{FIGURE} .live-see > span").first).to_be_empty()
+    expect(page.locator(f"{FIGURE} .live-hint")).to_contain_text("then press the line")
     for part in (".live-question", ".front-line", ".front-start", ".front-card p"):
         expect(page.locator(f"{FIGURE} {part}")).to_be_in_viewport(ratio=1)
     assert not page.locator(f"{FIGURE} .front-card").evaluate(
@@ -471,14 +561,16 @@ def test_the_opened_attention_shows_what_its_words_say(page: Page, origin: str) 
     shares = page.locator(f"{FIGURE} .front-percent").all_text_contents()
     assert len(shares) == 18
     assert (shares[-1], shares[3]) == ("62%", "27%")
-    assert "itself (62%) and an earlier “b” (27%)" in words(page)
+    assert "<1%" in shares
+    assert "0%" not in shares
+    assert "itself (62%) and the 1st “b” (27%)" in words(page)
     assert words(page).endswith("= 62%")
     crosses = page.locator(f"{FIGURE} .front-cross")
     expect(crosses).to_have_count(1)  # the place of the next letter
     page.get_by_role("radio", name=re.compile("^token 9:")).click()
     button(page, "One step back")
     assert words(page).startswith("Layer 1, head 4, mask")
-    assert "The 9 tokens behind it are crossed out" in words(page)
+    assert "The 9 tokens after it are crossed out" in words(page)
     expect(crosses).to_have_count(10)
     expect(page.locator(f"{FIGURE} .front-zoom text", has_text="−∞")).to_have_count(10)
 
@@ -526,13 +618,15 @@ def test_what_is_cut_off_and_what_is_counted_is_said(page: Page, origin: str) ->
 
 
 def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
-    """Play lets a letter fly, and two quick presses ask for two more: the word is whole."""
+    """Play stops when a letter is found. Three quick presses write three: the word is whole."""
     open_front(page, origin)
     run(page)
     page.get_by_role("button", name="My lord, the ki").click()
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("“n” 89%")
     button(page, "Play")
-    for _ in range(2):
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("Next letter: “n”")
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    for _ in range(3):
         button(page, "Run until the next letter is written")
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("; 2 letters to come")
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
@@ -582,7 +676,7 @@ def test_everything_works_with_the_keyboard_alone(page: Page, origin: str) -> No
     assert words(page).startswith("Layer 4, feed-forward")
     page.locator(f"{FIGURE} summary").focus()
     page.keyboard.press("Enter")
-    expect(page.locator(f"{FIGURE} .front-inside dl")).to_contain_text("length")
+    expect(page.locator(f"{FIGURE} .front-inside dl")).to_contain_text("size")
 
 
 def test_every_part_opens_and_its_links_lead_somewhere(page: Page, origin: str) -> None:
@@ -645,7 +739,7 @@ def test_it_plays_pauses_and_moves_only_for_those_who_like_it(page: Page, origin
     run(page)
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_focused()
     assert words(page).startswith("Tokens: the line has 18 tokens")
-    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("Embedding", timeout=10_000)
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("Embedding", timeout=20_000)
     expect(page.locator(f"{FIGURE}:not([data-settled])")).to_be_attached()
     button(page, "Pause")
     assert page.url.endswith("#live:front:stage=1")
@@ -717,6 +811,7 @@ def test_without_scripts_and_in_print_the_picture_stays(
         expect(pictures).to_have_count(2)
         expect(pictures.nth(shown)).to_be_visible()
         expect(pictures.nth(1 - shown)).to_be_hidden()
+        expect(pictures.nth(shown).locator(".front-secret").last).to_be_visible()
         assert "softmax turns scores into" in (
             pictures.nth(shown).locator("desc").text_content() or ""
         )

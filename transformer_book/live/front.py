@@ -6,6 +6,8 @@ next letter. Attention opens (`zoom`): 1 query, key and value, 2 scores, 3 scale
 its units, 2 what they write, 3 why that lifts the answer.
 """
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -33,6 +35,7 @@ ANSWER = 2 * LAYERS + 2
 WRITE = ANSWER + 1
 BEST, FIRST = 6, 12  # candidates, and numbers of a vector, that are shown
 FIRST_SEED = 1000
+MOST = 60  # letters that are written
 HEADS = 8
 ZOOMS, DEEPS = 8, 3  # steps of an open attention, and of an open feed-forward
 BUSY, TOPS = 6, 5  # units, and products, that are named
@@ -125,17 +128,10 @@ def _head_writes(run: Line, layer: int, at: int, rivals: list[int]) -> dict[str,
     return {"mixtures": mixtures, "writes": writes, "effects": effects.T}
 
 
-def _rivals(run: Line, stage: int, at: int) -> list[int]:
-    """The answer, and another letter with a bar beside it.
-
-    If the answer became likelier, it is the one that was likeliest before, else the one that
-    gained most.
-    """
-    before, after = run.logits[stage - 2 : stage, at].softmax(dim=-1)
-    answer = int(run.logits[-1, at].argmax())
-    shown = [id for id in after.topk(BEST).indices.tolist() if id != answer]
-    gain = after - before if after[answer] < before[answer] else before
-    return [answer, max(shown, key=lambda id: gain[id].item())]
+def _rivals(run: Line, at: int) -> list[int]:
+    """The answer, and the letter that is second in the end."""
+    found: list[int] = run.logits[-1, at].topk(2).indices.tolist()
+    return found
 
 
 def _final_norm() -> RMSNorm:
@@ -146,9 +142,14 @@ def _final_norm() -> RMSNorm:
     return final
 
 
+def _sizes(vectors: Tensor) -> Tensor:
+    """By what the final norm would divide each vector; ``(..., D)`` to ``(...)``."""
+    return (vectors.square().mean(dim=-1) + _final_norm().eps).sqrt()
+
+
 def _size(run: Line, place: int, at: int) -> Tensor:
     """By what the final norm divides a lane that is read at this place of the stream."""
-    return (run.stream[place, at].square().mean() + _final_norm().eps).sqrt()
+    return _sizes(run.stream[place, at])
 
 
 @torch.no_grad()
@@ -171,6 +172,15 @@ def _held(run: Line, place: int, at: int, rivals: list[int]) -> Tensor:
     mean = logits[tokenizer.encode(letters())].mean()
     torch.testing.assert_close(scores.sum(dim=0), logits[rivals] - mean)  # nothing else is in them
     return scores[0]
+
+
+@torch.no_grad()
+def _before(run: Line, place: int, at: int, rivals: list[int]) -> list[float]:
+    """The scores of two letters before a write, above the mean: as the stage before left them."""
+    _, tokenizer = browser_model("shakespeare")
+    logits = run.logits[place - 1, at]
+    found: list[float] = (logits[rivals] - logits[tokenizer.encode(letters())].mean()).tolist()
+    return found
 
 
 @torch.no_grad()
@@ -214,11 +224,11 @@ def _chances(logits: Tensor, pick: str) -> Tensor:
     return (logits / TEMPERATURES.get(pick, 1.0)).softmax(dim=-1)
 
 
-def _choose(logits: Tensor, pick: str, n: int) -> int:
+def _choose(logits: Tensor, pick: str, n: int, draw: int) -> int:
     chances = _chances(logits, pick)
     if pick == "likeliest":
         return int(chances.argmax())
-    passed = (chances.cumsum(dim=-1) > uniforms(FIRST_SEED + n, 1)[0]).nonzero()
+    passed = (chances.cumsum(dim=-1) > uniforms(FIRST_SEED + n + (MOST + 1) * draw, 1)[0]).nonzero()
     return int(passed[0]) if len(passed) else len(chances) - 1
 
 
@@ -230,10 +240,19 @@ def _read(text: str) -> str:
     )
 
 
-def _guesses(run: Line, at: int, stage: int, pick: str = "") -> list[list[Any]]:
+def _fixed(text: str) -> list[int]:
+    """The letters that were written before the way of choosing was set anew."""
+    _, tokenizer = browser_model("shakespeare")
+    return [id for id in map(int, re.findall(r"\d+", text)) if id < len(tokenizer.tokens)]
+
+
+def _guesses(
+    run: Line, at: int, stage: int, pick: str = "", must: Sequence[int] = ()
+) -> list[list[Any]]:
     """The likeliest tokens: name, logit, probability, and the probability one stage before.
 
-    Where a letter is chosen: with the temperature, and before it.
+    Where a letter is chosen: with the temperature, and before it. Those of ``must`` are among
+    them in any case.
     """
     place = min(stage, ANSWER - 1) - 1
     if place < 0:
@@ -243,10 +262,12 @@ def _guesses(run: Line, at: int, stage: int, pick: str = "") -> list[list[Any]]:
     chances, before = logits.softmax(-1), run.logits[max(0, place - 1), at].softmax(-1)
     if stage == WRITE:
         chances, before = _chances(logits, pick), chances
-    order = chances.argsort(descending=True, stable=True)[:BEST].tolist()
+    order = chances.argsort(descending=True, stable=True).tolist()
+    shown = {*must, *[id for id in order if id not in must][: BEST - len(must)]}
     return [
         [tokenizer.tokens[id], logits[id].item(), chances[id].item(), before[id].item()]
         for id in order
+        if id in shown
     ]
 
 
@@ -258,6 +279,8 @@ def values(
     back: int,
     zoom: int,
     head: int,
+    draw: int,
+    fixed: str,
 ) -> dict[str, Any]:
     """Compute everything that the figure shows.
 
@@ -270,13 +293,15 @@ def values(
             from the last one.
         zoom: how much of a part is shown; 0 if it is not opened.
         head: which head is shown there; ``HEADS`` for the one that lifts the answer most.
+        draw: how often the next letter was drawn anew.
+        fixed: ids of the letters that had been written then, with commas between them.
 
     Returns:
-        Letters, lengths of vectors, attention weights, guesses; under the names of ``front.js``.
+        Letters, sizes of vectors, attention weights, guesses; under the names of ``front.js``.
 
     Example:
         >>> found = values(
-        ...     "To be, or not to b", "likeliest", 0, 10, 0, 0, HEADS
+        ...     "To be, or not to b", "likeliest", 0, 10, 0, 0, HEADS, 0, ""
         ... )
         >>> found["next"][0], round(found["next"][1], 2)
         ('e', 0.76)
@@ -287,20 +312,25 @@ def values(
     typed = len(ids)
     if not typed:
         return {"tokens": []}
+    stay = _fixed(fixed)
+
+    def next_of(logits: Tensor, n: int) -> int:
+        return stay[n] if n < len(stay) else _choose(logits, pick, n, draw)
+
     for n in range(written):
-        ids.append(_choose(read_line(tuple(ids)).logits[-1, -1], pick, n))
+        ids.append(next_of(read_line(tuple(ids)).logits[-1, -1], n))
     run = read_line(tuple(ids))
     first = max(0, len(ids) - ROWS)
     at = len(ids) - 1 if stage == WRITE else max(first, len(ids) - 1 - back)
     is_layer = 1 < stage < ANSWER
     layer = stage // 2 - 1 if is_layer else -1
     looks = is_layer and stage % 2 == 0
-    rivals = _rivals(run, stage, at) if is_layer else []
+    rivals = _rivals(run, at) if is_layer else []
     wrote = _head_writes(run, layer, at, rivals) if looks else {}
     if looks and head == HEADS:
         head = int(wrote["effects"][0].argmax())
     write = wrote["writes"][head] if looks else run.writes[stage - 2, at] if is_layer else None
-    chosen = _choose(run.logits[-1, -1], pick, written)
+    chosen = next_of(run.logits[-1, -1], written)
     found = 0 if stage < 2 else min(stage, ANSWER) - 2  # the place in the stream
     return {
         "tokens": [tokenizer.tokens[id] for id in ids],
@@ -314,8 +344,8 @@ def values(
         "width": run.stream.shape[-1],
         "inner": _inner(),
         "embedded": run.stream[0, first:, :FIRST].tolist(),
-        "lengths": run.stream[:, first:].norm(dim=-1).T.tolist(),
-        "added": run.writes[:, first:].norm(dim=-1).T.tolist(),
+        "sizes": _sizes(run.stream[:, first:]).T.tolist(),
+        "added": _sizes(run.writes[:, first:]).T.tolist(),
         "attention": run.weights.mean(dim=1)[:, first:].tolist(),
         "heads": run.weights[layer, :, at].tolist() if looks else [],
         "zoom": min(zoom, ZOOMS if looks else DEEPS) if is_layer else 0,
@@ -330,10 +360,12 @@ def values(
         "rivals": [tokenizer.tokens[id] for id in rivals],
         "lift": _lift(write, run, stage - 1, at, rivals) if write is not None else None,
         "held": _held(run, stage - 1, at, rivals).tolist() if is_layer else [],
+        "before": _before(run, stage - 1, at, rivals) if is_layer else [],
         "stream": run.stream[found, at, :FIRST].tolist(),
         "write": run.writes[stage - 2, at, :FIRST].tolist() if is_layer else [],
         "best": [_guesses(run, at, n + 1)[0] for n in range(2 * LAYERS + 1)],
-        "guesses": _guesses(run, at, stage, pick),
+        "guesses": _guesses(run, at, stage, pick, [chosen] if stage == WRITE else rivals),
+        "isFixed": written < len(stay),
         "next": [
             tokenizer.tokens[chosen],
             *(_chances(run.logits[-1, -1], each)[chosen].item() for each in (pick, "drawn")),
@@ -354,7 +386,8 @@ def _named(token: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{number(100 * share, 0)}%"
+    text = number(100 * share, 0)
+    return "<1%" if share > 0 and text == "0" else f"{text}%"
 
 
 def _signed(value: float) -> str:
@@ -366,6 +399,11 @@ def _counted(n: int) -> str:
     return f"{n} token{'s' * (n > 1)}"
 
 
+def _ordinal(n: int) -> str:
+    teens = 10 < n % 100 < 14
+    return f"{n}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
 def _strongest(weights: list[float]) -> list[tuple[int, str]]:
     """The two letters that get most weight, and how much."""
     shares = sorted((-round_half_up(100 * weight, 0), at) for at, weight in enumerate(weights))
@@ -374,11 +412,14 @@ def _strongest(weights: list[float]) -> list[tuple[int, str]]:
 
 def _seen_as(values: dict[str, Any], place: int) -> str:
     """Name a letter for the one that looks at it."""
-    token, own = values["tokens"][place], values["tokens"][values["at"]]
-    if place == values["at"]:
+    tokens, at = values["tokens"], values["at"]
+    token = tokens[place]
+    if place == at:
         return "itself"
-    name = _named(token)
-    return f"an earlier {name}" if token == own and name[0] == "“" else name
+    if tokens[: at + 1].count(token) == 1:
+        return _named(token)
+    nth = _ordinal(tokens[: place + 1].count(token))
+    return f"the {nth} {re.sub('^(the|a) ', '', _named(token))}"
 
 
 def _looks(values: dict[str, Any], weights: list[float]) -> str:
@@ -401,11 +442,21 @@ def _sum(pairs: Sequence[tuple[float, ...]]) -> str:
     return " + ".join(products) + " + …"
 
 
-def _effects(values: dict[str, Any], effects: list[list[float]], n: int) -> str:
-    """What one part of a write does to the answer and to its rival, and all parts together."""
-    letters = zip(values["rivals"], effects, strict=True)
-    own = ", ".join(f"{_named(token)} {_signed(each[n])}" for token, each in letters)
-    return f"{own}; all {len(effects[0])}: " + ", ".join(_signed(sum(each)) for each in effects)
+def _ledger(values: dict[str, Any]) -> str:
+    """From the answer's lead over its rival before a write to the one after it."""
+    answer, rival = map(_sign, values["rivals"])
+    effects = (values["look"] or values["units"])["effects"]
+    stage, sizes = values["stage"], values["sizes"][values["at"] - values["first"]]
+    old, write, held = (
+        one - other for one, other in (values["before"], map(sum, effects), values["held"])
+    )
+    now = held + write
+    return (
+        f"{answer} − {rival}: {number(old)} · {number(sizes[stage - 2])} / "
+        f"{number(sizes[stage - 1])} + {_bracketed(write)} = {number(now)}; "
+        f"exp({number(abs(now))}) = {number(math.exp(abs(now)), 1)} : 1 for "
+        f"{rival if now < 0 else answer}"
+    )
 
 
 def _lifted(values: dict[str, Any]) -> str:
@@ -436,7 +487,7 @@ def _zoomed(values: dict[str, Any]) -> str:
         pairs = list(zip(look["x"], look["tables"][0][0], strict=True))[:2]
         return (
             f"{title}query, key and value: three learned tables turn the lane of {who}, after a "
-            f"norm, into three vectors of {width} numbers: what it asks for, what it offers, and "
+            f"norm, into three vectors of {width} numbers: what it asks for, what it offers, "
             "what it passes on. So with every letter.\nfirst number of the query: "
             f"{_sum(pairs)} = {number(look['made'][0][0])}"
         )
@@ -446,23 +497,25 @@ def _zoomed(values: dict[str, Any]) -> str:
         return (
             f"{title}scores: {who} asks with a query, and each letter offers a key: {width} "
             "numbers each, turned by its place in the line. Multiplied pair by pair and added up, "
-            f"they say how well the two fit.\nquery · key of {other}: {parts}{raw}"
+            f"they say how well the two fit.\nscore of {other}: {parts}{raw}"
         )
     if zoom == 3:
+        unscaled = torch.tensor(look["raw"][: at + 1]).softmax(dim=0)[most].item()
         return (
-            f"{title}scale: every score is divided by the root of {width}. A sum of {width} "
-            "products is large, and softmax would give nearly everything to one letter.\n"
+            f"{title}scale: a sum of {width} products can be large, so every score is divided by "
+            f"the root of {width}. Unscaled, softmax would give {other} {_percent(unscaled)}; "
+            f"scaled, {best[0][1]}.\n"
             f"score of {other}: {raw} / √{width} = {raw} / {root} = {score}"
         )
     if zoom == 4:
         if later:
             rest = "are" if later > 1 else "is"
-            hidden = f"The {_counted(later)} behind it {rest}"
+            hidden = f"The {_counted(later)} after it {rest}"
             after = _named(tokens[at + 1])
             sums = f"score of {after}: {number(look['scores'][at + 1])} → −∞"
         else:
-            hidden = "Behind the last letter that is only the place of the next one; it is"
-            sums = f"score of what comes behind {who}: −∞"
+            hidden = "After the last letter that is only the place of the next one; it is"
+            sums = f"score of what comes after {who}: −∞"
         return (
             f"{title}mask: a letter may look back, never ahead, or in training it would copy what "
             f"it has to guess. {hidden} crossed out.\n{sums}"
@@ -479,8 +532,8 @@ def _zoomed(values: dict[str, Any]) -> str:
     if zoom == 7:
         return (
             f"{title}write: one more learned table turns each mixture into a write, added to the "
-            "lane. If it points the way of a letter’s vector, it lifts that letter’s "
-            f"score above the average.\nhead {head + 1}: {_effects(values, look['effects'], head)}"
+            "lane. It lifts the letters whose vectors point its way. Only differences of "
+            f"scores count for probabilities.\n{_ledger(values)}"
         )
     pairs = [
         (weights[s], look["values"][s - values["first"]][0])
@@ -504,16 +557,15 @@ def _deepened(values: dict[str, Any]) -> str:
         return title + _lifted(values)
     if values["zoom"] == 1:
         return (
-            f"{title}units: each asks the lane of {who} a question. Its gate (SiLU) says how far "
-            f"the answer is yes; a no, as of {units['shut']} units here, is nearly 0. Gate "
+            f"{title}units: each compares the lane of {who} with a learned pattern. Its gate "
+            f"(SiLU) is how much it answers: nearly 0 for {units['shut']} units here. Gate "
             "times a second number: what the unit says.\n"
             f"unit {n}: SiLU({number(g)}) · {_bracketed(u)} = {number(answer)}"
         )
     return (
         f"{title}write: each unit adds a vector of its own, times what it says. The bars: how far "
-        "that alone lifts a letter’s score above the average. Only the difference between letters "
-        "counts.\n"
-        f"unit {n}: {_effects(values, units['effects'], n - 1)}"
+        "that alone lifts a letter’s score above the average. Only differences "
+        f"count for probabilities.\n{_ledger(values)}"
     )
 
 
@@ -536,6 +588,7 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     tokens = values["tokens"]
     if not tokens:
         return "There is no letter yet: type a line."
+    heat = TEMPERATURES.get(state["pick"])
     stage, best, who = values["stage"], values["guesses"], _named(tokens[values["at"]])
     upper = who[0].upper() + who[1:]
     if stage == 0:
@@ -546,13 +599,15 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
             f"Tokens: the line has {_counted(len(tokens))}, {each}. A model can only calculate, "
             f"so each token becomes its number in a list: {who} is "
             f"{values['ids'][values['at']]}."
+            + (f" The next letter will be drawn, at temperature {heat:g}." if heat else "")
         )
     if stage == 1:
-        long = number(values["lengths"][values["at"] - values["first"]][0], 1)
+        size = number(values["sizes"][values["at"] - values["first"]][0])
         return (
             f"Embedding: each number picks its row of a learned table. {upper} becomes a vector "
-            f"of {values['width']} numbers, of length {long}: room for all that the layers will "
-            "find out. Its place in the line is not in it; attention sees to that."
+            f"of {values['width']} numbers, of size {size} (the root of their mean square): room "
+            "for all that the layers will find out. Its place in the line is not in it; attention "
+            "sees to that."
         )
     if stage == ANSWER:
         lane = f"The lane of {who} is" if state["back"] else "The last lane is"
@@ -568,12 +623,15 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         )
     if stage == WRITE:
         letter, chance, plain = values["next"]
-        heat = TEMPERATURES.get(state["pick"])
         drawn = f"{_percent(chance)}, as every score is divided by {heat} first; at temperature 1: "
         drawn = f"its probability: {_percent(chance)}" if heat == 1 else drawn + _percent(plain)
         why = f"has the highest probability ({_percent(chance)})"
+        if heat:
+            why = f"was drawn ({drawn}); another press draws again"
+        if values["isFixed"]:
+            why = "is written already"
         return (
-            f"Next letter: {_named(letter)} {f'was drawn ({drawn})' if heat else why}. "
+            f"Next letter: {_named(letter)} {why}. "
             f"It joins the line, and everything begins again, with {len(tokens) + 1} tokens: "
             "this is how a model writes."
         )
@@ -586,10 +644,13 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
             f"{layer}, feed-forward: every letter by itself. {values['inner']} units look for "
             f"patterns in what the lane of {who} holds now, and add what they find. {now}"
         )
+    answer, why = _named(values["rivals"][0]), ""
+    if stage == values["opens"]:
+        why = f" No other attention lifts {answer} by so much: the tour looks inside."
     looks = _looks(values, values["attention"][values["layer"]][values["at"] - values["first"]])
     return (
         f"{layer}, attention: the only way from lane to lane. {upper} looks mostly at {looks}, on "
-        f"average over {len(values['heads'])} heads, and adds what they copy there. {now}"
+        f"average over {len(values['heads'])} heads, and adds what they copy there. {now}{why}"
     )
 
 
@@ -597,6 +658,7 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
 
 SIZES = (684, 316)  # px: widths of the still picture, on a wide page and on a phone
 LEAST = 0.03  # weights that are drawn
+SECRET = '<g class="front-secret">'  # where the figure runs, the reader guesses first
 MONO = "ui-monospace, monospace"
 
 
@@ -632,8 +694,8 @@ def _plan(width: float, rows: int) -> _Plan:
     return _Plan(width, narrow, pitch, top, left, cell, panel, end, x, ROWS - rows)
 
 
-def _thick(vector: float) -> float:
-    return min(14.0, 1.2 + vector / 17)
+def _thick(size: float) -> float:
+    return min(14.0, 1.2 + 0.94 * size)
 
 
 def still(state: dict[str, Any], values: dict[str, Any], width: float) -> tuple[str, float, float]:
@@ -653,7 +715,7 @@ def still(state: dict[str, Any], values: dict[str, Any], width: float) -> tuple[
         >>> still(start, values(**start), 316)[1:]
         (316, 378)
     """
-    plan = _plan(width, len(values.get("lengths", ())))
+    plan = _plan(width, len(values.get("sizes", ())))
     height = plan.bottom + 26
     if not values["tokens"]:
         return _text(10, 30, say(state, values)), width, height
@@ -723,8 +785,8 @@ def _headings(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
     else:
         middle = (plan.left + 6 + plan.x[1]) / 2
         yield _text(middle, 38, "vector", f'fill="{MUTED}" font-size="13" text-anchor="middle"')
-    names = ("attention: looks back", "feed-forward: alone", "thicker: longer vector")
-    short = ("attention", "feed-forward", "length")
+    names = ("attention: looks back", "feed-forward: alone", "thicker: larger vector")
+    short = ("attention", "feed-forward", "size")
     side = plan.width - plan.panel
     for n, role in enumerate(("query", "value", "plain")):
         yield _samples(side + 8, plan.top + 8 + 20 * n)[role]
@@ -756,10 +818,10 @@ def _letters(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
 
 
 def _lanes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
-    """A lane for each letter: as thick as its vector is long, after each stage."""
+    """A lane for each letter: as thick as its vector is large, after each stage."""
     slope = min(10, (plan.x[3] - plan.x[2]) / 2)
-    for row, lengths in enumerate(values["lengths"]):
-        half = [_thick(vector) / 2 for vector in lengths]
+    for row, sizes in enumerate(values["sizes"]):
+        half = [_thick(size) / 2 for size in sizes]
         knots = [(plan.x[1], half[0])]
         for n in range(1, len(half)):
             knots += [(plan.x[n + 1] - slope, half[n - 1]), (plan.x[n + 1], half[n])]
@@ -804,9 +866,11 @@ def _writes(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
 def _hints(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
     """The best guess after each stage."""
     yield _text(0, plan.bottom + 17, "guess")
+    yield SECRET
     for n, (token, _, chance, _) in enumerate(values["best"]):
         hint = _letter(plan.x[n + 1], plan.bottom + 17, token, ROLES["weight"][0])
         yield f'<g opacity="{0.4 + 0.6 * chance:.2f}">{hint}</g>'
+    yield "</g>"
 
 
 def _answer(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
@@ -821,6 +885,7 @@ def _answer(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
     yield _text(side, top + 12, "the answer:")
     yield _text(side, top + 28, "the next letter")
     bar = plan.panel - (52 if plan.narrow else 68)
+    yield SECRET
     for n, (token, _, chance, _) in enumerate(values["guesses"]):
         middle = top + 48 + n * step
         yield _letter(side + 8, middle + 5, token)
@@ -830,3 +895,4 @@ def _answer(plan: _Plan, values: dict[str, Any]) -> Iterator[str]:
         )
         look = f'fill="{INK}" font-size="14" text-anchor="end"'
         yield _text(plan.width, middle + 5, _percent(chance), look)
+    yield "</g>"

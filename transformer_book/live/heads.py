@@ -188,8 +188,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
     Example:
         >>> from transformer_book.live import FIGURES, complete
         >>> start = complete(FIGURES["heads"], {"text": "the", "at": 2})
-        >>> say(start, values(**start))
-        'Head 8 of layer 1: “e” gives 1.00 of its weight to “h”, 1 letter before.'
+        >>> say(start, values(**start)).removeprefix("Head 8 of layer 1: ")
+        '“e” gives 1.00 of its weight to “h”, 1 letter before.'
     """
     queries, at, part = values["queries"], values.get("at", 0), values.get("part")
     if not queries:

@@ -390,9 +390,12 @@ def next_ones(
         ValueError: as in :meth:`AllowedText.begin`.
 
     Example:
-        >>> next_ones(["yes", "no"], 1, torch.tensor([2]), vocab_size=259)
-        Traceback (most recent call last):
-        TypeError: allowed has type list; expected a OneOf or a Pattern
+        >>> from transformer_lib import CharTokenizer
+        >>> answers = OneOf(["yes", "no"], CharTokenizer())
+        >>> ends = torch.tensor([CharTokenizer().eos_id])
+        >>> ones = next_ones(answers, 1, ends, vocab_size=259)
+        >>> type(ones).__name__
+        'AllowedTokens'
     """
     if allowed is None:
         return None

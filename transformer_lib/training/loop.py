@@ -456,8 +456,7 @@ class _Run:
 
 def _check_dtypes(folder: Path, then: Tensors, model: nn.Module) -> None:
     """Weights that are read as other numbers than they were written in would be another run."""
-    now = model.state_dict()
-    for name, tensor in then.items():
-        if name in now and now[name].dtype != tensor.dtype:
-            other = f"{folder} holds a run with {tensor.dtype}; convert it, or take another folder"
-            raise ValueError(f"model has {name} in {now[name].dtype}, but {other}")
+    for name, tensor in model.state_dict().items():  # in its order: that of a file is any
+        if name in then and then[name].dtype != tensor.dtype:
+            other = f"holds a run with {then[name].dtype}; convert it, or take another folder"
+            raise ValueError(f"model has {name} in {tensor.dtype}, but {folder} {other}")

@@ -183,14 +183,14 @@ class Mounted {
       html("p", { class: "live-see" }, this.see, this.hint, ...room));
   }
 
-  /* What a try shows is said when its picture is there. */
+  /* What a try shows is said when its picture is there. A figure that waits for a press asks the reader to guess. */
   mark(missing) {
     const now = this.addressOf(this.state);
     const one = this.buttons.find(({ address }) => address === now);
     for (const each of this.buttons) each.node.setAttribute("aria-pressed", each === one);
-    const text = !one ? "" : missing ? `This needs the ${MODELS[missing][0]}.` : one.see;
+    const text = !one || (missing && this.drawn.wait) ? "" : missing ? `This needs the ${MODELS[missing][0]}.` : one.see;
     if (this.see.textContent !== text) this.see.textContent = text;
-    this.hint.hidden = Boolean(one);
+    this.hint.hidden = Boolean(text);
   }
 
   /* Settings that fit each other: where one limits another, the figure says so (`settled`). */
@@ -250,7 +250,7 @@ class Mounted {
     }
     const needed = this.figure.needs ? this.figure.needs(this.state) : null;
     const model = needed && Live.model.read(needed);
-    this.mark(model || this.drawn.wait ? null : needed);
+    this.mark(model ? null : needed);
     const now = Live.write(this.figure, this.state), isFirst = now === Live.write(this.figure, this.first);
     this.isWaiting = Boolean(needed && !model);
     const stored = this.isWaiting && !now ? this.figure.stored?.() : null; // the start may be known without its model

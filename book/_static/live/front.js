@@ -15,7 +15,7 @@ const BUSY = 6, TOPS = 5; // units, and products, that are named
 const TEMPERATURES = { cool: 0.5, drawn: 1, warm: 1.5 };
 const PIECE = 2; // letters of a new line that are read at a time
 const BEST = 6, FIRST = 12; // candidates, and numbers of a vector, that are shown
-const FIRST_SEED = 1000; // of the letters that are drawn
+const FIRST_SEED = 1000, DRAWS = 1000; // of the letters that are drawn; so often a draw can be repeated
 
 // Numbers ----
 
@@ -47,31 +47,34 @@ function* prepare({ text }, model) {
 }
 
 const peak = (list) => list.indexOf(Math.max(...list)); // where the largest stands
+const ranked = (list) => Array.from(list.keys()).sort((a, b) => list[b] - list[a]); // places, the largest first
 
 /* Scores as probabilities; a temperature divides the scores first. */
 const chancesOf = (logits, pick) => softmax(logits.map((score) => score / (TEMPERATURES[pick] || 1)));
 
-function choose(logits, pick, n) {
+function choose(logits, pick, n, draw) {
   const chances = chancesOf(logits, pick);
   if (pick === "likeliest") return peak(chances);
-  let left = Live.tensor.uniform(FIRST_SEED + n)();
+  let left = Live.tensor.uniform(FIRST_SEED + n + (MOST + 1) * draw)();
   for (let id = 0; id < chances.length; id++) if ((left -= chances[id]) < 0) return id;
   return chances.length - 1;
 }
 
-const length = (x) => Math.sqrt(x.reduce((sum, one) => sum + one * one, 0));
+/* The letters that were written before the way of choosing was set anew, (N,). */
+const fixedOf = (fixed, { tokenizer }) => (fixed.match(/\d+/g) || []).map(Number).filter((id) => id < tokenizer.tokens.length);
 
 /* The stream read as an answer: the likeliest tokens, each with its logit, its probability, and the
-   probability that it had one stage before; where a letter is chosen, before the temperature. */
-function guesses(model, at, stage, pick) {
+   probability that it had one stage before; where a letter is chosen, before the temperature.
+   `must`: tokens that are among them in any case. */
+function guesses(model, at, stage, pick, must = []) {
   const after = (n) => model.logits(at.stream[n]);
   const place = Math.min(stage, ANSWER - 1) - 1; // in the stream
   if (place < 0) return [];
   const logits = after(place), isLast = stage === WRITE;
   const chances = isLast ? chancesOf(logits, pick) : softmax(logits);
   const before = softmax(isLast ? logits : after(Math.max(0, place - 1)));
-  const order = Array.from(chances.keys()).sort((a, b) => chances[b] - chances[a]);
-  return order.slice(0, BEST).map((id) => [model.tokenizer.tokens[id], logits[id], chances[id], before[id]]);
+  const order = ranked(chances), others = order.filter((id) => !must.includes(id)).slice(0, BEST - must.length);
+  return order.filter((id) => must.includes(id) || others.includes(id)).map((id) => [model.tokenizer.tokens[id], logits[id], chances[id], before[id]]);
 }
 
 /* How one head comes from scores to a mixture. Queries are not kept: that of the chosen letter is made again. */
@@ -139,13 +142,14 @@ function unitsOf({ decoder, config }, stream, layer, ways) {
 
 /* Everything that the picture and its words say. `at`: the chosen letter, the last one when the next is
    written; `first`: the first one with a lane. */
-function values({ text, pick, written, stage, back, zoom, head }, model) {
+function values({ text, pick, written, stage, back, zoom, head, draw, fixed }, model) {
   const { tokenizer } = model;
   const ids = idsOf(text, model);
   const typed = ids.length;
   if (!typed) return { tokens: [] };
   const reading = readingOf(model);
-  for (let n = 0; n < written; n++) ids.push(choose(reading.read(ids)[ids.length - 1].logits, pick, n));
+  const stays = fixedOf(fixed, model), nextOf = (logits, n) => stays[n] ?? choose(logits, pick, n, draw);
+  for (let n = 0; n < written; n++) ids.push(nextOf(reading.read(ids)[ids.length - 1].logits, n));
   const letters = reading.read(ids);
   const T = ids.length, first = Math.max(0, T - ROWS), at = stage === WRITE ? T - 1 : Math.max(first, T - 1 - back);
   const shown = letters.slice(first), own = letters[at];
@@ -154,35 +158,37 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
   const isLayer = stage > 1 && stage < ANSWER, layer = isLayer ? Math.floor(stage / 2) - 1 : -1;
   const looks = isLayer && stage % 2 === 0;
   const numbers = (x) => Array.from(x.slice(0, FIRST));
-  const next = choose(letters[T - 1].logits, pick, written);
-  const answer = peak(own.logits), chances = own.stream.map((x) => softmax(model.logits(x))[answer]);
-  const list = guesses(model, own, stage, pick), name = tokenizer.tokens[answer];
-  const fell = isLayer && chances[stage - 1] < chances[stage - 2]; // then the rival is what gained most, else the likeliest before
-  const gain = ([, , now, before]) => (fell ? now - before : before);
-  const rival = list.filter(([token]) => token !== name).sort((a, b) => gain(b) - gain(a))[0]; // of those with a bar
-  const rivals = isLayer ? [name, rival[0]] : [], now = own.stream[isLayer ? stage - 1 : 0]; // the lane as this stage leaves it
-  const ways = Live.directions(model, now, rivals.map((token) => tokenizer.tokens.indexOf(token)), tokenizer.encode(Live.PLAYS));
+  const next = nextOf(letters[T - 1].logits, written);
+  const pair = ranked(own.logits).slice(0, 2), [answer] = pair; // and its rival: the second in the end
+  const chances = own.stream.map((x) => softmax(model.logits(x))[answer]);
+  const now = own.stream[isLayer ? stage - 1 : 0]; // the lane as this stage leaves it
+  const ways = isLayer ? Live.directions(model, now, pair, tokenizer.encode(Live.PLAYS)) : [];
+  const size = (x) => Live.sizeOf(x, model.config), sizes = shown.map(({ stream }) => stream.map(size));
+  const held = ways.map((way) => Live.tensor.dot(own.stream[stage - 2], way)); // what the lane brought, by the new norm
+  const grown = isLayer ? size(now) / size(own.stream[stage - 2]) : 1;
   const wrote = looks ? writesOf(kept, own, layer, ways) : null;
   const chosen = looks && head === HEADS ? peak(wrote.effects[0]) : head;
   return {
     tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, read: readOf(text, model), stage, layer, first, at,
     width: own.stream[0].length, inner: model.config.d_ff,
     embedded: shown.map(({ stream }) => numbers(stream[0])),
-    lengths: shown.map(({ stream }) => stream.map(length)), // (shown, 2L + 1)
-    added: shown.map(({ writes }) => writes.map(length)), // (shown, 2L)
+    sizes, // (shown, 2L + 1)
+    added: shown.map(({ writes }) => writes.map(size)), // (shown, 2L)
     attention: own.weights.map((_, n) => shown.map(({ weights }) => mean(weights[n]))), // (L, shown, T)
     heads: looks ? own.weights[layer].map(line) : [], // (H, T)
     zoom: isLayer ? Math.min(zoom, stepsOf(stage)) : 0, head: chosen,
     opens: 2 + 2 * peak(own.weights.map((_, n) => chances[2 * n + 1] - chances[2 * n])), // the attention that raises the answer most
     look: looks ? { ...lookOf(kept, own.stream[stage - 2], { layer, head: chosen, first, at }),
       mixtures: wrote.mixtures.map(numbers), writes: wrote.writes.map(numbers), effects: wrote.effects } : null,
-    units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer, ways) : null, rivals,
-    lift: isLayer ? liftOf(looks ? wrote.writes[chosen] : own.writes[stage - 2], ways, Live.sizeOf(now, model.config)) : null,
-    held: isLayer ? ways.map((way) => Live.tensor.dot(own.stream[stage - 2], way)) : [], // what the lane brought, by the new norm
+    units: isLayer && !looks ? unitsOf(model, own.stream[stage - 2], layer, ways) : null,
+    rivals: isLayer ? pair.map((id) => tokenizer.tokens[id]) : [],
+    lift: isLayer ? liftOf(looks ? wrote.writes[chosen] : own.writes[stage - 2], ways, size(now)) : null,
+    held, before: held.map((one) => one * grown), // and by the norm of the lane as it was
     stream: numbers(own.stream[stage < 2 ? 0 : Math.min(stage, ANSWER) - 2]), // that the stage finds
     write: isLayer ? numbers(own.writes[stage - 2]) : [],
     best: own.stream.map((_, n) => guesses(model, own, n + 1)[0]),
-    guesses: list,
+    guesses: guesses(model, own, stage, pick, isLayer ? pair : stage === WRITE ? [next] : []),
+    isFixed: written < stays.length,
     next: [tokenizer.tokens[next], chancesOf(letters[T - 1].logits, pick)[next], softmax(letters[T - 1].logits)[next]],
   };
 }
@@ -192,9 +198,12 @@ function values({ text, pick, written, stage, back, zoom, head }, model) {
 const sign = (token) => ({ " ": "␣", "\n": "⏎" })[token] || (isByte(token) ? "▫" : token); // ▫ is a byte
 const named = (token) => ({ " ": "the space", "\n": "the line break" })[token]
   || (isByte(token) ? "a byte" : `“${token}”`);
-const percent = (share) => `${Live.part.number(100 * share, 0)}%`;
+const percent = (share) => {
+  const text = Live.part.number(100 * share, 0);
+  return share > 0 && text === "0" ? "<1%" : `${text}%`;
+};
 const upper = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
-const short = (value) => Live.part.number(value, 1);
+const ordinal = (n) => `${n}${(n % 100 > 10 && n % 100 < 14 ? "" : ["", "st", "nd", "rd"][n % 10]) || "th"}`;
 const signed = (value) => Live.part.number(value).replace(/^(?!−)/, "+");
 const counted = (n) => `${n} ${n > 1 ? "tokens" : "token"}`;
 const isByte = (token) => [...token].length > 1;
@@ -209,8 +218,8 @@ const strongest = (weights) =>
     .filter(([, share]) => share);
 
 const seenAs = ({ tokens, at }, s) => {
-  const name = named(tokens[s]);
-  return s === at ? "itself" : tokens[s] === tokens[at] && name[0] === "“" ? `an earlier ${name}` : name;
+  const name = named(tokens[s]), until = (end) => tokens.slice(0, end + 1).filter((token) => token === tokens[s]).length;
+  return s === at ? "itself" : until(at) > 1 ? `the ${ordinal(until(s))} ${name.replace(/^(the|a) /, "")}` : name;
 };
 
 const looksAt = (found, weights) => strongest(weights).map(([s, share]) => `${seenAs(found, s)} (${share}%)`).join(" and ");
@@ -220,9 +229,14 @@ const bracketed = (value) => Live.part.number(value).replace(/^−.*/, "($&)");
 const sumOf = (pairs) => pairs.map((pair, n) => pair
   .map((value, m) => (n || m ? bracketed(value) : Live.part.number(value))).join("·")).join(" + ") + " + …";
 
-/* What one part of a write does by itself to the answer and to its rival; and all parts together. */
-const effectsOf = (rivals, effects, n) => rivals.map((token, of) => `${named(token)} ${signed(effects[of][n])}`).join(", ");
-const totals = (effects) => effects.map((each) => signed(each.reduce((sum, one) => sum + one))).join(", ");
+/* From the score before a write to the one after it: of the answer above its rival. It says how often likelier one is. */
+function ledger({ rivals, before, sizes, stage, first, at, held, look, units }) {
+  const { number } = Live.part, [answer, rival] = rivals.map(sign), above = ([one, other]) => one - other;
+  const write = above((look || units).effects.map((each) => each.reduce((sum, one) => sum + one)));
+  const [was, is] = sizes[at - first].slice(stage - 2, stage), now = above(held) + write, far = Math.abs(now);
+  return `${answer} − ${rival}: ${number(above(before))} · ${number(was)} / ${number(is)} + ${bracketed(write)} = ${number(now)}; ` +
+    `exp(${number(far)}) = ${number(Math.exp(far), 1)} : 1 for ${now < 0 ? rival : answer}`;
+}
 
 /* Why a write lifts the answer: in words, and in numbers. */
 function lifted({ rivals: [token], lift: { size, sums: [sum], tops: [top], write } }) {
@@ -233,28 +247,28 @@ function lifted({ rivals: [token], lift: { size, sums: [sum], tops: [top], write
 
 /* What one head does, a step at a time; behind a line break the same in numbers. */
 function zoomed(found) {
-  const { tokens, layer, first, at, heads, head, zoom, look, rivals } = found;
+  const { tokens, layer, first, at, heads, head, zoom, look } = found;
   const who = named(tokens[at]), weights = heads[head], best = strongest(weights), [[most, share]] = best;
   const { number } = Live.part, { width } = look, other = most === at ? `${who} itself` : seenAs({ tokens, at }, most);
   const raw = number(look.raw[most]), score = number(look.scores[most]), later = tokens.length - 1 - at;
   const key = look.keys[most - first], seen = best.filter(([s]) => s >= first);
   const [hidden, sums] = later
-    ? [`The ${counted(later)} behind it ${later > 1 ? "are" : "is"}`, `score of ${named(tokens[at + 1])}: ${number(look.scores[at + 1])} → −∞`]
-    : ["Behind the last letter that is only the place of the next one; it is", `score of what comes behind ${who}: −∞`];
+    ? [`The ${counted(later)} after it ${later > 1 ? "are" : "is"}`, `score of ${named(tokens[at + 1])}: ${number(look.scores[at + 1])} → −∞`]
+    : ["After the last letter that is only the place of the next one; it is", `score of what comes after ${who}: −∞`];
   const [what, line] = [
-    [`query, key and value: three learned tables turn the lane of ${who}, after a norm, into three vectors of ${width} numbers: what it asks for, what it offers, and what it passes on. So with every letter.`,
+    [`query, key and value: three learned tables turn the lane of ${who}, after a norm, into three vectors of ${width} numbers: what it asks for, what it offers, what it passes on. So with every letter.`,
       `first number of the query: ${sumOf([0, 1].map((i) => [look.x[i], look.tables[0][0][i]]))} = ${number(look.made[0][0])}`],
     [`scores: ${who} asks with a query, and each letter offers a key: ${width} numbers each, turned by its place in the line. Multiplied pair by pair and added up, they say how well the two fit.`,
-      `query · key of ${other}: ${key ? `${sumOf([0, 1].map((i) => [look.query[i], key[i]]))} = ` : ""}${raw}`],
-    [`scale: every score is divided by the root of ${width}. A sum of ${width} products is large, and softmax would give nearly everything to one letter.`,
+      `score of ${other}: ${key ? `${sumOf([0, 1].map((i) => [look.query[i], key[i]]))} = ` : ""}${raw}`],
+    [`scale: a sum of ${width} products can be large, so every score is divided by the root of ${width}. Unscaled, softmax would give ${other} ${percent(softmax(look.raw.slice(0, at + 1))[most])}; scaled, ${share}%.`,
       `score of ${other}: ${raw} / √${width} = ${raw} / ${number(Math.sqrt(width))} = ${score}`],
     [`mask: a letter may look back, never ahead, or in training it would copy what it has to guess. ${hidden} crossed out.`, sums],
     [`softmax: e to the power of each score, divided by the sum of all. Now they are shares of a whole: ${who} looks at ${looksAt({ tokens, at }, weights)}.`,
       `share of ${other}: e^${score} / (e^${score}${best[1] ? ` + e^${number(look.scores[best[1][0]])}` : ""} + …) = ${share}%`],
     [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies.`,
       `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixtures[head][0])}`],
-    [`write: one more learned table turns each mixture into a write, added to the lane. If it points the way of a letter’s vector, it lifts that letter’s score above the average.`,
-      `head ${head + 1}: ${effectsOf(rivals, look.effects, head)}; all ${heads.length}: ${totals(look.effects)}`],
+    [`write: one more learned table turns each mixture into a write, added to the lane. It lifts the letters whose vectors point its way. Only differences of scores count for probabilities.`,
+      ledger(found)],
     lifted(found),
   ][zoom - 1];
   return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;
@@ -262,28 +276,28 @@ function zoomed(found) {
 
 /* What the units of a feed-forward do, in three steps. */
 function deepened(found) {
-  const { tokens, layer, at, zoom, units, inner, rivals } = found;
+  const { tokens, layer, at, zoom, units } = found;
   const { number } = Live.part, who = named(tokens[at]), [[n, g, u, answer]] = units.busy;
   const [what, line] = [
-    [`units: each asks the lane of ${who} a question. Its gate (SiLU) says how far the answer is yes; a no, as of ${units.shut} units here, is nearly 0. Gate times a second number: what the unit says.`,
+    [`units: each compares the lane of ${who} with a learned pattern. Its gate (SiLU) is how much it answers: nearly 0 for ${units.shut} units here. Gate times a second number: what the unit says.`,
       `unit ${n}: SiLU(${number(g)}) · ${bracketed(u)} = ${number(answer)}`],
-    [`write: each unit adds a vector of its own, times what it says. The bars: how far that alone lifts a letter’s score above the average. Only the difference between letters counts.`,
-      `unit ${n}: ${effectsOf(rivals, units.effects, n - 1)}; all ${inner}: ${totals(units.effects)}`],
+    [`write: each unit adds a vector of its own, times what it says. The bars: how far that alone lifts a letter’s score above the average. Only differences count for probabilities.`,
+      ledger(found)],
     lifted(found),
   ][zoom - 1];
   return `Layer ${layer + 1}, feed-forward, ${what}\n${line}`;
 }
 
 const say = ({ pick, back }, found) => {
-  const { tokens, ids, stage, layer, first, at, lengths, guesses: list, next, width } = found;
-  const T = tokens.length;
+  const { tokens, ids, stage, layer, first, at, sizes, guesses: list, next, width } = found;
+  const T = tokens.length, heat = TEMPERATURES[pick];
   if (!T) return "There is no letter yet: type a line.";
   const who = named(tokens[at]);
   if (stage === 0) {
     const each = tokens.some(isByte) ? "one for each letter, or several, its bytes, for one that the model never saw" : "one for each letter";
-    return `Tokens: the line has ${counted(T)}, ${each}. A model can only calculate, so each token becomes its number in a list: ${who} is ${ids[at]}.`;
+    return `Tokens: the line has ${counted(T)}, ${each}. A model can only calculate, so each token becomes its number in a list: ${who} is ${ids[at]}.${heat ? ` The next letter will be drawn, at temperature ${heat}.` : ""}`;
   }
-  if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of length ${short(lengths[at - first][0])}: room for all that the layers will find out. Its place in the line is not in it; attention sees to that.`;
+  if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of size ${Live.part.number(sizes[at - first][0])} (the root of their mean square): room for all that the layers will find out. Its place in the line is not in it; attention sees to that.`;
   if (stage === ANSWER) {
     const lane = back ? `The lane of ${who} is` : "The last lane is";
     const least = back ? " In training every lane has to guess the letter after it; here only the last lane is used." : "";
@@ -291,15 +305,16 @@ const say = ({ pick, back }, found) => {
       `${named(list[0][0])} ${percent(list[0][2])}, ${named(list[1][0])} ${percent(list[1][2])}.${least}`;
   }
   if (stage === WRITE) {
-    const heat = TEMPERATURES[pick], drawn = heat === 1 ? `its probability: ${percent(next[1])}` : `${percent(next[1])}, as every score is divided by ${heat} first; at temperature 1: ${percent(next[2])}`;
-    const why = heat ? `was drawn (${drawn})` : `has the highest probability (${percent(next[1])})`;
+    const drawn = heat === 1 ? `its probability: ${percent(next[1])}` : `${percent(next[1])}, as every score is divided by ${heat} first; at temperature 1: ${percent(next[2])}`;
+    const why = found.isFixed ? "is written already" : heat ? `was drawn (${drawn}); another press draws again` : `has the highest probability (${percent(next[1])})`;
     return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} tokens: this is how a model writes.`;
   }
   const now = `If it answered now: ${named(list[0][0])} (${percent(list[0][2])}).`;
   if (found.zoom) return stage % 2 ? deepened(found) : zoomed(found);
   if (stage % 2) return `Layer ${layer + 1}, feed-forward: every letter by itself. ${found.inner} units look for patterns in what the lane of ${who} holds now, and add what they find. ${now}`;
+  const why = stage === found.opens ? ` No other attention lifts ${named(found.rivals[0])} by so much: the tour looks inside.` : "";
   return `Layer ${layer + 1}, attention: the only way from lane to lane. ${upper(who)} looks mostly at ` +
-    `${looksAt(found, found.attention[layer][at - first])}, on average over ${found.heads.length} heads, and adds what they copy there. ${now}`;
+    `${looksAt(found, found.attention[layer][at - first])}, on average over ${found.heads.length} heads, and adds what they copy there. ${now}${why}`;
 };
 
 // On the page ----
@@ -307,21 +322,23 @@ const say = ({ pick, back }, found) => {
 const NAMES = ["the tokens", "the embedding", ...Array(LAYERS).fill(["attention", "feed-forward"]).flat(), "the answer", "the next letter"];
 const stepsOf = (stage) => (stage % 2 ? DEEPS : ZOOMS); // of an open part
 const titleOf = (stage) => (stage > 1 && stage < ANSWER ? `layer ${Math.floor(stage / 2)}, ` : "") + NAMES[stage];
+const isPart = (stage) => stage > 1 && stage < ANSWER; // of a layer: it opens
 const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
 /* How far something that stands from one step to another is seen at c steps: what is before it leaves in the first quarter
    of a step, and it comes in the second. */
 const seenAt = (c, from, to) => upTo(0, Math.min(4 * (c - from) + 3, 1 - 4 * (c - to)), 1);
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, TOPS, sign, named, strongest, sumOf, signed, upTo, seenAt, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, TOPS, sign, named, percent, strongest, sumOf, signed, peak, upTo, seenAt, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
 
-const SLOW = { ms: 1100, hold: 2600, again: 1300, look: 4400 }, QUICK = { ms: 260, hold: 160 }; // the first letter, and all others
+const SLOW = { ms: 1100 }, QUICK = { ms: 260, hold: 160 }; // what is read, and what flies
+const WORD = 1000 / 3, LEAST = 2500, AWAY = 300; // ms: to read a word, for a stage, and until it is looked at again
 
 function build(part, figure) {
   const { html, svg } = part;
   const set = figure.set.bind(figure), replace = figure.replace.bind(figure);
   figure.set = (changes, how) => {
     if (!isOurs) stop(); // whatever the reader sets stops what plays
-    const isOther = "text" in changes || "pick" in changes, isLonger = "written" in changes;
-    set({ ...changes, ...(isOther && { written: 0 }), ...((isOther || isLonger) && { back: 0 }), ...(("stage" in changes || isLonger) && { zoom: 0 }), ...("zoom" in changes && { zoom: changes.zoom }) }, how);
+    const isOther = "text" in changes, isLonger = "written" in changes;
+    set({ ...changes, ...(isOther && { written: 0, fixed: "" }), ...((isOther || isLonger) && { back: 0 }), ...(("stage" in changes || isLonger) && { zoom: 0 }), ...("zoom" in changes && { zoom: changes.zoom }) }, how);
   };
   figure.replace = (next, how) => {
     stop();
@@ -361,7 +378,7 @@ function build(part, figure) {
   const chips = Array.from({ length: HEADS }, (_, head) => html("button", { type: "button", text: String(head + 1), "aria-label": `head ${head + 1}`, onclick: () => onhead(head) }));
   const choice = html("div", { class: "front-chips", role: "group", "aria-label": "Head" }, "head", ...chips);
   const picks = Object.entries(figure.figure.state.pick.of).map(([pick, text]) => [pick, html("button", {
-    type: "button", text, "aria-label": TEMPERATURES[pick] ? `temperature ${text}` : null, onclick: () => go({ pick }),
+    type: "button", text, "aria-label": TEMPERATURES[pick] ? `temperature ${text}` : null, onclick: () => redraw(pick),
   })]);
   const [likeliest, ...others] = picks.map(([, node]) => node);
   const heat = html("div", { class: "front-heat", role: "group", "aria-label": "How the next letter is chosen" }, likeliest, html("span", { text: "temperature" }), ...others);
@@ -369,7 +386,7 @@ function build(part, figure) {
   const still = html("div", { class: "front-still" }, ...figure.place.childNodes, card);
   const button = (text, label, onclick) => html("button", { type: "button", text, "aria-label": label, title: label, onclick });
   const back = button("◀ Back", "One step back", () => by(-1));
-  const play = button("▶ Play", "Play", () => (playing ? pause() : run(SLOW, Infinity)));
+  const play = button("▶ Play", "Play", () => (playing ? pause() : run(SLOW)));
   const step = button("Step ▶", "One step forward", () => by(1));
   const letter = button("Next letter ▶▶", "Run until the next letter is written", onemore);
   const track = html("input", {
@@ -383,7 +400,7 @@ function build(part, figure) {
   const details = html("details", { class: "front-inside", ontoggle: show }, name, open);
 
   let [state, found, where, drawn, list, key, pace] = [null, null, null, null, null, "", SLOW.ms];
-  let [lens, lensKey, shownZoom, opener] = [null, "", 0, null];
+  let [lens, lensKey, shownZoom, opener, cameFrom] = [null, "", 0, null, null];
   let [playing, timer, load, touched, isOurs, heard] = [null, 0, null, false, false, false];
 
   /* What happens here, its name first. */
@@ -430,8 +447,10 @@ function build(part, figure) {
     figure.released();
   }
 
-  /* Play: the first letter slowly, the others quickly; with `letters`, until so many are written. */
-  function run(speed, letters, wait = 0) {
+  const reading = () => Math.max(LEAST, WORD * words.textContent.split(/\s+/).length);
+
+  /* Play: slowly, to the end of a letter. Or quickly, until so many letters are written. */
+  function run(speed, letters = Infinity, wait = 0) {
     if (!found) return load();
     stop();
     playing = { speed, left: letters };
@@ -439,28 +458,26 @@ function build(part, figure) {
     timer = setTimeout(tick, wait);
   }
 
-  /* A press while letters are being written asks for one more: none is lost, nor for the letter that Play lets fly. */
+  /* A press while letters are being written asks for one more: none is lost. */
   function onemore() {
     if (Number.isFinite(playing?.left)) playing.left += 1;
-    else run(QUICK, playing && figure.state.stage === WRITE ? 2 : 1);
+    else run(QUICK, 1);
   }
 
   function tick() {
     const { speed } = playing;
     const seen = !document.hidden && picture.getBoundingClientRect().bottom > 0;
     const changes = seen ? move(1, speed.ms) : {};
-    if (!changes) return pause();
+    if (!changes || (speed === SLOW && changes.stage === WRITE)) return pause();
     if (changes.stage === 0) {
-      Object.assign(playing, { left: playing.left - 1, speed: QUICK });
+      playing.left -= 1;
       if (!playing.left) pause();
       figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
       if (!playing) return;
     }
     const { left } = playing, queue = left > 1 && left < Infinity ? `; ${left} letters to come` : "";
     if (speed === QUICK) tell(`Quickly, with ${counted(found.tokens.length)}${queue}. Pause, or step, to see what happens where.`);
-    const isKnown = speed === SLOW && changes.stage > 3 && changes.stage < ANSWER; // a layer like the first one
-    const hold = isKnown ? SLOW.again : changes.zoom ? SLOW.look : speed.hold;
-    timer = setTimeout(tick, speed.ms + hold);
+    timer = setTimeout(tick, seen ? speed.ms + (speed.hold ?? reading()) : AWAY);
   }
 
   /* From the beginning of the line. */
@@ -468,7 +485,7 @@ function build(part, figure) {
     reveal();
     if (Live.prefersCalm()) return figure.set({ stage: ANSWER });
     figure.set({ stage: 0 });
-    run(SLOW, Infinity, SLOW.hold);
+    run(SLOW, Infinity, reading());
   }
 
   /* What is watched and what is pressed stand on one screen. */
@@ -477,12 +494,27 @@ function build(part, figure) {
     if (top < 0 || bottom > innerHeight) (where?.narrow ? line : figure.place).scrollIntoView({ block: "start", behavior: Live.prefersCalm() ? "instant" : "smooth" });
   }
 
-  /* Into a part, and out of it. */
+  /* Into a part, and out of it, to the stage from which it was opened. */
   function look() {
     if (!found) return load();
     const { stage, zoom } = figure.state;
-    go(stage > 1 && stage < ANSWER ? { zoom: zoom ? 0 : 1 } : { stage: found.opens, zoom: 1 });
+    if (zoom) leave();
+    else if (isPart(stage)) go({ zoom: 1 });
+    else {
+      cameFrom = stage;
+      go({ stage: found.opens, zoom: 1 });
+    }
     reveal();
+  }
+
+  function leave() {
+    go({ stage: cameFrom ?? figure.state.stage, zoom: 0 });
+  }
+
+  /* The next letter is chosen in this way, and drawn anew; those that were written stay. */
+  function redraw(pick) {
+    const { draw } = figure.state, fixed = found.ids.slice(found.typed).join();
+    go({ pick, fixed, ...(TEMPERATURES[pick] && { draw: (draw + 1) % DRAWS }) });
   }
 
   function go(changes) {
@@ -503,7 +535,7 @@ function build(part, figure) {
 
   const onpick = (row) => {
     const { stage } = figure.state; // the next letter comes from the last lane: any other has an answer at most
-    figure.set({ back: found.lengths.length - 1 - row, ...(stage === WRITE && { stage: ANSWER }) });
+    figure.set({ back: found.sizes.length - 1 - row, ...(stage === WRITE && { stage: ANSWER }) });
     figure.released();
     drawn.letters[row].focus({ preventScroll: true });
   };
@@ -518,13 +550,13 @@ function build(part, figure) {
       details.open = false;
       name.focus();
     } else if (found?.zoom) {
-      go({ zoom: 0 });
+      leave();
       opener.focus({ preventScroll: true });
     }
   });
   picture.addEventListener("pointermove", () => picture.classList.add("front-pointed"), { once: true });
   picture.addEventListener("keydown", (event) => {
-    const rows = found.lengths.length;
+    const rows = found.sizes.length;
     const row = Number(event.target.closest("[data-row]")?.dataset.row ?? NaN);
     const next = { ArrowUp: row - 1, ArrowLeft: row - 1, ArrowDown: row + 1, ArrowRight: row + 1 }[event.key];
     if (next === undefined || Number.isNaN(row)) return;
@@ -547,7 +579,7 @@ function build(part, figure) {
       const same = key && found.ids.join().startsWith(JSON.parse(key)[1].slice(0, found.typed).join());
       if (!same) Live.forget(picture);
       key = text;
-      where.gap = ROWS - found.lengths.length;
+      where.gap = ROWS - found.sizes.length;
       drawn = Live.front.scene(part, where, found, onpick, onstage);
       list = Live.front.board(part, found, where);
       const [low, high] = [where.top + 62, where.bottom - list.height];
@@ -557,18 +589,23 @@ function build(part, figure) {
       picture.replaceChildren(drawn.node, list.node);
       lensKey = "";
     }
-    const { stage } = found;
+    const { stage } = found, isHeated = stage === WRITE && (TEMPERATURES[state.pick] ?? 1) !== 1;
     const title = found.zoom && found.zoom === stepsOf(stage) - 1 ? [where.narrow ? "read now" : "if read now", "(dashed: before)"]
-      : stage === WRITE && state.pick !== "likeliest" ? ["the next letter", "(dashed: at 1)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
+      : isHeated ? ["the next letter", "(dashed: at 1)"] : stage >= ANSWER ? ["the answer:", state.back && stage === ANSWER ? "its next letter" : "the next letter"]
       : [where.narrow ? "answer if" : "if the answer", where.narrow ? "read now:" : "were read now:"];
     list.node.style.display = stage ? "" : "none";
-    heat.hidden = stage !== WRITE; // the last lane is watched: its list of letters stands below
+    heat.hidden = stage !== WRITE && (stage || state.pick === "likeliest"); // where a letter is chosen, and where the next one begins
     heat.style.cssText = `top: ${list.at - 70}px; width: ${where.panel}px`;
     for (const [pick, node] of picks) node.setAttribute("aria-pressed", pick === state.pick);
-    list.show(found.guesses, title);
-    const widths = Array.from({ length: BEST }, (_, n) => (found.guesses[n] ? found.guesses[n].slice(2) : [0, 0]));
+    const slot = stage === WRITE ? found.guesses.findIndex(([token]) => token === found.next[0]) : -1;
+    list.show(found.guesses, title, slot);
+    const widths = Array.from({ length: BEST }, (_, n) => {
+      const [, , now = 0, before = 0] = found.guesses[n] ?? [];
+      return [now, stage === WRITE && !isHeated ? 0 : before];
+    });
     Live.tween(list.node, widths, (now) => list.draw(now), { ms: Math.min(pace, 500) });
-    const spot = { px: where.width - where.panel - 4, py: list.at + 48, letter: [where.width - where.panel + 8, list.at + 53], next: found.next[0] };
+    const py = list.at + 48 + Math.max(0, slot) * list.step;
+    const spot = { px: where.width - where.panel - 4, py, letter: [where.width - where.panel + 8, py + 5], next: found.next[0] };
     const base = state.written * (WRITE + 1);
     Live.tween(picture, base + stage, (now) => drawn.pose(now - base, spot), { ms: pace });
   }
@@ -583,8 +620,10 @@ function build(part, figure) {
       picture.append(lens.node);
       lensKey = text;
     }
-    peek.textContent = zoom ? "◀ Lanes" : where.narrow ? "Look inside" : `Look inside ${name}`;
-    peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : `Look inside ${name}`);
+    const inside = isPart(stage) ? `Look inside ${name}` : `Into layer ${found.opens / 2}`;
+    peek.textContent = zoom ? "◀ Lanes" : where.narrow && isPart(stage) ? "Look inside" : inside;
+    peek.setAttribute("aria-label", zoom ? "◀ Lanes: all of them" : inside);
+    if (!zoom) cameFrom = null;
     peek.title = zoom ? "Esc" : "";
     choice.hidden = !zoom || Boolean(units);
     chips.forEach((chip, n) => chip.setAttribute("aria-pressed", n === head));
@@ -622,7 +661,7 @@ function build(part, figure) {
   function listen() {
     if (heard) return;
     heard = true;
-    figure.hint.textContent = "Guess the next letter of a line, then press it.";
+    figure.hint.textContent = "Guess how one of these lines goes on, then press the line.";
     for (const { node } of figure.buttons) node.addEventListener("click", () => found && begin());
   }
 
@@ -693,6 +732,8 @@ Live.define({
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
     zoom: hidden(ZOOMS, 0), head: hidden(HEADS, HEADS), // none chosen: the one that lifts the answer most
+    draw: hidden(DRAWS - 1, 0), // how often a letter was drawn anew
+    fixed: { kind: "text", max: 4 * MOST, start: "", pattern: "[\\d,]*", letters: "0123456789,", hidden: true }, // letters that stay then
   },
   same: ["text", "pick", "written"], // a try stays the same try while its line goes its way, but not when it has grown
   prepare,
@@ -701,7 +742,7 @@ Live.define({
   tries: [
     {
       do: "To be, or not to b", set: { stage: 0 },
-      see: "Right after the embedding the best guess is b again. Layer 1 makes it e, and the attention of layer 4 takes e from 43% to 80%.",
+      see: "Before the first layer the best guess is b again. Layer 1 makes it e, and the attention of layer 4 takes e from 43% to 80%.",
     },
     {
       do: "Speak, spe", set: { text: "Speak, spe", stage: 0 },

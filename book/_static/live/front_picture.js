@@ -2,9 +2,9 @@
 /* The figure of the front page: its moving picture, and what is inside each part. Before the model is there
    nobody needs it. */
 (() => {
-const { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, upTo, caption, MIDDLE } = Live.front;
+const { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, sign, named, percent, upTo, caption, MIDDLE } = Live.front;
 
-const thick = (vector) => Math.min(14, 1.2 + vector / 17); // px: of a lane, and of what is added to it
+const thick = (size) => Math.min(14, 1.2 + 0.94 * size); // px: of a lane, and of what is added to it
 
 /* Where everything stands in a picture of this width. x[k]: where stage k has done its work. */
 function plan(width) {
@@ -25,9 +25,9 @@ function plan(width) {
   return where;
 }
 
-/* A lane: as thick as its vector is long, after each stage. */
-function ribbon({ x, end, y }, row, lengths) {
-  const half = lengths.map((vector) => thick(vector) / 2);
+/* A lane: as thick as its vector is large, after each stage. */
+function ribbon({ x, end, y }, row, sizes) {
+  const half = sizes.map((size) => thick(size) / 2);
   const slope = Math.min(10, (x[3] - x[2]) / 2);
   const knots = [[x[1], half[0]]];
   for (let n = 1; n < half.length; n++) knots.push([x[n + 1] - slope, half[n - 1]], [x[n + 1], half[n]]);
@@ -73,12 +73,12 @@ const ROLE = (stage) => (stage % 2 ? "value" : "query");
 
 /* The lanes, what is added to them, and the letters; `pose` shows how far the line has come. */
 function scene({ svg, colour, soft }, where, found, onpick, onstage) {
-  const { tokens, ids, typed, first, at, embedded, lengths, added, best } = found;
+  const { tokens, ids, typed, first, at, embedded, sizes, added, best } = found;
   const { width, narrow, pitch, top, bottom, left, cell, cells, end, from, x, y } = where;
-  const rows = lengths.length, own = at - first;
+  const rows = sizes.length, own = at - first;
   const words = caption(svg);
   const group = svg.bind(null, "g");
-  const all = (make) => lengths.map((_, row) => make(row));
+  const all = (make) => sizes.map((_, row) => make(row));
 
   // Columns: one for each stage, with its name; they can be clicked.
   const bands = x.slice(0, ANSWER).map((right, stage) => {
@@ -98,7 +98,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   }
   if (narrow) heads.push(words("layer", 0, 13));
   const side = width - where.panel;
-  const legend = [["query", narrow ? "attention" : "attention: looks back"], ["value", narrow ? "feed-forward" : "feed-forward: alone"], ["muted", narrow ? "length" : "thicker: longer vector"]];
+  const legend = [["query", narrow ? "attention" : "attention: looks back"], ["value", narrow ? "feed-forward" : "feed-forward: alone"], ["muted", narrow ? "size" : "thicker: larger vector"]];
   legend.forEach(([role, text], n) => heads.push(
     svg("path", { d: sample(role, side + 8, top + 8 + 20 * n), class: "front-icon", stroke: colour(role), fill: role === "muted" ? colour(role) : null }),
     words(text, side + 22, top + 12 + 20 * n)));
@@ -120,9 +120,9 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
   const past = svg("rect", { x: 0, y: 0, width: 0, height: bottom });
   const clip = svg("clipPath", { id: "front-past" }, past);
   const lanes = group({ "clip-path": "url(#front-past)" }, ...all((row) =>
-    svg("path", { d: ribbon(where, row, lengths[row]), class: row === own ? "front-lane front-own" : "front-lane" })));
+    svg("path", { d: ribbon(where, row, sizes[row]), class: row === own ? "front-lane front-own" : "front-lane" })));
 
-  // What each stage adds: who looks at whom, who works on itself, and the length of the result.
+  // What each stage adds: who looks at whom, who works on itself, and the size of the result.
   const drop = (stage, row) => svg("circle", {
     cx: x[stage], cy: y(row), r: (1.2 + thick(added[row][stage - 2]) / 2).toFixed(2), fill: colour(ROLE(stage)),
   });
@@ -194,7 +194,7 @@ function scene({ svg, colour, soft }, where, found, onpick, onstage) {
 }
 
 /* The list of the likeliest letters. */
-function board({ svg, colour, number }, found, where) {
+function board({ svg, colour }, found, where) {
   const { panel, width, narrow, y, top, bottom } = where;
   const step = narrow ? 21 : 24;
   const bar = panel - (narrow ? 18 + 34 : 26 + 42);
@@ -207,15 +207,18 @@ function board({ svg, colour, number }, found, where) {
     const [now, before] = [svg("rect", { ...shape, fill: colour("weight") }), svg("rect", { ...shape, class: "front-before" })];
     return { letter, share, now, before, node: svg("g", {}, now, before, letter, share) };
   });
-  const node = svg("g", {}, ...heading, ...lines.map((each) => each.node));
+  const mark = svg("rect", { x: -2, width: panel + 4, height: step - 2, rx: 3, class: "front-mark" }); // the letter that is chosen
+  const node = svg("g", {}, mark, ...heading, ...lines.map((each) => each.node));
   return {
-    node, height: 48 + BEST * step, bar,
-    show(list, title) {
+    node, step, height: 48 + BEST * step, bar,
+    show(list, title, chosen) {
+      mark.setAttribute("y", 49 + (chosen - 0.5) * step);
+      mark.style.display = chosen < 0 ? "none" : "";
       title.forEach((words, n) => { heading[n].textContent = words; });
       lines.forEach(({ letter, share, node: one }, n) => {
         one.style.display = list[n] ? "" : "none";
         letter.textContent = list[n] ? sign(list[n][0]) : "";
-        share.textContent = list[n] ? `${number(100 * list[n][2], 0)}%` : "";
+        share.textContent = list[n] ? percent(list[n][2]) : "";
       });
     },
     draw: (widths) => lines.forEach(({ now, before }, n) => {
@@ -251,17 +254,17 @@ const PARTS = { // name; shape; lines of the library, each with its file and its
 const KINDS = ["tokens", "embedding", ...Array(LAYERS).fill(["attention", "feed_forward"]).flat(), "answer", "letter"];
 
 function inside({ html, number }, { pick }, found) {
-  const { stage, first, at, lengths, added, stream, write, guesses: list, tokens, ids } = found;
+  const { stage, first, at, sizes, added, stream, write, guesses: list, tokens, ids } = found;
   const kind = stage === WRITE && pick !== "likeliest" ? "drawn" : KINDS[stage], [, shape, code, chapters] = PARTS[kind];
   const row = at - first, isLayer = stage > 1 && stage < ANSWER;
   const few = (vector) => `${vector.slice(0, 6).map((value) => number(value)).join("  ")}  …`;
   const facts = [["shape", `${shape}   T = ${tokens.length}, D = ${found.width}${kind === "attention" ? `, H = ${found.heads.length}` : ""}`]];
   if (!stage) facts.push(["numbers", ids.join(" ")]);
-  if (stage === 1) facts.push([`vector of ${named(tokens[at])}`, few(stream)], ["its length", number(lengths[row][0])]);
+  if (stage === 1) facts.push([`vector of ${named(tokens[at])}`, few(stream)], ["its size", number(sizes[row][0])]);
   if (isLayer) facts.push(
-    ["lane before", `${few(stream)}  length ${number(lengths[row][stage - 2])}`],
-    ["is added", `${few(write)}  length ${number(added[row][stage - 2])}`],
-    ["lane after", `length ${number(lengths[row][stage - 1])}`]);
+    ["lane before", `${few(stream)}  size ${number(sizes[row][stage - 2])}`],
+    ["is added", `${few(write)}  size ${number(added[row][stage - 2])}`],
+    ["lane after", `size ${number(sizes[row][stage - 1])}`]);
   if (stage >= ANSWER) facts.push(["scores (logits)", list.map(([token, logit]) => `${sign(token)} ${number(logit)}`).join("   ")],
     ["probabilities", list.map(([token, , chance]) => `${sign(token)} ${number(chance, 4)}`).join("   ")]);
   const address = (page, name) => `api/${page}.html#${/\.[A-Z]|attention\.attention|draw_token/.test(name) ? "" : "module-"}transformer_lib.${name}`;

@@ -3,7 +3,7 @@
    what all heads then write; what the units of a feed-forward do; and why a write lifts a letter.
    A vector is drawn as a row of bars, up where it is positive, and down where it is negative. */
 (() => {
-const { FIRST, TOPS, strongest, upTo, seenAt, sign, sumOf, signed, caption, END, MIDDLE } = Live.front;
+const { FIRST, TOPS, strongest, upTo, seenAt, sign, percent, sumOf, signed, peak, caption, END, MIDDLE } = Live.front;
 
 const sum = (list) => list.reduce((all, one) => all + one, 0);
 
@@ -36,31 +36,38 @@ const inTurn = (tables) => (c) => tables.forEach(([node, from, to = from]) => {
 
 /* What the parts of a write do, with bars: by how much each raises or lowers the score of the letter that the lane
    answers in the end, and of a rival. A part has a name, the first numbers of what it writes, and its effects. Below
-   them stand all parts together, what the lane held before, and the sum: the scores that the bars beside show. */
-function written({ svg, colour }, { width, narrow, top, bottom }, { rivals, held }, those, all, chosen, onpick) {
+   them stands how the score came about: as the last table left it, what the norm of the new lane makes of that, all parts
+   together, and the sum, which the bars beside show. Of the two scores only the difference counts for these: it comes third. */
+function written({ svg, colour, number }, { width, narrow, top, bottom }, { rivals, held, before, sizes, stage, first, at }, those, all, chosen, onpick) {
   const total = rivals.map((_, of) => sum(those.map(({ effects }) => effects[of])));
-  const parts = [...those, { label: narrow ? "all" : `all ${all}`, effects: total },
-    { label: narrow ? "held" : "held before", effects: held }, { label: narrow ? "score" : "score now", effects: total.map((one, of) => one + held[of]) }]; // these two without bars
+  const [was, is] = sizes[at - first].slice(stage - 2, stage), last = those.length + 3;
+  const parts = [...those, { label: narrow ? "before" : "score before", effects: before },
+    { label: narrow ? `÷ ${number(is)}` : `lane ${is < was ? "shrank" : "grew"}: ÷ ${number(is)}, not ${number(was)}`, effects: held },
+    { label: `+ all${narrow ? "" : ` ${all}`}`, effects: total }, { label: narrow ? "now" : "score now", effects: total.map((one, of) => one + held[of]) }]
+    .map((part) => ({ ...part, effects: [...part.effects, part.effects[0] - part.effects[1]] }));
+  const isDrawn = (n) => !narrow && (n < those.length || n === last - 1); // with a bar
   const f = width / (narrow ? NARROW : WIDE).of;
   const step = (bottom - top - 34) / parts.length, middle = (n) => top + 34 + (n + 0.5) * step;
   const words = caption(svg, f);
-  const [name, columns, half, ends] = narrow ? [28, [66, 146], 20, [122, 202]] : [58, [276, 424], 48, [374, 514]]; // px of the picture
-  const most = Math.max(1e-9, ...parts.slice(0, -2).flatMap(({ effects }) => effects.map(Math.abs)));
-  const roles = ["weight", "muted"];
+  const [name, columns, half, ends] = narrow ? [28, [], 0, [118, 166, 214]] : [58, [238, 340, 442], 22, [310, 412, 514]]; // px of the picture
+  const most = Math.max(1e-9, ...parts.filter((_, n) => isDrawn(n)).flatMap(({ effects }) => effects.map(Math.abs)));
+  const roles = ["weight", "muted", "plain"];
   const bars = [];
   const effect = (n, column, value) => {
+    const text = words(signed(value), ends[column], middle(n) + 4.5, { ...END, class: `live-tick front-effect${n === last ? " front-now" : ""}` });
+    if (!isDrawn(n)) return text;
     const zero = columns[column] * f, bar = svg("rect", { y: middle(n) - 7, height: 14, rx: 2, fill: colour(roles[column]) });
-    bars.push({ bar, zero, long: n < parts.length - 2 ? (half * f * value) / most : 0 });
-    return svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar,
-      words(signed(value), ends[column], middle(n) + 4.5, { ...END, class: "live-tick front-effect" }));
+    bars.push({ bar, zero, long: (half * f * value) / most });
+    return svg("g", {}, svg("path", { d: `M${zero} ${middle(n) - step / 2}v${step}`, class: "live-gridline" }), bar, text);
   };
   const rows = parts.map(({ label, write, effects }, n) => svg("g", onpick && write ? { class: "front-row", onclick: () => onpick(n) } : {},
-    write && svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[1] - name + 10) * f, height: step - 2, rx: 3, class: n === chosen ? "front-mark" : "front-room" }),
-    words(label, name, middle(n) + 4.5, { class: n === chosen ? "live-tick front-now" : "live-tick" }),
+    write && svg("rect", { x: (name - 6) * f, y: middle(n) - step / 2 + 1, width: (ends[2] - name + 10) * f, height: step - 2, rx: 3, class: n === chosen ? "front-mark" : "front-room" }),
+    words(label, name, middle(n) + 4.5, { class: n === chosen || n === last ? "live-tick front-now" : "live-tick" }),
     narrow || !write ? null : bars_({ svg, colour }, write, 122 * f, middle(n), 6 * f, "value", Math.min(14, step / 2 - 3)),
     ...effects.map((value, column) => effect(n, column, value))));
-  const under = [those.length, parts.length - 1].map((n) => svg("path", { d: `M${(name - 6) * f} ${middle(n) - step / 2}H${(ends[1] + 4) * f}`, class: "live-gridline" }));
-  const titles = rivals.map((token, n) => words(`${["answer", "rival"][n]} ${sign(token)}`, ends[n], top + 26, { ...END, class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
+  const under = [those.length, last].map((n) => svg("path", { d: `M${(name - 6) * f} ${middle(n) - step / 2}H${(ends[2] + 4) * f}`, class: "live-gridline" }));
+  const [answer, rival] = rivals.map(sign);
+  const titles = [`${narrow ? "" : "answer "}${answer}`, `${narrow ? "" : "rival "}${rival}`, `${answer} − ${rival}`].map((text, n) => words(text, ends[n], top + 26, { ...END, class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
   const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
     : [words(`its write: first ${FIRST}`, 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, END)];
   const node = svg("g", {}, ...above, ...titles, ...rows, ...under);
@@ -108,7 +115,7 @@ function lifts({ svg, colour, number }, { width, narrow, top }, { rivals, lift: 
 function zoom({ svg, colour, number }, where, found, onhead) {
   const { width, narrow, pitch, bottom, y } = where, { look, heads, head, first, at, tokens, attention, layer } = found;
   const plan = narrow ? NARROW : WIDE, f = width / plan.of, cells = narrow ? 8 : FIRST, cell = plan.cell * f;
-  const rows = found.lengths.length, own = at - first, weights = heads[head];
+  const rows = found.sizes.length, own = at - first, weights = heads[head];
   const all = (make) => Array.from({ length: rows }, (_, row) => make(row));
   const group = svg.bind(null, "g");
   const words = caption(svg, f);
@@ -125,6 +132,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   const born = group({}), [left, table, right] = (narrow ? [28, 108, 212] : [48, 216, 372]).map((x) => x * f), side = narrow ? 6 : 7, own_ = y(8.5);
   const strip_ = (vector, x, py, role) => bars_({ svg, colour }, vector.slice(0, cells), x, py, side, role);
   born.append(strip_(look.x, left, own_, "plain"), words(`lane of ${sign(tokens[at])}`, left / f, own_ - 40), words("after a norm", left / f, own_ + 46));
+  if (head === peak(look.effects[0])) born.append(words(`of all heads here, head ${head + 1} lifts ${sign(found.rivals[0])} most`, left / f, y(18)));
   ["query", "key", "value"].forEach((role, n) => {
     const py = y(2.5 + 6 * n), [start, end_] = [left + cells * side + 6, table - 8], half = (start + end_) / 2, box = (cells * side) / 2;
     const tile = look.tables[n].slice(0, cells).flatMap((line, i) => line.slice(0, cells).map((w, j) => [table + j * side, py - box + i * side, w]));
@@ -160,7 +168,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
 
   const wide = (plan.share[1] - plan.share[0]) * f;
   const shares = all((row) => svg("rect", { x: plan.share[0] * f, y: y(row) - pitch * 0.34, height: pitch * 0.68, rx: 2, fill: colour("weight") }));
-  const percents = group({}, ...all((row) => words(`${number(100 * weights[first + row], 0)}%`, plan.percent, y(row) + 4.5, { ...END, class: "live-tick front-percent" })));
+  const percents = group({}, ...all((row) => words(percent(weights[first + row]), plan.percent, y(row) + 4.5, { ...END, class: "live-tick front-percent" })));
 
   const tall = largest(look.values), slot = y(rows);
   const values = group({}, ...all((row) => strip(look.values[row], plan.value, y(row), tall, "value")));
@@ -188,7 +196,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   const steps = [[], [0, 1, 2], [2], [2], [3], [3, 4], [], []]; // what each step is about
   const whole = group({}, mark, titles, past, keys, query, ...bars, ...scores, hidden, ...shares, percents, values, flows, mixture, maps);
   const parts = heads.map((_, n) => ({ label: narrow ? n + 1 : `head ${n + 1}`, write: look.writes[n], effects: look.effects.map((each) => each[n]) }));
-  const wrote_ = written({ svg, colour }, where, found, parts, heads.length, head, onhead);
+  const wrote_ = written({ svg, colour, number }, where, found, parts, heads.length, head, onhead);
   const why = lifts({ svg, colour, number }, where, found, `head ${head + 1}`);
   const turn = inTurn([[born, 1], [whole, 2, 6], [wrote_.node, 7], [why, 8]]);
   const node = group({ class: "front-zoom" }, born, whole, wrote_.node, why);
@@ -263,7 +271,7 @@ function asked({ svg, colour, number }, { width, narrow, top }, { units, tokens,
   const [step, x, ends] = narrow ? [17, left, [126, 186, 240, width - 2]] : [21, grid, [150, 236, 336, 430].map((one) => one + grid)];
   const row = (n) => foot + (narrow ? 22 : 30) + step * n;
   const silu = (score) => score / (1 + Math.exp(-score));
-  const heads = [narrow ? "gate" : "gate: how far yes", "× number", narrow ? "= says" : "= the unit says", `adds to ${answer}`];
+  const heads = [narrow ? "gate" : "gate: it answers", "× number", narrow ? "= says" : "= the unit says", `adds to ${answer}`];
   const list = units.busy.map(([unit, score, beside, says], n) => svg("g", {}, words(`${n + 1}: unit ${unit}`, x, row(n + 1)),
     ...[number(silu(score)), number(beside), number(says), signed(effects[unit - 1])].map((text, k) => words(text, ends[k], row(n + 1), { ...END, class: `live-tick front-amount${k > 2 ? " front-now" : ""}` }))));
   return svg("g", {}, bars_({ svg, colour }, units.x.slice(0, cells), left, middle, c, "plain"), words(narrow ? "lane" : `lane of ${sign(tokens[at])}`, left, middle - 34),
@@ -277,7 +285,7 @@ function deep({ svg, colour, number }, where, found) {
   const parts = busy.map(([unit], n) => ({ label: narrow ? unit : `unit ${unit}`, write: writes[n], effects: effects.map((each) => each[unit - 1]) }));
   const rest = effects.map((each, of) => sum(each) - sum(parts.map((part) => part.effects[of])));
   const first = asked({ svg, colour, number }, where, found), why = lifts({ svg, colour, number }, where, found, "the feed-forward");
-  const wrote = written({ svg, colour }, where, found, [...parts, { label: narrow ? "rest" : `${inner - busy.length} others`, effects: rest }], inner, 0);
+  const wrote = written({ svg, colour, number }, where, found, [...parts, { label: narrow ? "rest" : `${inner - busy.length} others`, effects: rest }], inner, 0);
   const turn = inTurn([[first, 1], [wrote.node, 2], [why, 3]]);
   return { node: svg("g", { class: "front-zoom front-deep" }, first, wrote.node, why), pose(c) {
     turn(c);

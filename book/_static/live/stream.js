@@ -165,7 +165,7 @@ function busOf({ svg, colour }, where, { onstop }) {
         write(row.answer, sign(token));
         write(row.share, percent(chance));
         row.node.setAttribute("aria-pressed", n === stop);
-        row.node.setAttribute("aria-label", `${nameOf(n)}: write ${number(written[n], 1)}, stream ${number(lengths[n], 1)}, ` +
+        row.node.setAttribute("aria-description", `${nameOf(n)}: write ${number(written[n], 1)}, stream ${number(lengths[n], 1)}, ` +
           `direct effect on ${named(letter)} ${number(effects[n])}, if it stopped here ${named(token)} ${percent(chance)}`);
       });
       Live.tween(frame, y(stop) - tall / 2, (at) => frame.setAttribute("y", at));
