@@ -296,18 +296,18 @@ def outcomes(model, allowed, sampling):
 
 
 @torch.no_grad()
-def enumerated(model, pattern, sampling):
-    """The same by hand: whole passes over all rows of tokens, among those that trying finds."""
+def enumerated(model, prompt, sampling, may_come, is_over):
+    """The same by hand: whole passes over all rows of tokens that ``may_come`` names."""
     found = {}
 
     def follow(new, chance):
-        if END in new:
+        if is_over(new):
             found[new] = chance
             return
-        may_come = sorted(by_hand(TOKENIZER.decode(new), pattern))
-        ids = torch.cat((PROMPT, torch.tensor([new], dtype=torch.long)), dim=1)
-        chances = filter_logits(model(ids)[:, -1, may_come], sampling).softmax(dim=-1)[0]
-        for token, p in zip(may_come, chances.tolist(), strict=True):
+        tokens = may_come(new)
+        ids = torch.cat((prompt, torch.tensor([new], dtype=torch.long)), dim=1)
+        chances = filter_logits(model(ids)[:, -1, tokens], sampling).softmax(dim=-1)[0]
+        for token, p in zip(tokens, chances.tolist(), strict=True):
             if p > 0:
                 follow((*new, token), chance * p)
 
@@ -324,7 +324,13 @@ def enumerated(model, pattern, sampling):
     ],
 )
 def test_texts_are_as_probable_as_enumerated(model, pattern, sampling):
-    wanted = enumerated(model, pattern, sampling)
+    wanted = enumerated(
+        model,
+        PROMPT,
+        sampling,
+        may_come=lambda new: sorted(by_hand(TOKENIZER.decode(new), pattern)),
+        is_over=lambda new: END in new,
+    )
     assert sum(wanted.values()) == pytest.approx(1)
     assert len(wanted) >= 3
     found = outcomes(model, Pattern(pattern, TOKENIZER), sampling)
@@ -609,31 +615,22 @@ WRITTEN = torch.tensor([[1, 2, 0, 1, 2]])  # an n-gram is found, which may not a
 SMALL_PATTERNS = ["(ab|ba){1,2}", "(b|ab){0,2}a", "a{2}b?"]
 
 
-@torch.no_grad()
 def law_of_letters(model, pattern, sampling, n_new):
-    """The probability of each row of tokens: whole passes, and what trying finds."""
+    """The probability of each row of tokens, among texts that trying finds."""
     texts = ["".join(t) for n in range(2 * n_new + 3) for t in itertools.product("ab", repeat=n)]
     texts = [text for text in texts if re.fullmatch(pattern, text)]
-    found = {}
 
-    def follow(new, chance):
-        if 3 in new or len(new) == n_new:
-            found[new] = chance
-            return
+    def may_come(new):
         text = "".join(("a", "b", "ab")[token] for token in new)
-        may_come = [
+        return [
             token
             for token, more in enumerate(("a", "b", "ab"))
             if any(t.startswith(text + more) for t in texts)
         ] + [3] * (text in texts)
-        ids = torch.cat((WRITTEN, torch.tensor([new], dtype=torch.long)), dim=1)
-        chances = filter_logits(model(ids)[:, -1, may_come], sampling).softmax(dim=-1)[0]
-        for token, p in zip(may_come, chances.tolist(), strict=True):
-            if p > 0:
-                follow((*new, token), chance * p)
 
-    follow((), 1.0)
-    return found
+    return enumerated(
+        model, WRITTEN, sampling, may_come, is_over=lambda new: 3 in new or len(new) == n_new
+    )
 
 
 def assert_guesses_change_nothing(pattern, draft, sampling=Sampling()):  # noqa: B008
