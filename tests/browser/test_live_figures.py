@@ -768,6 +768,51 @@ def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
     assert edges <= 600
 
 
+def test_the_distance_is_dragged_by_its_name_and_its_line(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/01_recurrence.html")
+    figure = page.locator(RECURRENCE)
+    ruler = figure.get_by_role("slider", name="distance n, in the chart")
+    figure.locator(".live-reset").scroll_into_view_if_needed()
+    chart, trail = (drawing.bounding_box() for drawing in figure.locator(".live-drawing").all())
+    assert chart
+    assert trail
+    a_step = chart["width"] * (600 - 68 - 118) / 600 / 200
+    x, y = chart["x"] + (68 / 600) * chart["width"] + 50 * a_step, chart["y"]
+    places = ((x, y + 12), (x + 35, y + 12), (x, y + 150), (x, trail["y"] + 30))
+    for at, (left, top) in enumerate(places):
+        page.mouse.move(left, top)
+        page.mouse.down()
+        page.mouse.move(left + 40 * a_step, top + 5, steps=3)
+        page.mouse.up()
+        expect(ruler).to_have_attribute("aria-valuenow", "90")
+        assert "After 90 steps" in words(page, RECURRENCE), at
+        assert page.url.endswith("#live:recurrence:distance=90")
+        page.locator(f"{RECURRENCE} .live-reset").click()
+    for key, expected in (("Shift+ArrowRight", 60), ("PageDown", 40), ("End", 200), ("Home", 1)):
+        ruler.press(key)
+        expect(figure.locator("input[type=range]").first).to_have_value(str(expected))
+
+
+def test_the_distance_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    wait_for_fonts(page)
+    opened(page, f"{origin}/book/01_recurrence.html")
+    finger, name = Finger(page), page.locator(f"{RECURRENCE} [role=slider] .live-mark")
+    name.scroll_into_view_if_needed()
+    box = name.bounding_box()
+    assert box
+    start = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    finger.drag(start, (300, 0))
+    finger.lift()
+    assert "After 200 steps" in words(page, RECURRENCE)
+    scrolled = page.evaluate("scrollY")
+    finger.drag((start[0] + 40, start[1] + 100), (0, -200))  # the page, which the chart lets go
+    finger.lift()
+    page.wait_for_function("before => scrollY > before + 50", arg=scrolled)
+    context.close()
+
+
 TOUCHING = """(chart) => {
   const texts = [...chart.querySelectorAll("text")];
   const boxes = texts.map((text) => text.getBoundingClientRect());
