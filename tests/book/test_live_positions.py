@@ -7,7 +7,7 @@ import pytest
 from live_v8 import Engine, agree, caught, difference, engine, on_paper
 
 from transformer_book.live import FIGURES, complete
-from transformer_book.live.positions import FARTHEST, KEYS, SCHEMES, values
+from transformer_book.live.positions import FARTHEST, PLACES, SCHEMES, drawing, values
 from transformer_lib.layers.positions import alibi_slopes
 
 NAME, FILE = "positions", "positions.js"
@@ -52,7 +52,7 @@ DAMAGES = {
     "the row below in the table": (
         FILE,
         "(place * WIDTH, (place + 1) * WIDTH)",
-        "((place + 1) % PLACES * WIDTH, ((place + 1) % PLACES + 1) * WIDTH)",
+        "((place + 1) % ROWS * WIDTH, ((place + 1) % ROWS + 1) * WIDTH)",
     ),
     "a column of the table": (FILE, "each + y[i]", "each + y[0]"),
     "a penalty that rewards": (FILE, "-SLOPE * distance", "SLOPE * distance"),
@@ -106,7 +106,7 @@ def test_numbers_and_words_are_the_librarys(v8: Engine) -> None:
 def test_at_the_edges(v8: Engine) -> None:
     """The farthest places, where an angle in float32 is coarsest."""
     for scheme in SCHEMES:
-        for key, distance in ((0, 0), (KEYS - 1, 0), (0, FARTHEST), (KEYS - 1, FARTHEST)):
+        for key, distance in ((0, 0), (PLACES - 1, 0), (0, FARTHEST), (PLACES - 1, FARTHEST)):
             for theta in (10, 100_000):
                 state = {"scheme": scheme, "key": key, "distance": distance, "theta": theta}
                 full = complete(FIGURES[NAME], state)
@@ -142,7 +142,7 @@ def test_whose_score_stays() -> None:
 
 def test_only_what_is_added_knows_the_place() -> None:
     """The whole curve stays or changes, wherever the key stands."""
-    curves = [at(key=key)["curves"] for key in range(KEYS)]
+    curves = [at(key=key)["curves"] for key in range(PLACES)]
     for scheme in SCHEMES:
         spread = [max(each) - min(each) for each in zip(*(c[scheme] for c in curves), strict=True)]
         if scheme in ("learned", "sinusoidal"):
@@ -194,6 +194,12 @@ def test_pairs_and_bias_make_the_score() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_picture_for_paper(scheme: str) -> None:
-    places = ((0, 0), (KEYS - 1, FARTHEST))
+    places = ((0, 0), (PLACES - 1 - FARTHEST, FARTHEST), (PLACES - 1, 0))
     given = [{"scheme": scheme, "key": key, "distance": distance} for key, distance in places]
-    assert len(list(on_paper(NAME, given, high=520))) == 2
+    assert len(list(on_paper(NAME, given, high=520))) == 3
+
+
+def test_no_word_is_drawn_beyond_the_text() -> None:
+    state = complete(FIGURES[NAME], {"key": 30, "distance": 10})
+    with pytest.raises(ValueError, match="distance=10; expected at most 9 with key=30"):
+        drawing(state, values(**state))

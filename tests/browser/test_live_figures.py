@@ -768,6 +768,51 @@ def test_a_trail_fades_as_the_curves_do(page: Page, origin: str) -> None:
     assert edges <= 600
 
 
+def test_the_distance_is_dragged_by_its_name_and_its_line(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/01_recurrence.html")
+    figure = page.locator(RECURRENCE)
+    ruler = figure.get_by_role("slider", name="distance n, in the chart")
+    figure.locator(".live-reset").scroll_into_view_if_needed()
+    chart, trail = (drawing.bounding_box() for drawing in figure.locator(".live-drawing").all())
+    assert chart
+    assert trail
+    a_step = chart["width"] * (600 - 68 - 118) / 600 / 200
+    x, y = chart["x"] + (68 / 600) * chart["width"] + 50 * a_step, chart["y"]
+    places = ((x, y + 12), (x + 35, y + 12), (x, y + 150), (x, trail["y"] + 30))
+    for at, (left, top) in enumerate(places):
+        page.mouse.move(left, top)
+        page.mouse.down()
+        page.mouse.move(left + 40 * a_step, top + 5, steps=3)
+        page.mouse.up()
+        expect(ruler).to_have_attribute("aria-valuenow", "90")
+        assert "After 90 steps" in words(page, RECURRENCE), at
+        assert page.url.endswith("#live:recurrence:distance=90")
+        page.locator(f"{RECURRENCE} .live-reset").click()
+    for key, expected in (("Shift+ArrowRight", 60), ("PageDown", 40), ("End", 200), ("Home", 1)):
+        ruler.press(key)
+        expect(figure.locator("input[type=range]").first).to_have_value(str(expected))
+
+
+def test_the_distance_is_dragged_with_a_finger(browser: Browser, origin: str) -> None:
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    wait_for_fonts(page)
+    opened(page, f"{origin}/book/01_recurrence.html")
+    finger, name = Finger(page), page.locator(f"{RECURRENCE} [role=slider] .live-mark")
+    name.scroll_into_view_if_needed()
+    box = name.bounding_box()
+    assert box
+    start = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    finger.drag(start, (300, 0))
+    finger.lift()
+    assert "After 200 steps" in words(page, RECURRENCE)
+    scrolled = page.evaluate("scrollY")
+    finger.drag((start[0] + 40, start[1] + 100), (0, -200))  # the page, which the chart lets go
+    finger.lift()
+    page.wait_for_function("before => scrollY > before + 50", arg=scrolled)
+    context.close()
+
+
 TOUCHING = """(chart) => {
   const texts = [...chart.querySelectorAll("text")];
   const boxes = texts.map((text) => text.getBoundingClientRect());
@@ -1010,6 +1055,65 @@ def test_words_are_dragged_with_a_finger(browser: Browser, origin: str) -> None:
     context.close()
 
 
+def test_words_are_dragged_to_both_ends_of_the_text(browser: Browser, origin: str) -> None:
+    for screen in (DESKTOP, PHONE):
+        context = browser.new_context(viewport=screen, has_touch=screen is PHONE)
+        page = context.new_page()
+        wait_for_fonts(page)
+        opened(page, f"{origin}/{PLAY}")
+        for name, way, expected in (
+            ("query: runs", 1, (15, 39)),  # it draws the key along
+            ("key: man", 1, (39, 39)),
+            ("both words", -1, (0, 0)),
+            ("query: runs", 1, (15, 39)),
+            ("key: man", -1, (0, 24)),
+            ("both words", 1, (15, 39)),
+        ):
+            start = grip(page, name)
+            if screen is PHONE:
+                finger = Finger(page)
+                finger.drag(start, (way * 400, 0))
+                finger.lift()
+            else:
+                page.mouse.move(*start)
+                page.mouse.down()
+                page.mouse.move(start[0] + way * 700, start[1], steps=4)
+                page.mouse.up()
+            assert standing(page) == expected, name
+        context.close()
+
+
+def test_no_word_stands_beyond_the_text(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}#live:positions:key=35;distance=24")
+    assert standing(page) == (35, 39)
+    x, y = grip(page, "query: runs")
+    page.mouse.move(x - 30, y)  # its name is drawn within the frame, and taken where it is drawn
+    page.mouse.down()
+    page.mouse.move(x - 30 - 2 * place_of(page), y, steps=3)
+    page.mouse.up()
+    assert standing(page) == (35, 37)
+
+
+def test_sliders_answer_to_all_their_keys(page: Page, origin: str) -> None:
+    """The browser's own sliders do; here are those that figures draw."""
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    sliders = page.locator(".live-stage [role=slider]:not([visibility=hidden])").all()
+    drawn = [slider for slider in sliders if slider.is_visible()]
+    assert len(drawn) > 20
+    for slider in drawn:
+        name = slider.get_attribute("aria-label")
+        said = []
+        for key, end in (("End", "max"), ("Home", "min"), ("PageUp", ""), ("PageDown", "")):
+            slider.press(key)
+            said.append(slider.get_attribute("aria-valuetext"))
+            if end:
+                reached = [slider.get_attribute(f"aria-value{each}") for each in ("now", end)]
+                assert reached[0] == reached[1], f"{name}: {key}"
+        assert said[2] != said[1], f"{name}: PageUp"
+        assert said[3] != said[2], f"{name}: PageDown"
+
+
 def test_words_are_moved_with_the_arrow_keys(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(POSITIONS)
@@ -1072,16 +1176,53 @@ def test_a_score_is_length_times_length_times_cos(page: Page, origin: str) -> No
             expect(told).not_to_have_count(0)  # where the pointer rests
 
 
-def test_whose_score_stays_is_said_beside_it(page: Page, origin: str) -> None:
+# Which texts of the list of schemes lie on each other, or stand beyond their row.
+CROWDED = """list => [...list.querySelectorAll("label")].flatMap((row) => {
+  const box = (node) => node.getBoundingClientRect();
+  const whole = box(row), parts = [...row.querySelectorAll("span, small, output")];
+  const on = (a, b) => a.left < b.right && b.left < a.right
+    && a.top < b.bottom - 4 && b.top < a.bottom - 4;
+  return parts.filter((one, at) => box(one).right > whole.right + 1
+    || parts.slice(at + 1).some((other) => on(box(one), box(other)))).map((one) => one.textContent);
+})"""
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_whose_score_stays_is_said_beside_it(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/{PLAY}")
     figure = page.locator(POSITIONS)
     was = f"{POSITIONS} .live-schemes small"
     assert texts(page, was) == [""] * 6
     figure.get_by_role("button", name="Move both").click()
-    assert texts(page, was) == ["stays", "0.85 →", "1.91 →", "stays", "stays", "stays"]
+    before = ["0.85 →", "1.91 →"] if screen is DESKTOP else ["was 0.85", "was 1.91"]
+    assert texts(page, was) == ["stays", *before, "stays", "stays", "stays"]
+    assert all(each.is_visible() for each in page.locator(was).all())
+    assert not figure.evaluate(SMALL, 12)
+    assert not page.locator(f"{POSITIONS} .live-schemes").evaluate(CROWDED)
     figure.get_by_role("button", name="Reset").click()
     assert texts(page, was) == [""] * 6
+
+
+def test_marks_of_the_other_schemes_step_back(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(POSITIONS)
+    opacity = "all => all.map(one => Number(getComputedStyle(one).opacity))"
+    marks = figure.locator(".live-schemes label > svg")
+    lines = figure.locator(".live-chart .live-ghost + g > path")
+    rows = figure.locator(".live-schemes label, .live-schemes label > :not(svg)")
+    for touched, strong in ((None, {"rope"}), ("learned", {"rope", "learned"})):
+        if touched:
+            figure.locator(f".live-schemes label:has([value={touched}])").hover()
+        names = figure.get_by_role("radio").evaluate_all("all => all.map(one => one.value)")
+        for drawn in (marks, lines):
+            found = dict(zip(names, drawn.evaluate_all(opacity), strict=True))
+            assert {name for name in names if found[name] == 1} == strong
+            assert max(found[name] for name in names if name not in strong) <= 0.6
+        assert set(rows.evaluate_all(opacity)) == {1}  # words stay readable
 
 
 def test_what_ropes_sliders_do_is_folded_at_first(page: Page, origin: str) -> None:

@@ -26,8 +26,8 @@ from transformer_lib.layers.positions import (
 )
 
 PAIRS, WIDTH = 4, 8  # of the head
-KEYS, FARTHEST = 16, 24  # places of the key, and how far after it the query may stand
-PLACES = KEYS + FARTHEST
+PLACES, FARTHEST = 40, 24  # of the text; how far after the key the query may stand
+ROWS = PLACES + FARTHEST  # of the learned table: the curve goes on beyond the text
 SEED, LEARNED = 4874, 0.5  # of all vectors; the spread of what is learned
 HEADS, HEAD = 8, 3  # ALiBi's head 4 of 8
 BUCKETS = 16  # T5's, on one side of the query; keys to its right have as many
@@ -48,7 +48,7 @@ def values(*, scheme: str, key: int, distance: int, theta: float, stretch: float
 
     Args:
         scheme: whose vectors are shown, one of ``SCHEMES``.
-        key: the place of the key, 0 to 15.
+        key: the place of the key, 0 to 39.
         distance: how many places after it the query stands, 0 to 24.
         theta: RoPE's base.
         stretch: by what RoPE's positions are divided.
@@ -117,6 +117,9 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
     Returns:
         SVG elements, their width and their height.
 
+    Raises:
+        ValueError: if the query would stand beyond the text.
+
     Example:
         >>> state = dict(
         ...     scheme="rope", key=4, distance=4, theta=10_000, stretch=1
@@ -124,6 +127,12 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
         >>> drawing(state, values(**state))[1:]
         (680.0, 510.0)
     """
+    if state["key"] + state["distance"] >= PLACES:
+        farthest = PLACES - 1 - state["key"]
+        raise ValueError(
+            f"distance={state['distance']}; expected at most {farthest} with key={state['key']}: "
+            f"the text has {PLACES} places"
+        )
     canvas = Canvas()
     _draw_text(canvas, state)
     _draw_hands(canvas, state, values)
@@ -133,10 +142,10 @@ def drawing(state: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, f
 
 @lru_cache(maxsize=1)
 def _drawn() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The query, the key, the learned table (40, 8) and T5's biases (16)."""
-    numbers = torch.tensor(normals(SEED, 2 * WIDTH + PLACES * WIDTH + BUCKETS))
-    query, key, table, biases = numbers.split([WIDTH, WIDTH, PLACES * WIDTH, BUCKETS])
-    return query, key, LEARNED * table.view(PLACES, WIDTH), LEARNED * biases
+    """The query, the key, the learned table (64, 8) and T5's biases (16)."""
+    numbers = torch.tensor(normals(SEED, 2 * WIDTH + ROWS * WIDTH + BUCKETS))
+    query, key, table, biases = numbers.split([WIDTH, WIDTH, ROWS * WIDTH, BUCKETS])
+    return query, key, LEARNED * table.view(ROWS, WIDTH), LEARNED * biases
 
 
 @torch.no_grad()
@@ -167,7 +176,7 @@ def _placed(
 
 @lru_cache(maxsize=2)
 def _adder(scheme: Any) -> AddedPositions:
-    config = TransformerConfig(d_model=WIDTH, n_heads=1, position=scheme, max_len=PLACES)
+    config = TransformerConfig(d_model=WIDTH, n_heads=1, position=scheme, max_len=ROWS)
     add = AddedPositions(config).double()
     if add.table is not None:
         add.table.weight = nn.Parameter(_drawn()[2])
@@ -222,7 +231,9 @@ def _draw_text(canvas: Canvas, state: Mapping[str, Any]) -> None:
         )
     for role, word, line in (("query", "runs", y - 7), ("key", "man", y + 32)):
         x = 10 + (spots[role] + 0.5) * unit
-        canvas.text(max(x, 40), line, f"{word} {spots[role]}", bold=True, color=_colour(role))
+        canvas.text(
+            min(max(x, 40), 640), line, f"{word} {spots[role]}", bold=True, color=_colour(role)
+        )
 
 
 def _draw_hands(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@
 const { html, svg, number, colour } = Live.part;
 const DASHES = ["none", "7 4", "2 4", "9 3 2 3", "14 4", "4 2"];
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+const JUMPS = { Home: [-Infinity, 0], End: [Infinity, 0], PageUp: [0, 4], PageDown: [0, -4] }; // of a point in the plane
 let count = 0;
 
 /* Points that lie on each other are drawn apart, each in its own direction, so that every one can be
@@ -81,7 +82,21 @@ function tieTo(tie, spot, room, most, from = [0, 0]) {
   tie.setAttribute("d", Math.hypot(...to) > most ? `M${from}L${to.map((each, axis) => (each + from[axis]).toFixed(1))}` : "");
 }
 
-/* A point of a drawing that can be dragged, or moved with the arrow keys. `towards` is its direction
+/* What each key of a slider asks for: `move(by)`, with the keys Home and End by ±Infinity. */
+const sliderKeys = (figure, [far, page], move) => {
+  const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -page, PageUp: page, Home: -Infinity, End: Infinity };
+  return {
+    onkeydown: (event) => {
+      const by = steps[event.key];
+      if (!by) return;
+      event.preventDefault();
+      move(by * (event.shiftKey ? far : 1));
+    },
+    onkeyup: (event) => steps[event.key] && figure.released(),
+  };
+};
+
+/* A point of a drawing that can be dragged, or moved with keys. `towards` is its direction
    when others lie on it; `label` stands on that side, or at the tip of an arrow from the middle (`isTip`). The drawing listens for all its handles: the
    nearest one is taken, and `touch-action: none` works there and not on a part of it. */
 function handle({ drawing, name, role, figure, at, value, shape, label, towards = [0, -1], isTip = false }) {
@@ -98,13 +113,13 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
       class: "live-handle", tabindex: "0", role: "slider", "aria-label": spec.label,
       "aria-valuemin": spec.min, "aria-valuemax": spec.max, "aria-roledescription": "point in the plane",
       onkeydown: (event) => {
-        const arrow = ARROWS[event.key];
-        if (!arrow) return;
+        const way = ARROWS[event.key] || JUMPS[event.key];
+        if (!way) return;
         event.preventDefault();
         const step = spec.step * (event.shiftKey ? 20 : 5);
-        move(figure.state[name].map((each, axis) => each + step * arrow[axis]));
+        move(figure.state[name].map((each, axis) => each + step * way[axis]));
       },
-      onkeyup: (event) => ARROWS[event.key] && figure.released(),
+      onkeyup: (event) => (ARROWS[event.key] || JUMPS[event.key]) && figure.released(),
     }, lead, tie, svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), mark, words);
   drawing.append(node);
   const drawn = { x: 0, y: 0 };
@@ -155,7 +170,7 @@ function handle({ drawing, name, role, figure, at, value, shape, label, towards 
 }
 
 /* A handle of any kind: where it stands (`drawn`, `px`), where a drag begins (`at`) and goes (`dragTo`).
-   One that is `wide` is taken from so many times as far to its sides. */
+   One that is `wide` or `tall` is taken from so many times as far to its sides, or above and below it. */
 const draggable = (drawing, figure, one) => (drawing.handles ??= listen(drawing, figure)).push(one);
 
 function listen(drawing, figure) {
@@ -175,7 +190,7 @@ function listen(drawing, figure) {
     pointerdown: (event) => {
       if (held || event.button) return;
       const [x, y] = inside(event);
-      const far = ({ drawn, wide = 1 }) => Math.hypot((drawn.x - x) / wide, drawn.y - y);
+      const far = ({ drawn, wide = 1, tall = 1 }) => Math.hypot((drawn.x - x) / wide, (drawn.y - y) / tall);
       const handle = handles.reduce((best, one) => (far(one) < far(best) ? one : best));
       if (far(handle) > (event.pointerType === "mouse" ? 20 : 32) * handle.px()) return;
       held = { pointer: event.pointerId, handle, from: [x, y], start: handle.at(figure.state[handle.name]) };
@@ -600,7 +615,7 @@ function apart(heights, least, low, high) {
 }
 
 Object.assign(Live.part, {
-  apart, around, tieTo, ticksOn, shared, roomOf, freest, player, handle, draggable, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
+  apart, around, tieTo, ticksOn, shared, roomOf, freest, player, handle, draggable, sliderKeys, dashes: DASHES, spread, columns, titled, drawing, numbers, bars, tokens, heat, lines, fit, write, visible, short,
   sign, named, percent, strongest, fitted,
 });
 })();

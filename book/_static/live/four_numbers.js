@@ -82,13 +82,7 @@ function grip(part, figure, { drawing, up, middle, wide }, name, at) {
   const node = part.svg("g", {
     class: "live-handle", tabindex: "0", role: "slider", "aria-label": spec.label, "aria-orientation": "vertical",
     "aria-valuemin": LEAST, "aria-valuemax": MOST,
-    onkeydown: (event) => {
-      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
-      if (!by) return;
-      event.preventDefault();
-      move(figure.state[name] + by * (event.shiftKey ? 5 : 1));
-    },
-    onkeyup: (event) => event.key.startsWith("Arrow") && figure.released(),
+    ...part.sliderKeys(figure, [5, 10], (by) => move(figure.state[name] + by)),
   }, part.svg("circle", { class: "live-grip", r: 17, fill: "transparent" }), part.svg("g", { class: "live-mark" },
     cap({ class: "live-ring" }, 4), cap({ fill: part.colour("query"), stroke: "var(--fig-paper)", "stroke-width": 1.5 }, 0),
     part.svg("path", { d: "M-5 -1.5H5M-5 1.5H5", stroke: "var(--fig-paper)", "stroke-width": 1.2 })));

@@ -2,8 +2,8 @@
 /* Chapter 7: two words carry their vectors along a text; how each scheme's score follows where they stand. */
 (() => {
 const [PAIRS, WIDTH] = [4, 8]; // of the head
-const [KEYS, FARTHEST] = [16, 24]; // places of the key, and how far after it the query may stand
-const PLACES = KEYS + FARTHEST; // 0 to 39
+const [PLACES, FARTHEST] = [40, 24]; // of the text; how far after the key the query may stand
+const ROWS = PLACES + FARTHEST; // of the learned table: the curve goes on beyond the text
 const [SEED, LEARNED] = [4874, 0.5]; // of all vectors; the spread of what is learned: a table, and T5's biases
 const SLOPE = 2 ** -4; // ALiBi's head 4 of 8
 const [BUCKETS, MOST_DISTANCE] = [16, 128]; // T5's, on one side of the query
@@ -14,11 +14,11 @@ const DASHES = { none: 2, learned: 1, sinusoidal: 3, rope: 0, alibi: 4, t5: 5 };
 const ROLES = { none: "plain", learned: "key", sinusoidal: "value", rope: "weight", alibi: "query", t5: "muted" };
 const WORDS = { query: "runs", key: "man" };
 
-/* The same in Python: the query, the key, the learned table (40, 8), T5's biases (16). */
+/* The same in Python: the query, the key, the learned table (64, 8), T5's biases (16). */
 let kept;
 function drawn() {
   if (kept) return kept;
-  const all = Live.tensor.normals(SEED, 2 * WIDTH + PLACES * WIDTH + BUCKETS);
+  const all = Live.tensor.normals(SEED, 2 * WIDTH + ROWS * WIDTH + BUCKETS);
   const learned = (...range) => all.slice(...range).map((each) => LEARNED * each);
   return (kept = {
     query: all.slice(0, WIDTH), key: all.slice(WIDTH, 2 * WIDTH), table: learned(2 * WIDTH, -BUCKETS), biases: learned(-BUCKETS),
@@ -80,19 +80,11 @@ const say = ({ scheme, key, distance }, { score: found }) =>
 const [CELL, ROW] = [16, { query: 14, both: 47, key: 80 }]; // px: a cell's height, and where the handles stand
 
 /* A handle that moves along the text: `get` gives its place, `put` the settings for a new one. */
-function runner(part, figure, drawing, { name, label, y, most, get, put, place, shape, x }) {
-  const clamp = (value) => Math.min(Math.max(Math.round(value), 0), most(figure.state));
-  const low = (state) => (name === "query" ? state.key : 0);
-  const move = (to) => figure.set(put(figure.state, clamp(Math.max(to, low(figure.state)))));
+function runner(part, figure, drawing, { name, label, y, least = () => 0, most, get, put, place, shape, x, drawnAt = x }) {
+  const move = (to) => figure.set(put(figure.state, Math.min(Math.max(Math.round(to), least(figure.state)), most(figure.state))));
   const node = part.svg("g", {
     class: "live-handle", tabindex: "0", role: "slider", "aria-label": label, "aria-roledescription": "word of the text",
-    onkeydown: (event) => {
-      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
-      if (!by) return;
-      event.preventDefault();
-      move(get(figure.state) + by * (event.shiftKey ? 3 : 1));
-    },
-    onkeyup: (event) => event.key.startsWith("Arrow") && figure.released(),
+    ...part.sliderKeys(figure, [3, 10], (by) => move(get(figure.state) + by)),
   }, ...shape);
   drawing.append(node);
   const one = {
@@ -100,10 +92,10 @@ function runner(part, figure, drawing, { name, label, y, most, get, put, place, 
     at: () => [x(place(figure.state)), y],
     dragTo: ([to]) => move(get(figure.state) + x.invert(to) - place(figure.state)),
     show(state) {
-      node.setAttribute("aria-valuemin", low(state));
+      node.setAttribute("aria-valuemin", least(state));
       node.setAttribute("aria-valuemax", most(state));
       node.setAttribute("aria-valuenow", get(state));
-      one.drawn.x = x(place(state));
+      one.drawn.x = drawnAt(place(state));
     },
   };
   part.draggable(drawing, figure, one);
@@ -119,8 +111,8 @@ function text(part, figure) {
   const { svg } = part;
   const cell = (place, more) => svg("rect", { x: x(place) - unit / 2 + 1, y: ROW.both - CELL / 2, width: unit - 2, height: CELL, rx: 2, ...more });
   for (let place = 0; place < PLACES; place++) drawing.append(cell(place, { class: "live-place" }));
-  for (const place of [20, 30, PLACES - 1])
-    drawing.append(svg("text", { class: "live-tick", x: x(place), y: ROW.both + 24, "text-anchor": "middle", text: place }));
+  const ticks = [0, 10, 20, 30, PLACES - 1].map((place) =>
+    drawing.appendChild(svg("text", { class: "live-tick", x: x(place), y: ROW.both + 24, "text-anchor": "middle", text: place })));
   const own = (role) => cell(0, { fill: part.colour(role) });
   const [keyCell, queryCell] = [own("key"), own("query")];
   const stem = (role) => svg("path", { stroke: part.colour(role), "stroke-width": 2 });
@@ -138,35 +130,33 @@ function text(part, figure) {
     svg("circle", { r: 9.5, fill: "var(--fig-paper)", stroke: part.colour("weight"), "stroke-width": 2 }),
     svg("path", { d: "M-5.5 0H5.5M-3 -2.5L-5.5 0L-3 2.5M3 -2.5L5.5 0L3 2.5", stroke: part.colour("weight"), "stroke-width": 1.6, fill: "none" }));
   drawing.append(queryStem, keyStem, band, keyCell, queryCell);
-  const common = { x, most: (state) => KEYS - 1 };
-  const handles = [
+  const within = (at) => Math.min(Math.max(at, 40), width - 40);
+  const keyOf = (state) => state.key;
+  const queryOf = (state) => state.key + state.distance;
+  const drawnAt = (place) => within(x(place));
+  const handles = [ // each word draws the other along when it gets too far from it
     runner(part, figure, drawing, {
-      ...common, name: "query", label: `query: ${WORDS.query}`, y: ROW.query, shape: queryPill.shape,
-      most: (state) => state.key + FARTHEST, get: (state) => state.key + state.distance, place: (state) => state.key + state.distance,
-      put: (state, place) => ({ distance: place - state.key }),
+      x, drawnAt, name: "query", label: `query: ${WORDS.query}`, y: ROW.query, shape: queryPill.shape,
+      least: keyOf, most: () => PLACES - 1, get: queryOf, place: queryOf,
+      put: ({ key }, query) => ({ key: Math.max(key, query - FARTHEST), distance: Math.min(query - key, FARTHEST) }),
     }),
     runner(part, figure, drawing, {
-      ...common, name: "key", label: `key: ${WORDS.key}`, y: ROW.key, shape: keyPill.shape,
-      most: (state) => Math.min(KEYS - 1, state.key + state.distance), get: (state) => state.key, place: (state) => state.key,
-      put: (state, place) => {
-        const key = Math.max(place, state.key + state.distance - FARTHEST);
-        return { key, distance: state.key + state.distance - key };
-      },
+      x, drawnAt, name: "key", label: `key: ${WORDS.key}`, y: ROW.key, shape: keyPill.shape,
+      most: queryOf, get: keyOf, place: keyOf, put: (state, key) => ({ key, distance: Math.min(queryOf(state) - key, FARTHEST) }),
     }),
     runner(part, figure, drawing, {
-      ...common, name: "both", label: "both words", y: ROW.both, shape: [grip],
-      get: (state) => state.key, place: (state) => state.key + state.distance / 2, put: (state, key) => ({ key }),
+      x, name: "both", label: "both words", y: ROW.both, shape: [grip], most: ({ distance }) => PLACES - 1 - distance,
+      get: keyOf, place: (state) => state.key + state.distance / 2, put: (_, key) => ({ key }),
     }),
   ];
   const ghosts = [svg("path", { class: "live-ghost", stroke: part.colour("query"), "stroke-width": 2 }), svg("path", { class: "live-ghost", stroke: part.colour("key"), "stroke-width": 2 })];
   drawing.insertBefore(band, handles[0].node);
   drawing.prepend(...ghosts);
-  const within = (at) => Math.min(Math.max(at, 40), width - 40);
   const moved = (node, at, y) => node.setAttribute("transform", `translate(${at} ${y})`);
   return {
     drawing,
     set(state) {
-      const query = state.key + state.distance;
+      const query = queryOf(state);
       for (const one of handles) one.show(state);
       part.write(queryPill.words, `${WORDS.query} ${query}`);
       part.write(keyPill.words, `${WORDS.key} ${state.key}`);
@@ -182,6 +172,8 @@ function text(part, figure) {
         band.setAttribute("width", right - left + unit + 6);
         moved(handles[0].node, within(right), ROW.query);
         moved(handles[1].node, within(left), ROW.key);
+        for (const tick of ticks) // not behind the word below
+          tick.setAttribute("visibility", Math.abs(tick.x.baseVal[0].value - within(left)) < 52 ? "hidden" : "visible");
         moved(handles[2].node, (left + right) / 2, ROW.both);
         queryStem.setAttribute("d", `M${right} ${ROW.query + 10}V${ROW.both - CELL / 2}`);
         keyStem.setAttribute("d", `M${left} ${ROW.both + CELL / 2}V${ROW.key - 10}`);
@@ -298,9 +290,10 @@ function clocks(part) {
 // The schemes ----
 
 let group = 0;
-function chooser(part, figure) {
+function chooser(part, figure, touch) {
+  const wasText = part.isNarrow() ? (score) => `was ${score}` : (score) => `${score} →`; // below the score, or before it
   const name = `live-scheme-${(group += 1)}`;
-  const rows = Object.entries(SCHEMES).map(([scheme, words]) => {
+  const rows = Object.entries(SCHEMES).map(([scheme, words], at) => {
     const input = part.html("input", { type: "radio", name, value: scheme, onchange: () => {
       figure.set({ scheme }, Live.QUICK);
       figure.released();
@@ -308,7 +301,8 @@ function chooser(part, figure) {
     const sample = part.svg("svg", { viewBox: "0 0 30 8", width: 30, height: 8, "aria-hidden": "true" }, part.svg("path", {
       d: "M0 4H30", stroke: part.colour(ROLES[scheme]), "stroke-width": 2.6, "stroke-dasharray": part.dashes[DASHES[scheme]] }));
     const [shown, was] = [part.html("output"), part.html("small", { "aria-hidden": "true" })];
-    return { scheme, input, shown, was, node: part.html("label", {}, input, sample, part.html("span", { text: words }), was, shown) };
+    const touched = { onpointerenter: () => touch(at, true), onpointerleave: () => touch(at, false) };
+    return { scheme, input, shown, was, node: part.html("label", touched, input, sample, part.html("span", { text: words }), was, shown) };
   });
   const node = part.html("fieldset", { class: "live-schemes" }, part.html("legend", { text: "scheme, and its score now" }), ...rows.map((row) => row.node));
   return {
@@ -323,7 +317,7 @@ function chooser(part, figure) {
       });
       Live.tween(node, rows.map(({ scheme }) => curves[scheme][state.distance]), (_, before) => rows.forEach(({ was }, at) => {
         const old = before && number(before[at]);
-        write(was, !old ? "" : old === scores[at] ? "stays" : `${old} →`);
+        write(was, !old ? "" : old === scores[at] ? "stays" : wasText(old));
       }));
     },
   };
@@ -331,7 +325,8 @@ function chooser(part, figure) {
 
 function build(part, figure) {
   const isNarrow = part.isNarrow();
-  const [strip, faces, schemes] = [text(part, figure), clocks(part), chooser(part, figure)];
+  const touch = (at, isTouched) => chart.drawing.querySelector(".live-ghost + g").children[at].classList.toggle("live-touched", isTouched);
+  const [strip, faces, schemes] = [text(part, figure), clocks(part), chooser(part, figure, touch)];
   const chart = part.lines({
     label: "Score at each distance, for each scheme", xLabel: "distance from key to query", yLabel: "score",
     x: [0, FARTHEST], y: [-2, 4.5], ...(isNarrow ? { width: 330, height: 146 } : { width: 400, height: 236 }) });
@@ -365,11 +360,12 @@ Live.define({
   heights: [806, 847],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
-    key: { kind: "number", label: "place of the key", min: 0, max: KEYS - 1, step: 1, start: 4, hidden: true },
+    key: { kind: "number", label: "place of the key", min: 0, max: PLACES - 1, step: 1, start: 4, hidden: true },
     distance: { kind: "number", label: "distance", min: 0, max: FARTHEST, step: 1, start: 4, hidden: true },
     theta: { kind: "number", label: "RoPE:\u00a0base\u00a0θ", steps: [10, 100, 1000, 10000, 100000], start: 10000 },
     stretch: { kind: "number", label: "RoPE:\u00a0stretch", steps: [1, 2, 4, 8], start: 1 },
   },
+  settled: (state) => ({ ...state, distance: Math.min(state.distance, PLACES - 1 - state.key) }), // both stand in the text
   values, say, build,
   more: ["RoPE: another base, or a longer text", 2, 0],
   tries: [

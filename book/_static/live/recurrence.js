@@ -99,7 +99,7 @@ function labels(part, chart) {
 /* What arrives from so many steps back, as a trail of cells: the fainter, the less. */
 const CELLS = 50;
 
-function trails(part, { frame, across, drawing: chart }) {
+function trails(part, { frame, drawing: chart }) {
   const [high, gap] = [17, 5];
   const { width } = chart.viewBox.baseVal;
   const drawing = part.drawing({ width, height: 3 * (high + gap), label: "What is left of the first input, a row each" });
@@ -114,7 +114,6 @@ function trails(part, { frame, across, drawing: chart }) {
     const cells = Array.from({ length: CELLS }, (_, at) => drawing.appendChild(cell(at)));
     return { cells, shown: [] };
   });
-  const mark = drawing.appendChild(part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" }));
   const shade = (axis) => (power) => {
     if (power === null) return 0;
     const [low, high] = [-12, 0];
@@ -122,17 +121,14 @@ function trails(part, { frame, across, drawing: chart }) {
   };
   return {
     node: drawing,
-    set({ axis, distance }, { inputs }) {
+    set({ axis }, { inputs }) {
       const middle = (at) => Math.round(((at + 0.5) * LONGEST) / CELLS) - 1;
       const to = inputs.map((powers) => Array.from({ length: CELLS }, (_, at) => shade(axis)(powers[middle(at)])));
-      Live.tween(drawing, { to, x: across(distance) }, (now) => {
-        mark.setAttribute("d", `M${now.x} 0V${3 * (high + gap) - gap}`);
-        now.to.forEach((list, row) => list.forEach((each, at) => {
-          const { cells, shown } = rows[row];
-          const opacity = each.toFixed(3);
-          if (shown[at] !== opacity) cells[at].setAttribute("opacity", (shown[at] = opacity));
-        }));
-      });
+      Live.tween(drawing, to, (now) => now.forEach((list, row) => list.forEach((each, at) => {
+        const { cells, shown } = rows[row];
+        const opacity = each.toFixed(3);
+        if (shown[at] !== opacity) cells[at].setAttribute("opacity", (shown[at] = opacity));
+      })));
     },
   };
 }
@@ -154,16 +150,59 @@ function table(part) {
   };
 }
 
-function build(part) {
+/* The distance, held by its name: it is dragged along the chart and its trails, or moved with keys. */
+function ruler(part, figure, chart, trail) {
+  const { left, right, top, bottom } = chart.frame;
+  const spec = figure.figure.state.distance;
+  const move = (to) => figure.set({ distance: Live.nearest(spec, to) });
+  const line = (look) => part.svg("path", { fill: "none", ...look });
+  const dots = [0, 1].map(() => line({ stroke: "var(--fig-muted)", "stroke-dasharray": "3 3" }));
+  const reach = [0, 1].map(() => line({ class: "live-handle", stroke: "transparent", "stroke-width": 30 }));
+  const words = part.svg("text", { class: "live-tick", "text-anchor": "middle", y: 4.5, style: "fill: var(--fig-ink); font-weight: 600" });
+  const name = part.svg("g", { class: "live-mark" },
+    part.svg("rect", { class: "live-ring", x: -45, y: -13, width: 90, height: 26, rx: 13 }),
+    part.svg("rect", { x: -42, y: -10, width: 84, height: 20, rx: 10, fill: "var(--fig-panel)", stroke: "var(--fig-muted)" }),
+    part.svg("path", { d: "M-34 0l5 -4v8zM34 0l-5 -4v8z", fill: "var(--fig-ink)" }), words);
+  const node = part.svg("g", {
+    class: "live-handle", tabindex: "0", role: "slider", "aria-label": "distance n, in the chart", "aria-valuemin": spec.min, "aria-valuemax": spec.max,
+    ...part.sliderKeys(figure, [10, 20], (by) => move(figure.state.distance + by)),
+  }, name);
+  chart.drawing.append(dots[0], reach[0], node);
+  trail.append(dots[1], reach[1]);
+  const one = {
+    node, name: "distance", tall: Infinity, drawn: { x: 0, y: 0 }, px: () => chart.drawing.px || 1,
+    at: (distance) => [chart.across(distance), 0],
+    dragTo: ([x]) => move((LONGEST * (x - left)) / (right - left)),
+  };
+  const held = { ...one, wide: 2.2, tall: 1, drawn: { x: 0, y: top - 12 } }; // its name, which stays within the chart
+  for (const [drawing, handle] of [[chart.drawing, one], [chart.drawing, held], [trail, one]]) {
+    part.draggable(drawing, figure, handle);
+    drawing.style.touchAction = "pan-y"; // it goes to the sides only: a finger can scroll the page here
+  }
+  chart.drawing.setAttribute("role", "group"); // there is a control in it
+  const within = (x) => Math.min(Math.max(x, left + 38), right - 32); // there are words on both sides
+  return (distance) => {
+    part.write(words, `n = ${distance}`);
+    node.setAttribute("aria-valuenow", distance);
+    node.setAttribute("aria-valuetext", `${distance} steps`);
+    one.drawn.x = chart.across(distance);
+    held.drawn.x = within(one.drawn.x);
+    const high = [`${top}V${bottom}`, `0V${trail.viewBox.baseVal.height}`];
+    Live.tween(node, one.drawn.x, (x) => {
+      [dots, reach].forEach((lines) => lines.forEach((each, at) => each.setAttribute("d", `M${x} ${high[at]}`)));
+      node.setAttribute("transform", `translate(${within(x)} ${held.drawn.y})`);
+    });
+  };
+}
+
+function build(part, figure) {
   const chart = part.lines({
     label: "What is left of the first input, against the distance", xLabel: "distance n, in steps", yLabel: "share left",
     x: [0, LONGEST], y: AXES.share[0], yText: (tick) => ({ 0: "nothing", 0.5: "half", 1: "all" })[tick],
     ...(part.isNarrow() ? { width: 330, height: 236, room: { left: 62, right: 126, top: 22 } }
       : { width: 600, height: 290, room: { left: 68, right: 118, top: 24 } }) });
-  const mark = chart.drawing.appendChild(
-    part.svg("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3", fill: "none" }));
-  const named = chart.drawing.appendChild(part.svg("text", { class: "live-tick", "text-anchor": "middle", y: chart.frame.top - 9 }));
   const [write, numbers, trail] = [labels(part, chart), table(part), trails(part, chart)];
+  const mark = ruler(part, figure, chart, trail.node);
   const charted = part.titled("the first input is 1, and all later ones are 0", chart.node);
   const counted = part.titled("", numbers.node);
   counted.classList.add("live-extra"); // folded at first
@@ -180,13 +219,7 @@ function build(part) {
       chart.set([...curves, learnt, ...dots]);
       write(shares, state.distance);
       trail.set(state, found);
-      const { top, bottom, left, right } = chart.frame;
-      const within = (x, px) => Math.min(Math.max(x, left + 14 * px), right - 8 * px); // there are words on both sides
-      Live.tween(mark, chart.across(state.distance), (x) => {
-        mark.setAttribute("d", `M${x} ${top}V${bottom}`);
-        named.setAttribute("x", within(x, chart.drawing.px || 1));
-      });
-      part.write(named, `n = ${state.distance}`);
+      mark(state.distance);
       const step = state.tanh ? "h ← tanh(w h)" : "h ← w h";
       part.write(counted.firstChild, `left at distance ${state.distance}, where a step is ${step} and c ← f c, and a weight eˢ/(eˢ + n)`);
       numbers.set([found.input.map(short), found.gradient.map(short), found.steps.map(String)]);
