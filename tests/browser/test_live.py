@@ -34,6 +34,20 @@ from transformer_book import live
 ROOM = 40  # px: fonts differ a little from machine to machine
 WEIGHTS = "/live/weights/"
 
+# How well the letters of a button stand out from what lies below them.
+CONTRAST = """button => {
+  const light = (colour) => {
+    const [red, green, blue] = colour.match(/[\\d.]+/g).map((n) => n / 255)
+      .map((n) => (n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const look = (node) => getComputedStyle(node);
+  let below = button;
+  while (look(below).backgroundColor === "rgba(0, 0, 0, 0)") below = below.parentElement;
+  const both = [look(button).color, look(below).backgroundColor].map(light);
+  return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+}"""
+
 # How many elements were made or taken away while every slider, box and radio button of a figure was
 # moved. What only changes stays; `but` names what may be made anew.
 REBUILT = """async (figure) => {
@@ -487,6 +501,20 @@ def test_it_lives_in_a_notebooks_frame(page: Page, monkeypatch: pytest.MonkeyPat
     expect(plane.locator(".live-words")).to_contain_text("The query (0.00, 3.00)")
     heads.get_by_role("button", name="Run the Shakespeare model here").click()
     expect(heads.locator("[role=alert]")).to_contain_text("weights=True")
+
+
+@pytest.mark.parametrize(("address", "scheme"), [("book/index.html", "light"), (PLAY, "dark")])
+def test_a_button_under_the_pointer_can_be_read(
+    address: str, scheme: str, page: Page, origin: str
+) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(f"{origin}/{address}")
+    settle(page)
+    buttons = page.locator(".live button:visible:enabled").all()
+    assert len(buttons) > 5
+    for button in buttons:
+        button.hover()
+        assert button.evaluate(CONTRAST) >= 4.5, button.inner_text()
 
 
 def test_weights_that_cannot_be_loaded_are_named(page: Page, origin: str) -> None:

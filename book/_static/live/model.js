@@ -276,7 +276,7 @@ const include = (file, isThere = () => true) => new Promise((resolve, reject) =>
   const end = (fine) => {
     script.remove();
     if (fine) resolve();
-    else reject(new Error(`${script.src} could not be loaded; \`make book\` writes it.`));
+    else reject(new Error(`${file} could not be loaded. Try again; in a book that you built, \`make book\` writes it.`));
   };
   script.onload = () => end(isThere());
   script.onerror = () => end(false);

@@ -42,7 +42,7 @@ function textBox(figure, name, spec) {
     },
   });
   const cut = html("small", { class: "live-cut", role: "status" });
-  const remark = html("small", { class: "live-cut", role: "status" }); // what the figure says of this text
+  const remark = html("small", { class: "live-remark", role: "status" }); // what the figure says of this text
   return {
     node: html("div", { class: "live-text" }, html("label", { class: "live-control" }, html("span", { text: spec.label }), input), cut, remark),
     show(state) {
