@@ -1559,6 +1559,19 @@ def test_a_norm_at_the_end_is_drawn_with_the_stream_before_it(
     assert "the norm at the end makes it 1.00" in words(page, NORMS)
 
 
+def test_no_number_of_the_stack_lies_on_its_slider_on_a_phone(page: Page, origin: str) -> None:
+    page.set_viewport_size(PHONE)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}#live:norms:alike=0.9")  # its fold is open
+    gaps = page.locator(NORMS).evaluate(
+        """figure => [...figure.querySelectorAll("label.live-control")].map((label) =>
+          label.querySelector("output").getBoundingClientRect().left
+            - label.querySelector("input").getBoundingClientRect().right)"""
+    )
+    assert len(gaps) == 4
+    assert min(gaps) >= 0
+
+
 def test_the_order_is_switched_with_words_and_a_ghost(page: Page, origin: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     opened(page, f"{origin}/{PLAY}")

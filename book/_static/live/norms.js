@@ -138,11 +138,11 @@ const ROWS = { "f reads": "plain", "f writes": "weight", "the same for all": "mu
    cards behind it are the other blocks. Beside it, how long are what the last one reads and writes. */
 function blockOf(part, isNarrow) {
   const { svg, colour } = part;
-  const [width, height, line, low] = isNarrow ? [304, 134, 31, 56] : [594, 92, 36, 68];
+  const [width, height, line, low] = isNarrow ? [304, 131, 31, 56] : [594, 92, 36, 68];
   const at = isNarrow
     ? { from: 26, split: 42, pre: 58, f: 112, sum: 156, post: 172, to: 222, last: 240, name: 0, bar: 160, row: 91, box: 42 }
     : { from: 26, split: 44, pre: 66, f: 128, sum: 178, post: 198, to: 256, last: 272, name: 356, bar: 508, row: 34, box: 46 };
-  const [unit, apart] = isNarrow ? [55, 15] : [33, 17]; // px for the length 1, and from bar to bar
+  const [unit, apart] = isNarrow ? [55, 14] : [33, 17]; // px for the length 1, and from bar to bar
   const drawing = part.drawing({ width, height, label: "One block" });
   const add = (tag, more) => drawing.appendChild(svg(tag, more));
   const path = (d, more) => add("path", { d, fill: "none", stroke: "var(--fig-ink)", "stroke-width": 2, ...more });
@@ -195,7 +195,7 @@ function blockOf(part, isNarrow) {
       const inner = order === "pre" ? "f(norm(x))" : "f(x)";
       const sum = isOpen ? `x + ${inner}` : inner;
       drawing.setAttribute("aria-label", `One of ${depth} blocks: ${order === "post" ? `norm(${sum})` : sum}. ` +
-        `The last f reads a vector of length ${told[0]} and writes one of ${told[1]}; ${told[2]} of it is the same for all tokens.${final ? " One more norm stands at the end." : ""}`);
+        `The last f reads a vector of length ${told[0]} and writes one of ${told[1]}; a part of length ${told[2]} is the same for all tokens.${final ? " One more norm stands at the end." : ""}`);
       bars.forEach(({ texts }, n) => {
         texts[0].setAttribute("visibility", n < 2 || alike ? "visible" : "hidden"); // of nothing, nothing is said
         part.write(texts[1], n < 2 || alike ? told[n] : "");
@@ -316,7 +316,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [766, 984],
+  heights: [766, 978],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },
