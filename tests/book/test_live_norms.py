@@ -1,5 +1,6 @@
 """The live figure of chapter 9: its numbers are the library's, and its claims are true."""
 
+import json
 import math
 from typing import Any
 
@@ -42,9 +43,12 @@ DAMAGES = {
     "shares that do not add up": ("Math.sqrt(1 - share ** 2)", "(1 - share)"),
     "alike by token": ("alike[i % D]);", "alike[Math.floor(i / TOKENS)]);"),
     "the final norm forgotten": (
-        "state.final ? normBack(norm(stream.at(-1)), direction) : direction",
+        "last.by ? normBack(last, direction) : direction",
         "direction",
     ),
+    "the end before its norm": ("written, last.hat]", "written, stream.at(-1)]"),
+    "f reads the stream": ("[steps.at(-1).read.hat,", "[stream.at(-2),"),
+    "the first write": ("written = found;", "written ??= found;"),
     "a block too few": ("blocks.slice(0, state.depth)", "blocks.slice(0, state.depth - 1)"),
     "blocks upside down": ("steps.toReversed()", "steps"),
     "length and not rms": (
@@ -55,8 +59,8 @@ DAMAGES = {
     "one draw for all": ("Live.tensor.normals(draw,", "Live.tensor.normals(1,"),
     "own part with the mean": ("each - mean[i % D]", "each"),
     "another order in words": (
-        "stream, gradient, own } = found[order]",
-        "stream, gradient, own } = found.pre",
+        "stream, gradient, end, own } = found[order]",
+        "stream, gradient, end, own } = found.pre",
     ),
 }
 
@@ -126,6 +130,60 @@ def test_writes_that_are_alike_kill_post_norms_gradient() -> None:
         assert alike["post"]["gradient"][0] < -2.5
         assert alike["post"]["own"] < 0.02
         assert alike["pre"]["gradient"][0] > 0
+
+
+def test_a_norm_at_the_end_gives_the_length_that_leaves_the_stack(v8: Engine) -> None:
+    state = {"order": "pre", "final": True}
+    found = library(NAME, **state)["pre"]
+    assert short(10 ** found["stream"][-1]) == "5.10"  # the stream before it stays as it is
+    assert short(10 ** found["end"]) == "1.00"
+    said = v8.say(NAME, state)
+    assert "from 1 to 5.10 in 48 blocks, the norm at the end makes it 1.00, and" in said
+    assert "the norm at the end" not in v8.say(NAME, {"order": "pre"})
+    (body,) = on_paper(NAME, [state])
+    assert "length of the stream: 1.00 → 5.10 → 1.00" in body
+
+
+def test_only_with_norms_does_f_read_length_1() -> None:
+    for draw in range(1, 10):
+        for depth in (2, 16, 64):
+            found = library(NAME, depth=depth, draw=draw)
+            for order in ("post", "pre"):
+                assert found[order]["reads"] == pytest.approx(0, abs=1e-4)
+            assert found["none"]["reads"] == pytest.approx(found["none"]["stream"][-2])
+        assert found["none"]["reads"] > 4
+
+
+def aside(v8: Engine, before: dict[str, Any], now: dict[str, Any]) -> str:
+    """What stands beside the picture after a change."""
+    given = ", ".join(f"_state({json.dumps(NAME)}, {json.dumps(each)})" for each in (before, now))
+    v8.run(f"var [_before, _now] = [{given}], _norms = Live.figures[{json.dumps(NAME)}];")
+    return str(
+        v8.eval(
+            "_norms.aside(_now, _norms.values(_now), "
+            "{ state: _before, values: _norms.values(_before) })"
+        )
+    )
+
+
+def test_what_a_switch_of_the_order_changed_is_said_with_the_librarys_numbers(v8: Engine) -> None:
+    orders = {"none": "no norm", "post": "post-norm", "pre": "pre-norm"}
+    for settings in ({}, {"alike": 0.9}, {"path": False, "depth": 20, "draw": 3}):
+        found = library(NAME, **settings)
+        for before, old in orders.items():
+            for now, new in orders.items():
+                if now == before:
+                    continue
+                said = aside(v8, {**settings, "order": before}, {**settings, "order": now})
+                numbers = [ends(found, each) for each in (now, before)]
+                assert said.startswith(
+                    f"{new.capitalize()} instead of {old}: "
+                    f"length {numbers[0][0]} at the end (before: {numbers[1][0]}), "
+                    f"gradient {numbers[0][1]} at the bottom (before: {numbers[1][1]}). "
+                )
+    said = aside(v8, {"order": "pre"}, {"order": "pre", "final": True})
+    assert said.startswith("Length 1.00 at the end (before: 5.10), gradient 0.923")
+    assert said.endswith("The new norm divides the stream, and the gradient as well.")
 
 
 def test_the_picture_for_paper() -> None:

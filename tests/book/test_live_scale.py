@@ -1,5 +1,6 @@
 """The live figure of chapter 4: its numbers are the library's, and its claims are true."""
 
+import json
 import re
 from statistics import mean
 from typing import Any
@@ -84,6 +85,31 @@ def test_it_starts_and_tries_what_is_claimed(v8: Engine) -> None:
     assert named == [[], ["0.99", "0.09"], ["0.16", "0.08"], ["0.94"]]
 
 
+def test_the_last_try_goes_on_to_all_draws(v8: Engine) -> None:
+    (one,) = [each for each in v8.definition(NAME)["tries"] if "next" in each]
+    assert (one["do"], one["next"]) == ("Draw other vectors", "draw")
+    draws = v8.definition(NAME)["state"]["draw"]
+    assert (draws["min"], draws["max"], draws["step"]) == (1, 9, 1)
+    assert len({at(draw=draw)["none"]["spread"] for draw in range(1, 10)}) == 9
+
+
+def test_what_other_vectors_changed_is_said_with_the_librarys_numbers(v8: Engine) -> None:
+    for width in (1, 64, 1024):
+        for draw in range(1, 10):
+            states = [{**START, "width": width, "draw": each} for each in (draw % 9 + 1, draw)]
+            before, now = [values(**state) for state in states]
+            v8.run(f"var [_before, _now] = {json.dumps(states)}, _scale = Live.figures.scale;")
+            said = v8.eval(
+                "_scale.aside(_now, _scale.values(_now), "
+                "{ state: _before, values: _scale.values(_before) })"
+            )
+            assert said == (
+                f"Other vectors: the scores’ standard deviation is {now['none']['spread']:.1f} "
+                f"(before: {before['none']['spread']:.1f}), and √{width} is {width**0.5:.1f}; "
+                f"divided, it is {now['root']['spread']:.1f}."
+            )
+
+
 def test_the_start_is_a_usual_row() -> None:
     assert at()["none"]["largest"] == pytest.approx(at()["typical"][0][6], abs=0.05)
 
@@ -155,6 +181,7 @@ def test_the_picture_for_paper() -> None:
         body, wide, high = drawing(state, values(**state))
         assert wide <= 680
         assert not re.search("nan|inf", body)
+        assert "four times as many, twice the spread" in body  # the law, beside its axis
         assert body.count("<text") > 25
         spots = [float(y) for y in re.findall(r'<text x="[^"]+" y="([^"]+)"', body)]
         assert max(spots) < high

@@ -25,6 +25,8 @@ from live_page import (
 )  # fmt: skip
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
+from transformer_book.live import FIGURES, complete, norms
+
 WORDS = ("The", "quick", "brown", "fox", "jumps")
 RECURRENCE, TOKENIZER, SCALE = map(live_figure, ("recurrence", "tokenizer", "scale"))
 LAB, HEADS, JOURNEY = map(live_figure, ("mask-lab", "heads", "journey"))
@@ -829,6 +831,8 @@ def test_scale_draws_the_median_as_a_line_and_one_query_as_a_dot(page: Page, ori
     # The walks come before the bars of the one query, and are the widest drawing.
     widths = page.locator(f"{SCALE} .live-drawing").evaluate_all(WIDTHS)
     assert widths[0] == max(widths)
+    law = page.locator(f"{SCALE} .live-stage text", has_text="four times as many, twice the spread")
+    expect(law).to_be_visible()
     expect(chart).to_be_hidden()  # a first look does not need it
     page.locator(f"{SCALE} summary").click()
     expect(chart).to_be_visible()
@@ -881,6 +885,51 @@ def test_a_walk_for_each_key_goes_as_far_as_the_width(page: Page, origin: str) -
     page.locator(f"{SCALE} summary").click()
     page.get_by_role("button", name="Take 64 keys").click()
     assert fan.evaluate(walks) == 64
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_root_has_its_name_at_both_edges_of_what_is_typical(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/book/04_scaling.html")
+    fan = page.locator(f"{SCALE} .live-drawing").first
+    fan.scroll_into_view_if_needed()
+    for name in (re.compile(r"^\+√d"), re.compile("^−√d$")):
+        label = fan.locator("text", has_text=name)
+        expect(label).to_be_in_viewport(ratio=1)
+        inside = "node => node.getBoundingClientRect().right <= innerWidth"
+        assert label.evaluate(inside)
+    assert not fan.evaluate(SMALL, 12)
+
+
+def test_each_press_draws_other_vectors(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/04_scaling.html")
+    figure = page.locator(SCALE)
+    figure.locator("summary").click()
+    page.get_by_label("width d").fill("9")  # of the slider: 512; it stays
+    walks = figure.locator(".live-drawing g > path").first
+    seen = [walks.get_attribute("d")]
+    for draw in (*range(1, 10), 1):
+        figure.get_by_role("button", name="Draw other vectors").click()
+        seen.append(walks.get_attribute("d"))
+        # The ninth draw is the start's: the address does not name it.
+        assert page.url.endswith(f"width=512;draw={draw}" if draw < 9 else "width=512")
+        expect(figure.locator(".live-see > span").first).to_contain_text("Other vectors: the")
+    assert len(set(seen[:9])) == 9  # nine draws
+    assert seen[9:] == seen[:2]  # and then anew
+
+
+def test_a_score_beyond_the_chart_is_told(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/book/04_scaling.html#live:scale:width=1024;draw=4")
+    fan = page.locator(f"{SCALE} .live-drawing").first
+    expect(fan.get_by_text("best key: 101 ↑")).to_be_visible()
+    top, edge = (node.evaluate("n => n.getBoundingClientRect().top") for node in
+                 (fan.locator("circle"), fan))  # fmt: skip
+    assert top > edge
 
 
 def test_rows_of_the_two_maps_stand_at_one_height(page: Page, origin: str) -> None:
@@ -1577,20 +1626,115 @@ def test_what_is_chosen_of_the_stack_is_drawn(page: Page, origin: str) -> None:
     opened(page, f"{origin}/{PLAY}")
     stack = page.locator(NORMS)
     block = stack.locator(".live-drawing").first
-    bar = block.locator("rect[height='11']").first
+    reads, writes = (block.locator("rect[height='11']").nth(n) for n in (0, 1))
     depth = stack.locator(".live-depth").first
     drawn = "node => node.getBoundingClientRect()[node.tagName === 'rect' ? 'width' : 'left']"
-    before = [bar.evaluate(drawn), depth.evaluate(drawn)]
+    assert reads.evaluate(drawn) == writes.evaluate(drawn)  # both run out of the drawing
+    expect(block.locator(".live-off[d^=M]")).to_have_count(2)
+    before = depth.evaluate(drawn)
     stack.get_by_role("slider", name="size of a write").fill("1.4")
     stack.get_by_role("slider", name="blocks").fill("24")
-    after = [bar.evaluate(drawn), depth.evaluate(drawn)]
-    assert after[0] == pytest.approx(2 * before[0], rel=0.02)  # 0.7 was its size
-    assert after[1] < before[1] - 40
+    assert depth.evaluate(drawn) < before - 40
     expect(block.get_by_text("× 24")).to_be_visible()
     for order, formula in (("pre-norm", "x + f(norm(x))"), ("post-norm", "norm(x + f(x))")):
         stack.get_by_label(order, exact=True).check()
         expect(block).to_have_attribute("aria-label", re.compile(re.escape(f": {formula}.")))
         expect(block.locator(".live-in-box:visible", has_text="norm")).to_have_count(1)
+        expect(block.locator(".live-off[d^=M]")).to_have_count(0)
+        found = norms.values(**complete(FIGURES["norms"], {"depth": 24, "write": 1.4}))[
+            order.removesuffix("-norm")
+        ]
+        lengths = [bar.evaluate(drawn) for bar in (reads, writes)]
+        expected = 10 ** (found["writes"] - found["reads"])
+        assert lengths[1] / lengths[0] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_the_bars_of_the_stack_have_a_title(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}#live:norms:order=pre;alike=0.9")
+    block = page.locator(f"{NORMS} .live-drawing").first
+    title = block.get_by_text("lengths in the last block", exact=True)
+    expect(title).to_be_visible()
+    box, bar = title.bounding_box(), block.locator("rect[height='11']").first.bounding_box()
+    assert box
+    assert bar
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= screen["width"]
+    assert box["y"] + box["height"] <= bar["y"] + 4  # above its bars, and near them
+    assert bar["y"] - box["y"] < 30
+    assert block.evaluate(TOUCHING) == []
+    for name in ("f reads", "f writes", "the same for all"):
+        expect(block.get_by_text(name, exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])
+def test_a_norm_at_the_end_is_drawn_with_the_stream_before_it(
+    screen: dict[str, int], page: Page, origin: str
+) -> None:
+    page.set_viewport_size(screen)
+    wait_for_fonts(page)
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}#live:norms:order=pre")
+    stack = page.locator(NORMS)
+    chart = stack.locator(".live-chart > .live-drawing").first
+    told = chart.locator(".live-beyond:not(.live-end):not(:empty)")
+    expect(told).to_have_text(["5.10"])
+    stack.get_by_label("one more norm at the end").check()
+    expect(told).to_have_text(["1.00", "5.10"])
+    ends = chart.evaluate(
+        """chart => {
+          const [line, dot] = ["path", "circle"].map((tag) =>
+            chart.querySelector(`g[clip-path]:not(.live-ghost) > ${tag}:not(.live-faint)`));
+          return [...line.getAttribute("d").split("L").slice(-2).map((at) => at.split(" ")[1]),
+            dot.cy.baseVal.value].map(Number);
+        }"""
+    )
+    assert ends[1] > ends[0] + 5  # the line falls from 5.10,
+    assert ends[2] == pytest.approx(ends[1], abs=0.1)  # and there stands the dot
+    assert chart.evaluate(TOUCHING) == []
+    assert "the norm at the end makes it 1.00" in words(page, NORMS)
+
+
+def test_no_number_of_the_stack_lies_on_its_slider_on_a_phone(page: Page, origin: str) -> None:
+    page.set_viewport_size(PHONE)
+    wait_for_fonts(page)
+    opened(page, f"{origin}/{PLAY}#live:norms:alike=0.9")  # its fold is open
+    gaps = page.locator(NORMS).evaluate(
+        """figure => [...figure.querySelectorAll("label.live-control")].map((label) =>
+          label.querySelector("output").getBoundingClientRect().left
+            - label.querySelector("input").getBoundingClientRect().right)"""
+    )
+    assert len(gaps) == 4
+    assert min(gaps) >= 0
+
+
+def test_the_order_is_switched_with_words_and_a_ghost(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    stack = page.locator(NORMS)
+    see, hint = stack.locator(".live-see > span").first, stack.locator(".live-hint")
+    tall = stack.evaluate("figure => figure.querySelector('.live-see').offsetHeight")
+    stack.get_by_role("button", name="Same for all tokens").click()
+    expect(see).to_have_text(re.compile("switch the order"))
+    before = "post-norm"
+    for order in ("pre-norm", "none", "pre-norm", "post-norm", "none"):
+        stack.get_by_label(order, exact=True).check()
+        name = "no norm" if order == "none" else order
+        if order != "post-norm":  # which is the Try itself
+            expect(see).to_have_text(re.compile(f"^{name.capitalize()} instead of {before}: leng"))
+        expect(see).not_to_be_empty()
+        expect(hint).to_be_hidden()
+        # All three lines stand in the charts anyway; a ghost shows what f read and wrote before.
+        assert stack.locator(".live-drawing").first.locator(".live-ghost[d^=M]").count() >= 2
+        assert stack.evaluate("figure => figure.querySelector('.live-see').offsetHeight") == tall
+        before = name
+    stack.get_by_role("button", name="Reset").click()
+    expect(hint).to_be_visible()
 
 
 @pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])

@@ -45,7 +45,9 @@ def values(
 
     Returns:
         For each of ``ORDERS``: ``stream`` and ``gradient``, their lengths (rms) after 0, 1, ...
-        blocks as powers of ten, and ``own``, what of the last stream is not common to all tokens.
+        blocks as powers of ten; so are ``reads`` and ``writes``, of the last feed-forward network,
+        and ``end``, of what leaves the stack. ``own`` is what of the last stream is not common to
+        all tokens.
 
     Example:
         >>> found = values(
@@ -81,11 +83,12 @@ def say(state: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         'With post-norm the stream’s length goes from 1 to 1.00 in 2 blocks'
     """
     found = values[state["order"]]
+    normed = f"the norm at the end makes it {short(10 ** found['end'])}, " if state["final"] else ""
     own = f" Of the stream at the end, {number(found['own'])} is each token’s own."
     return (
         f"With {ORDERS[state['order']]} the stream’s length goes from 1 to "
-        f"{short(10 ** found['stream'][-1])} in {state['depth']} blocks, and a gradient of length "
-        f"1 arrives at the bottom with {short(10 ** found['gradient'][0])}."
+        f"{short(10 ** found['stream'][-1])} in {state['depth']} blocks, {normed}and a gradient "
+        f"of length 1 arrives at the bottom with {short(10 ** found['gradient'][0])}."
         f"{own if state['alike'] else ''}"
     )
 
@@ -157,7 +160,8 @@ def _run(
         )
         block.down.bias = torch.nn.Parameter(write * alike * common, requires_grad=False)
         x = stream[-1]
-        written = block(_norm(x) if order == "pre" else x)
+        read = _norm(x) if order == "pre" else x
+        written = block(read)
         after = x + written if path else written
         stream.append(_norm(after) if order == "post" else after)
     end = _norm(stream[-1]) if final else stream[-1]
@@ -166,6 +170,9 @@ def _run(
     return {
         "stream": [_length(each.detach()).log10().item() for each in stream],
         "gradient": [_length(each).log10().item() for each in gradients],
+        "reads": _length(read.detach()).log10().item(),
+        "writes": _length(written.detach()).log10().item(),
+        "end": _length(end.detach()).log10().item(),
         "own": (_length(last - last.mean(dim=0)) / _length(last)).item(),
     }
 
@@ -209,18 +216,23 @@ def _draw_chart(
     """Draw one length at each depth; the order in question strongly, each with its name."""
     is_stream = which == "stream"
     powers = values[state["order"]][which]
-    first, last = (short(10**power) for power in (powers[0], powers[-1]))
-    title = f"{_CHARTS[which]}: {first} {'→' if is_stream else '←'} {last}"
+    # A norm at the end: from the first length to the second, and from there to what leaves the
+    # stack; the gradient comes the other way, from length 1.
+    normed = [values[state["order"]]["end"] if is_stream else 0.0] if state["final"] else []
+    told = (short(10**power) for power in (powers[0], powers[-1], *normed))
+    title = f"{_CHARTS[which]}: {' → '.join(told) if is_stream else ' ← '.join(told)}"
     canvas.text(left - 70, 22, title, anchor="start", bold=True)
     _draw_frame(canvas, left, is_stream)
     ends = []
     for name, (role, dash) in _LOOKS.items():
+        is_chosen = name == state["order"]
         points = [(float(at), power) for at, power in enumerate(values[name][which])]
+        if is_chosen or not is_stream:
+            points += [(points[-1][0], power) for power in normed]
         if not is_stream:
             points.reverse()
         shown = _inside(points)
         places = [f"{left + _WIDE * at / DEEPEST:.1f} {_y(power):.1f}" for at, power in shown]
-        is_chosen = name == state["order"]
         look = {"width": 2.8} if is_chosen else {"width": 1.6, "opacity": 0.75}
         canvas.elements.append(stroke(f"M{'L'.join(places)}", ROLES[role][0], dash=dash, **look))
         if is_chosen and _LOWEST <= points[-1][1] <= _HIGHEST:

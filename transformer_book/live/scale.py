@@ -177,7 +177,9 @@ def _draw_walks(canvas: Canvas, state: Mapping[str, Any], values: Mapping[str, A
     canvas.text(_AXIS - 6, 40, "score", color=MUTED, anchor="end")
     for width in (4, 16, 64, 256, 1024):
         canvas.text(_walk_x(width), 262, str(width), color=MUTED)
-    canvas.text((_AXIS + _EDGE) / 2, 280, "features d: products added up", color=MUTED)
+    canvas.text(
+        (_AXIS + _EDGE) / 2, 280, "features d: four times as many, twice the spread", color=MUTED
+    )
     up, down = _MIDDLE - _UNIT * root, _MIDDLE + _UNIT * root
     band = f"M{_AXIS} {_MIDDLE}L{_EDGE} {up}V{down}Z"
     canvas.elements.append(_path(band, "none", fill=_PURPLE, opacity=0.12))

@@ -104,6 +104,7 @@ class Mounted {
     place.classList.add("live-on", "live-untouched");
     place.setAttribute("data-settled", ""); // absent while something moves: see motion.js
     this.show();
+    this.was = this.shown;
   }
 
   /* The picture first, what can be done to it below, and then what is looked up (`rest`). The words come
@@ -170,9 +171,9 @@ class Mounted {
     const button = (text, onclick, more) => html("button", { type: "button", text, onclick, ...more });
     this.see = html("span");
     this.hint = html("span", { class: "live-hint", text: this.figure.needs ? HINT_MODEL : HINT });
-    this.buttons = this.figure.tries.map(({ do: text, set, see }) => {
+    this.buttons = this.figure.tries.map(({ do: text, set, see, next }) => {
       const state = { ...this.first, ...set };
-      const node = button(text, () => this.attempt(state));
+      const node = button(text, () => (next ? this.goOn(next) : this.attempt(state)));
       return { node, see, address: this.addressOf(state) };
     });
     const nodes = this.buttons.map(({ node }) => node);
@@ -187,6 +188,7 @@ class Mounted {
   mark(missing) {
     const now = this.addressOf(this.state);
     const one = this.buttons.find(({ address }) => address === now);
+    this.isTry = Boolean(one);
     for (const each of this.buttons) each.node.setAttribute("aria-pressed", each === one);
     const text = !one || (missing && this.drawn.wait) ? "" : missing ? `This needs the ${MODELS[missing][0]}.` : one.see;
     if (this.see.textContent !== text) this.see.textContent = text;
@@ -230,7 +232,15 @@ class Mounted {
     if (this.isWaiting && !this.drawn.wait) this.load();
   }
 
+  /* A Try that can be pressed again: this setting goes on by a step, and begins anew after its last. */
+  goOn(name) {
+    const { min, max, step } = this.figure.state[name];
+    this.set({ [name]: this.state[name] < max ? this.state[name] + step : min }, Live.STEPS);
+    this.released();
+  }
+
   reset() {
+    this.was = null;
     this.replace(this.first, Live.BACK);
     if (!Live.embedded) history.replaceState(null, "", location.pathname + location.search);
   }
@@ -267,7 +277,11 @@ class Mounted {
     this.present(this.figure.values(this.state, model));
   }
 
+  /* What is no Try may have words of its own beside the picture (`aside`), which can name what `was` before. */
   present(values) {
+    this.shown = { state: { ...this.state }, values };
+    const aside = !this.isTry && this.was && this.figure.aside?.(this.state, values, this.was);
+    if (aside) [this.see.textContent, this.hint.hidden] = [aside, true];
     this.drawn.update(this.state, values);
     const words = this.figure.say(this.state, values);
     if (this.drawn.tell) this.drawn.tell(words);
@@ -341,6 +355,7 @@ class Mounted {
 
   tell() {
     this.isUnsaid = false;
+    this.was = this.shown;
     Live.acted();
     clearTimeout(this.silence);
     this.status.textContent = `${this.see.textContent} ${this.words.textContent}`;

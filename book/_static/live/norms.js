@@ -63,7 +63,7 @@ function forwards(x, { up, down, alike }, order, { write, alike: share, path }) 
   const found = Live.tensor.matmulT(hidden, down, TOKENS, F, D).map((each, i) => own * each + write * share * alike[i % D]);
   const sum = path ? plus(x, found) : found;
   const after = order === "post" ? norm(sum) : { hat: sum };
-  return { x: after.hat, back: { up, down, own, path, read, hidden, after } };
+  return { x: after.hat, found, back: { up, down, own, path, read, hidden, after } };
 }
 
 function backwards({ up, down, own, path, read, hidden, after }, gradient) {
@@ -74,19 +74,24 @@ function backwards({ up, down, own, path, read, hidden, after }, gradient) {
   return path ? plus(ofSum, ofBranch) : ofBranch;
 }
 
-/* How long the stream and its gradient are after 0, 1, ... blocks, and how much of the stream is each token's own. */
+/* How long the stream and its gradient are after 0, 1, ... blocks, what the last f reads and writes, what leaves the
+   stack, and how much of the stream is each token's own. */
 function run(order, state) {
   const { start, direction, blocks } = (drawn[state.draw] ??= weightsOf(state.draw));
   const [steps, stream] = [[], [start]];
+  let written;
   for (const block of blocks.slice(0, state.depth)) {
-    const { x, back } = forwards(stream.at(-1), block, order, state);
+    const { x, found, back } = forwards(stream.at(-1), block, order, state);
     steps.push(back);
     stream.push(x);
+    written = found;
   }
-  const gradient = [state.final ? normBack(norm(stream.at(-1)), direction) : direction];
+  const last = state.final ? norm(stream.at(-1)) : { hat: stream.at(-1) };
+  const gradient = [last.by ? normBack(last, direction) : direction];
   for (const back of steps.toReversed()) gradient.unshift(backwards(back, gradient[0]));
   const powers = (list) => list.map((each) => Math.log10(lengthOf(each)));
-  return { stream: powers(stream), gradient: powers(gradient), own: ownShare(stream.at(-1)) };
+  const [reads, writes, end] = powers([steps.at(-1).read.hat, written, last.hat]);
+  return { stream: powers(stream), gradient: powers(gradient), reads, writes, end, own: ownShare(stream.at(-1)) };
 }
 
 function ownShare(x) {
@@ -98,29 +103,46 @@ function ownShare(x) {
 const values = (state) => Object.fromEntries(Object.keys(ORDERS).map((order) => [order, run(order, state)]));
 
 /* One sentence; what is the same for all tokens hides a second one: how little of the stream is left to each. */
-function say({ order, depth, alike }, found) {
+function say({ order, depth, alike, final }, found) {
   const { short, number } = Live.part;
-  const { stream, gradient, own } = found[order];
+  const { stream, gradient, end, own } = found[order];
   return `With ${ORDERS[order]} the stream’s length goes from 1 to ${short(10 ** stream.at(-1))} in ${depth} blocks, ` +
+    (final ? `the norm at the end makes it ${short(10 ** end)}, ` : "") +
     `and a gradient of length 1 arrives at the bottom with ${short(10 ** gradient[0])}.` +
     (alike ? ` Of the stream at the end, ${number(own)} is each token’s own.` : "");
+}
+
+/* Beside the picture: what this order does, and what the reader's last change did. */
+const WHY = {
+  none: "A longer stream makes longer writes.",
+  post: "Norms hold the stream and scale the gradient.",
+  pre: "f reads length 1, however long the stream is.",
+  final: "The new norm divides the stream, and the gradient as well.",
+};
+
+function aside({ order, final }, found, was) {
+  const name = ORDERS[order][0].toUpperCase() + ORDERS[order].slice(1);
+  const [now, before] = [found[order], was.values[was.state.order]].map(({ end, gradient }) => [end, gradient[0]].map((each) => Live.part.short(10 ** each)));
+  return (order === was.state.order ? "Length" : `${name} instead of ${ORDERS[was.state.order]}: length`) +
+    ` ${now[0]} at the end (before: ${before[0]}), gradient ${now[1]} at the bottom (before: ${before[1]}). ` +
+    WHY[final && !was.state.final ? "final" : order];
 }
 
 // The page ----
 
 const WORDS = { 1e6: "a million", 1e3: "a thousand", 1: "1", 1e-3: "a 1,000th", 1e-6: "a millionth" }; // of the axis
 const [EXPLODED, DEAD] = [1e3, 1e-3]; // from here on the charts say so
-const ROWS = { own: "each token’s own", same: "the same for all" }; // the two parts of a write
+const ROWS = { "f reads": "plain", "f writes": "weight", "the same for all": "muted" }; // lengths, in the last block
 
-/* One of the blocks, with what the reader has set: where a norm stands, whether there is a path around, and
-   how long a write is. The cards behind it are the other blocks. */
+/* One of the blocks, with what the reader has set: where a norm stands, and whether there is a path around. The
+   cards behind it are the other blocks. Beside it, how long are what the last one reads and writes. */
 function blockOf(part, isNarrow) {
   const { svg, colour } = part;
-  const [width, height, line, low] = isNarrow ? [304, 126, 34, 62] : [594, 92, 36, 68];
+  const [width, height, line, low] = isNarrow ? [304, 131, 31, 56] : [594, 92, 36, 68];
   const at = isNarrow
-    ? { from: 26, split: 42, pre: 58, f: 112, sum: 156, post: 172, to: 222, last: 240, name: 0, bar: 124, row: 96, box: 42 }
-    : { from: 26, split: 44, pre: 66, f: 128, sum: 178, post: 198, to: 256, last: 272, name: 356, bar: 484, row: 32, box: 46 };
-  const unit = isNarrow ? 70 : 42; // px for the length 1
+    ? { from: 26, split: 42, pre: 58, f: 112, sum: 156, post: 172, to: 222, last: 240, name: 0, bar: 160, row: 91, box: 42 }
+    : { from: 26, split: 44, pre: 66, f: 128, sum: 178, post: 198, to: 256, last: 272, name: 356, bar: 508, row: 34, box: 46 };
+  const [unit, apart] = isNarrow ? [55, 14] : [33, 17]; // px for the length 1, and from bar to bar
   const drawing = part.drawing({ width, height, label: "One block" });
   const add = (tag, more) => drawing.appendChild(svg(tag, more));
   const path = (d, more) => add("path", { d, fill: "none", stroke: "var(--fig-ink)", "stroke-width": 2, ...more });
@@ -142,22 +164,23 @@ function blockOf(part, isNarrow) {
   };
   const norms = { pre: box(at.pre, low, at.box, "norm"), post: box(at.post, line, at.box, "norm"), final: box(at.last, line, at.box, "norm") };
   box(at.f, low, 28, "f", { fill: "var(--fig-panel)", stroke: "var(--fig-ink)" });
-  const many = words(at.to + 18, isNarrow ? 66 : 74, "");
-  const [top, foot] = [at.row - (isNarrow ? 0 : 8), at.row + 32];
-  words(at.name, top - 8, isNarrow ? "" : "how long the write of a block is");
-  path(`M${at.bar + unit} ${top}V${foot}`, { stroke: "var(--fig-muted)", "stroke-width": 1.5, "stroke-dasharray": "3 3" });
-  words(at.bar + unit, foot + (isNarrow ? -34 : 13), "1", { "text-anchor": "middle" });
-  const bars = Object.values(ROWS).map((text, n) => {
-    const y = at.row + 17 * n;
+  const many = words(at.to + 18, isNarrow ? 60 : 74, "");
+  words(at.name, at.row - 8, "lengths in the last block");
+  path(`M${at.bar + unit} ${at.row - 4}v${3 * apart + 4}`, { stroke: "var(--fig-muted)", "stroke-width": 1.5, "stroke-dasharray": "3 3" });
+  words(at.bar + unit, at.row - 8, "1", { "text-anchor": "middle" });
+  const most = width - at.bar - 12; // a longer bar ends at an arrow
+  const bars = Object.entries(ROWS).map(([text, role], n) => {
+    const y = at.row + apart * n;
     return {
-      name: words(at.name, y + 11, text),
-      bar: add("rect", { x: at.bar, y: y + 1, height: 11, fill: colour(n ? "muted" : "weight") }),
+      texts: [words(at.name, y + 11, text), words(at.bar - 8, y + 11, "", { "text-anchor": "end" })],
+      bar: add("rect", { x: at.bar, y: y + 1, height: 11, fill: colour(role) }),
+      on: path("", { class: "live-off", fill: colour(role), stroke: "none" }),
       was: path("", { class: "live-ghost" }), y,
     };
   });
   return {
     drawing,
-    set({ order, depth, write, alike, path: isOpen, final }) {
+    set({ order, depth, write, alike, path: isOpen, final }, found) {
       cards.forEach((card, n) => card.setAttribute("visibility", depth > [48, 32, 16, 2][n] ? "visible" : "hidden"));
       around.setAttribute("stroke-dasharray", isOpen ? "none" : "1 7");
       plusSign.setAttribute("visibility", isOpen ? "visible" : "hidden");
@@ -167,15 +190,20 @@ function blockOf(part, isNarrow) {
         node.firstChild.setAttribute("stroke", colour(ROLES[order]));
       }
       part.write(many, `× ${depth}`);
-      const shares = [write * Math.sqrt(1 - alike ** 2), write * alike];
+      const lengths = [10 ** found[order].reads, 10 ** found[order].writes, write * alike];
+      const told = lengths.map(part.short);
       const inner = order === "pre" ? "f(norm(x))" : "f(x)";
       const sum = isOpen ? `x + ${inner}` : inner;
       drawing.setAttribute("aria-label", `One of ${depth} blocks: ${order === "post" ? `norm(${sum})` : sum}. ` +
-        `Of a write, ${part.number(shares[0])} is each token’s own and ${part.number(shares[1])} the same for all.${final ? " One more norm stands at the end." : ""}`);
-      bars[1].name.setAttribute("visibility", alike ? "visible" : "hidden"); // of nothing, nothing is said
-      Live.tween(drawing, shares, (now, before) => bars.forEach(({ bar, was, y }, n) => {
-        bar.setAttribute("width", now[n] * unit);
-        was.setAttribute("d", before ? `M${at.bar + before[n] * unit} ${y - 1}v15` : "");
+        `The last f reads a vector of length ${told[0]} and writes one of ${told[1]}; a part of length ${told[2]} is the same for all tokens.${final ? " One more norm stands at the end." : ""}`);
+      bars.forEach(({ texts }, n) => {
+        texts[0].setAttribute("visibility", n < 2 || alike ? "visible" : "hidden"); // of nothing, nothing is said
+        part.write(texts[1], n < 2 || alike ? told[n] : "");
+      });
+      Live.tween(drawing, lengths.map((each) => Math.min(each * unit, most)), (now, before) => bars.forEach(({ bar, on, was, y }, n) => {
+        bar.setAttribute("width", now[n]);
+        on.setAttribute("d", now[n] < most ? "" : `M${at.bar + most} ${y + 1}l10 5.5l-10 5.5z`);
+        was.setAttribute("d", before?.[n] ? `M${at.bar + before[n]} ${y - 1}v15` : "");
       }));
     },
   };
@@ -206,30 +234,39 @@ function chartOf(part, which, isNarrow) {
     class: "live-beyond live-halo", style: `fill: ${colour(ROLES[order])}`, "text-anchor": isStream ? "start" : "end", ...more }));
   const names = Object.entries(ORDERS).map(([order, text]) => beside(order, { class: "live-end live-halo", text }));
   const lengths = Object.keys(ORDERS).map((order) => beside(order, {}));
+  const unnormed = beside("none", {}); // how long the stream was before the norm at the end
   const arrows = Object.keys(ORDERS).map((order) => drawing.appendChild(put("path", { class: "live-off", fill: colour(ROLES[order]) })));
   return {
     chart,
     set(state, found) {
       const [from, to] = isStream ? [0, state.depth] : [state.depth, 0]; // where a line begins, and where it ends
       const orders = Object.keys(ORDERS);
-      const points = (order) => found[order][which].map((power, at) => [at, 10 ** power]);
+      /* A norm at the end: there the stream falls to what leaves the stack, and the gradient from what enters it. */
+      const isNormed = (order) => isStream && state.final && order === state.order;
+      const points = (order) => [...found[order][which], isNormed(order) ? found[order].end : isStream ? found[order].stream.at(-1) : 0]
+        .map((power, at) => [Math.min(at, state.depth), 10 ** power]);
       const line = (order, dash) => ({ role: ROLES[order], dash, faint: order !== state.order, points: points(order) });
-      const end = (order) => ({ role: ROLES[order], faint: order !== state.order, points: [points(order)[to]] });
+      const end = (order) => ({ role: ROLES[order], faint: order !== state.order, points: [points(order).at(isStream ? -1 : 0)] });
       const step = isStream ? 1 : 2;
       chart.set([...orders.map(line), ...orders.map(end)], { step });
       const last = orders.map((order) => 10 ** found[order][which][to]);
+      const chosen = orders.indexOf(state.order), isSunk = isNormed(state.order);
+      const tail = orders.map((order) => end(order).points[0][1]);
       const isOff = last.map((length) => length < RANGE[0] || length > RANGE[1]);
       const isTold = isOff.map((isOne, n) => isOne || orders[n] === state.order);
       orders.forEach((order, n) => {
         names[n].classList.toggle("live-chosen", order === state.order);
-        part.write(lengths[n], isTold[n] ? part.short(last[n]) : "");
+        part.write(lengths[n], isTold[n] ? part.short(tail[n]) : "");
         arrows[n].classList.toggle("live-faint", order !== state.order);
       });
+      part.write(unnormed, isSunk ? part.short(last[chosen]) : "");
+      unnormed.style.fill = colour(ROLES[state.order]);
       const px = drawing.px || 1;
-      const ends = last.map((length) => chart.up(upTo(RANGE[0], length, RANGE[1])));
+      const [ends, marks] = [last, [...tail, last[chosen]]].map((list) => list.map((length) => chart.up(upTo(RANGE[0], length, RANGE[1]))));
       const rows = orders.flatMap((_, n) => (isTold[n] ? [n, n] : [n])); // of the texts beside the ends
-      const heights = part.apart(rows.map((n) => ends[n]), 15 * px, frame.top + 4, frame.bottom - 2);
-      const y = orders.map((_, n) => [heights[rows.indexOf(n)], heights[rows.lastIndexOf(n)]]);
+      if (isSunk) rows.push(orders.length);
+      const heights = part.apart(rows.map((n) => marks[n]), 15 * px, frame.top + 4, frame.bottom - 2);
+      const y = marks.map((_, n) => [heights[rows.indexOf(n)], heights[rows.lastIndexOf(n)]].map((each) => each ?? 0));
       const off = orders.filter((_, n) => isOff[n]); // arrows stand beside each other
       orders.forEach((order, n) => {
         const isUp = last[n] > 1;
@@ -243,7 +280,7 @@ function chartOf(part, which, isNarrow) {
       }
       Live.tween(depthLine, { depth: across(state.depth), end: across(to), y }, (now) => {
         depthLine.setAttribute("d", `M${now.depth} ${chart.up(EXPLODED)}V${chart.up(DEAD)}`);
-        [names, lengths].forEach((texts, row) => texts.forEach((text, n) => {
+        [[...names, unnormed], lengths].forEach((texts, row) => texts.forEach((text, n) => {
           text.setAttribute("x", now.end + (isStream ? 11 : -11));
           text.setAttribute("y", now.y[n][row] + 4);
         }));
@@ -268,7 +305,7 @@ function build(part) {
       const inner = state.order === "pre" ? "f(norm(x))" : "f(x)";
       const sum = state.path ? `x + ${inner}` : inner;
       part.write(blockTitle.firstChild, `one of your ${state.depth} blocks: x ← ${state.order === "post" ? `norm(${sum})` : sum}`);
-      block.set(state);
+      block.set(state, found);
       for (const one of charts) one.set(state, found);
     },
   };
@@ -279,7 +316,7 @@ Live.define({
   title: "A stack that grows, dies or holds",
   question: "After many blocks, how long is the stream, and does a gradient still arrive?",
   page: "09_norms",
-  heights: [766, 976],
+  heights: [766, 978],
   state: {
     order: { kind: "choice", label: "order", start: "none", of: { none: "none", post: "post-norm", pre: "pre-norm" } },
     depth: { kind: "number", label: "blocks", min: 2, max: DEEPEST, step: 1, start: 48 },
@@ -289,7 +326,7 @@ Live.define({
     final: { kind: "toggle", label: "one more norm at the end", start: false },
     draw: { kind: "number", label: "draw\u00a0of\u00a0weights", min: 1, max: 9, step: 1, start: 1 },
   },
-  values, say, build,
+  values, say, aside, build,
   more: ["What else can be broken", 9, 3],
   tries: [
     {
@@ -303,7 +340,7 @@ Live.define({
     },
     {
       do: "Pre-norm", set: { order: "pre", alike: 0, path: true },
-      see: "The stream is a plain sum and grows slowly, to 5.10. The gradient grows slowly as well, to 4.76: its way around the norms is open.",
+      see: "f reads length 1 in every block: the stream is a plain sum and grows slowly, to 5.10. The gradient does as well, to 4.76: its way around the norms is open.",
     },
     {
       do: "Same for all tokens", set: { order: "post", alike: 0.9, path: true },

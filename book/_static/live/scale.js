@@ -81,13 +81,22 @@ function say({ width, keys }, { none, root }) {
     `and ${number(root.largest)} if all scores are divided by √${width}.`;
 }
 
+/* Beside the picture: how far the scores spread, what the root makes of it, and how it was before. */
+function aside({ width, draw }, { none, root }, was) {
+  const { number } = Live.part;
+  const before = none.spread === was.values.none.spread ? "" : ` (before: ${number(was.values.none.spread, 1)})`;
+  return (draw === was.state.draw ? "T" : "Other vectors: t") +
+    `he scores’ standard deviation is ${number(none.spread, 1)}${before}, and √${width} is ${number(Math.sqrt(width), 1)}; ` +
+    `divided, it is ${number(root.spread, 1)}.`;
+}
+
 // The page ----
 
 /* A walk for each key: as many steps up and down as features. Its end is the score. Steps are drawn closer and
    closer, so that what is typical, ±√d, grows as straight lines. */
 function fan(part) {
   const [width, height] = part.isNarrow() ? [330, 200] : [600, 250];
-  const [left, right, top, floor] = [40, width - (part.isNarrow() ? 12 : 66), 14, height - 40], MOST_ = 70;
+  const [left, right, top, floor] = [40, width - (part.isNarrow() ? 38 : 66), 14, height - 40], MOST_ = 70;
   const node = part.drawing({ width, height, label: "How scores grow: walks of d steps" });
   const across = (d) => left + (Math.sqrt(d / WIDEST)) * (right - left);
   const up = (score) => (top + floor) / 2 - (score / MOST_) * ((floor - top) / 2);
@@ -98,11 +107,11 @@ function fan(part) {
     words(left - 6, up(tick) + 4, "end", part.number(tick, 0));
   }
   for (const tick of [4, 16, 64, 256, WIDEST]) words(across(tick), floor + 17, "middle", tick);
-  words((left + right) / 2, height - 5, "middle", "features d: products added up");
+  words((left + right) / 2, height - 5, "middle", "features d: four times as many, twice the spread");
   words(13, (top + floor) / 2, "middle", "score", { transform: `rotate(-90 13 ${(top + floor) / 2})` });
   const edge = Math.sqrt(WIDEST);
   add("path", { d: `M${left} ${up(0)}L${right} ${up(edge)}V${up(-edge)}Z`, style: "fill: var(--fig-w-soft)", opacity: 0.7 });
-  const clip = (id) => add("rect", { y: 0, height }, add("clipPath", { id }));
+  const clip = (id) => add("rect", { y: top - 8, height: floor - top + 12 }, add("clipPath", { id }));
   const [all, past] = [clip("live-walks"), clip("live-walked")];
   all.setAttribute("x", left - 8);
   all.setAttribute("width", right - left + 12);
@@ -111,9 +120,9 @@ function fan(part) {
   const walked = lines({ stroke: part.colour("plain"), opacity: 0.5, "clip-path": "url(#live-walked)" });
   const best = lines({ stroke: part.colour("key"), "stroke-width": 2.4, "clip-path": "url(#live-walked)" });
   const mark = add("path", { stroke: "var(--fig-muted)", "stroke-dasharray": "3 3" });
-  const dots = add("path", { stroke: part.colour("plain"), "stroke-width": 3.6, "stroke-linecap": "round", opacity: 0.7 });
+  const dots = add("path", { stroke: part.colour("plain"), "stroke-width": 3.6, "stroke-linecap": "round", opacity: 0.7, "clip-path": "url(#live-walks)" });
   const top_ = add("circle", { r: 5.5, fill: part.colour("key"), stroke: "var(--fig-paper)", "stroke-width": 2 });
-  const sides = part.isNarrow() ? [] : [1, -1].map((sign) => words(right + 6, up(sign * edge) + 4, "start", sign > 0 ? "+√d = 32" : "−√d"));
+  const sides = [1, -1].map((sign) => words(right + 6, up(sign * edge) + 4, "start", sign < 0 ? "−√d" : part.isNarrow() ? "+√d" : "+√d = 32"));
   sides.forEach((side) => (side.style.fill = part.colour("weight")));
   const won = add("text", { class: "live-halo", style: `fill: ${part.colour("key")}; font-weight: 600` });
   const wide = add("text", { class: "live-halo live-tick" });
@@ -126,7 +135,7 @@ function fan(part) {
       part.write(wide, deviated);
       node.setAttribute("aria-label", `Scores of ${walks.length} keys as walks of ${d} steps: ${deviated}, √d = ${part.number(Math.sqrt(d), 1)}`);
       const winner = ends.indexOf(Math.max(...ends));
-      const [x, y] = [across(d), up(ends[winner])];
+      const [x, y] = [across(d), up(Math.min(ends[winner], MOST_))];
       if (shown[0] !== walks[0] || shown.length !== walks.length) {
         if (shown[0] !== walks[0]) paths = [];
         shown = walks;
@@ -134,7 +143,7 @@ function fan(part) {
         for (const one of [faint, walked]) one.setAttribute("d", all);
       }
       best.setAttribute("d", paths[winner]);
-      part.write(won, "best key");
+      part.write(won, ends[winner] > MOST_ ? `best key: ${part.number(ends[winner], 0)} ↑` : "best key"); // beyond the chart
       const isLeft = x < (left + right) / 2;
       for (const text of [won, wide]) text.setAttribute("text-anchor", isLeft ? "start" : "end");
       const low = up(Math.min(...ends)); // below all of them there is room
@@ -277,7 +286,7 @@ Live.define({
     keys: { kind: "number", label: "keys", steps: [2, 4, 8, 16, 32, 64], start: 32 },
     draw: { kind: "number", label: "random draw", min: 1, max: 9, step: 1, start: 9 },
   },
-  values, say, build,
+  values, say, aside, build,
   more: ["More keys, other vectors, all widths", 2, 1],
   tries: [
     {
@@ -293,7 +302,7 @@ Live.define({
       see: "Divided, the largest weight falls from 0.16 to 0.08. The root makes up for the width, not for more keys.",
     },
     {
-      do: "Draw other vectors (draw 1)", set: { draw: 1 },
+      do: "Draw other vectors", set: { draw: 1 }, next: "draw",
       see: "Four scores happen to lie close together here, so even without the root four keys share 0.94 of the weight.",
     },
   ],
