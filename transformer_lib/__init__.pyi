@@ -290,6 +290,7 @@ from transformer_lib.training.weight_average import WeightAverage as WeightAvera
 
 __all__: list[str]
 __version__: str
+from transformer_lib.layers.fast.flexible_pattern import FlexPattern as FlexPattern
 from transformer_lib.layers.fast.quantized_kernels import use_int_kernels as use_int_kernels
 from transformer_lib.layers.quantized_linear import Codes as Codes
 from transformer_lib.layers.quantized_linear import QuantizedLinear as QuantizedLinear

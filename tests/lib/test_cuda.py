@@ -22,6 +22,7 @@ from recording_changes import (
 )
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.nn.attention.flex_attention import BlockMask
 from torch.testing import assert_close
 from torch_weights import randomise, small_config
 
@@ -33,6 +34,7 @@ from transformer_lib.layers.attention import attention
 from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.caches.static_kv_cache import StaticCache, StaticLayerCache
 from transformer_lib.layers.fast import padding_free, quantized_kernels
+from transformer_lib.layers.fast.flexible_pattern import FlexPattern
 from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.fused_attention import fused_attention
 from transformer_lib.layers.masks import additive_mask, causal_mask, padding_mask
@@ -415,6 +417,56 @@ def answer_and_gradients(stack, x, mask, real, *, keeps):
         handle.remove()
     assert (out[~real] == 0).all() != keeps
     return [out[real], x.grad[real], *(p.grad.clone() for p in stack.parameters())]
+
+
+ROWS = {
+    "prefix": torch.tensor([0, 170]),
+    "documents": torch.tensor([[0] * 40 + [1] * 190 + [2] * 70, [5] * 200 + [3] * 100]),
+}
+
+
+@pytest.mark.parametrize("n_kv_heads", [8, 2])
+@pytest.mark.parametrize("rules", [{"window": 50}, ROWS, ROWS | {"window": 50}], ids=len)
+def test_a_flexible_pattern_gives_what_its_mask_gives(rules, n_kv_heads, fresh_compiler):
+    rules = {name: x.cuda() if torch.is_tensor(x) else x for name, x in rules.items()}
+    pattern = FlexPattern(**rules)
+    mask = pattern.as_mask(300, causal=True, device="cuda")
+    torch.manual_seed(0)
+    exact = [torch.randn(2, heads, 300, 64, device="cuda") for heads in (8, n_kv_heads, n_kv_heads)]
+    gradient = torch.randn(2, 8, 300, 64, device="cuda")
+
+    def by_mask(q, k, v):
+        return fused_attention(q, k, v, mask, scale=0.1, enable_gqa=n_kv_heads < 8)
+
+    def answers(attend, dtype):
+        given = [x.detach().to(dtype).requires_grad_() for x in exact]
+        found = attend(*given)
+        return [found, *torch.autograd.grad(found, given, gradient.to(dtype))]
+
+    def by_rule(q, k, v):
+        return pattern.attend(q, k, v, causal=True, scale=0.1)
+
+    wanted, rounded = answers(by_mask, torch.float32), answers(by_mask, torch.bfloat16)
+    found = answers(by_rule, torch.bfloat16)
+    (made,) = pattern._made.values()
+    assert isinstance(made, BlockMask)
+    for right, one, other in zip(wanted, rounded, found, strict=True):
+        assert relative_error(other, right) < 2 * relative_error(one, right) + 1e-3
+
+
+def test_a_flexible_pattern_stores_no_mask_and_is_compiled_once(fresh_compiler):
+    length = 32_768
+    q = torch.randn(1, 2, length, 64, device="cuda", dtype=torch.bfloat16)
+    graphs = []
+    for n_documents in (3, 5):
+        documents = (torch.arange(length, device="cuda") * n_documents // length)[None]
+        pattern = FlexPattern(window=500, documents=documents)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        pattern.attend(q, q, q, causal=True)
+        assert torch.cuda.max_memory_allocated() - before < length**2 / 8  # bytes; a mask has all
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1]
 
 
 # Generation records its steps by itself

@@ -28,6 +28,7 @@ from transformer_lib.layers.caches.kv_cache import KeyValueCache, LayerCache, Me
 from transformer_lib.layers.caches.rolling_kv_cache import RollingCache
 from transformer_lib.layers.caches.static_kv_cache import StaticCache
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
+from transformer_lib.layers.fast.flexible_pattern import FlexPattern
 from transformer_lib.layers.fast.quantized_kernels import use_int_kernels
 from transformer_lib.layers.feedforward import FeedForward, MixtureOfExperts
 from transformer_lib.layers.fused_attention import fused_attention
@@ -321,6 +322,21 @@ def in_a_world_of(n, call):
     return run
 
 
+def attend_by_rule(n_queries=3, n_keys=3, device="cpu", bias=None, **rules):
+    """Two rows by a pattern."""
+    q, k = (zeros(2, 1, n, 4).to(device) for n in (n_queries, n_keys))
+    return lambda: FlexPattern(**rules).attend(q, k, k, bias)
+
+
+def model_by_rule(attention=None, *, cache=None, real=None, **changes):
+    def run():
+        parts = Parts() if attention is None else Parts(attention=attention)
+        model = CausalLM(small_config(**changes), parts=parts)
+        model(IDS, FlexPattern(window=2), cache=cache, real=real)
+
+    return run
+
+
 def encode_decode(**masks):
     return lambda: EncoderDecoder(small_config())(IDS, IDS, **masks)
 
@@ -465,6 +481,69 @@ ATTENTION = [
     (
         lambda: attention(zeros(4, 4), zeros(3, 4), zeros(3, 4), causal=True),
         "n_queries=4 is larger than n_keys=3: the first queries would have nothing to look at",
+    ),
+    (lambda: FlexPattern(window=0), "window=0 must be a whole number of at least 1"),
+    (
+        lambda: FlexPattern(documents=zeros(2, 3)),
+        "documents has dtype torch.float32; expected whole numbers",
+    ),
+    (lambda: FlexPattern(documents=IDS[0]), "documents has shape (3,); expected (B, T)"),
+    (lambda: FlexPattern(prefix=allowed(2)), "prefix has dtype torch.bool; expected whole numbers"),
+    (
+        lambda: FlexPattern(prefix=IDS[0], documents=IDS),
+        "documents has shape (2, 3); expected (B, T) with B=3, got B=2",
+    ),
+    (
+        lambda: FlexPattern(prefix=torch.tensor([2, -1])),
+        "prefix has -1; expected lengths of at least 0",
+    ),
+    (
+        attend_by_rule(prefix=torch.tensor([2, 4])),
+        "prefix has 4; expected at most T=3",
+    ),
+    (
+        attend_by_rule(documents=IDS[:1]),
+        "documents has shape (1, 3); expected (B, T) with B=2, got B=1",
+    ),
+    (
+        attend_by_rule(4, 4, documents=IDS),
+        "documents has shape (2, 3); expected (B, T) with T=4, got T=3",
+    ),
+    (
+        attend_by_rule(device="meta", documents=IDS),
+        "documents is on cpu; expected the device of q, meta",
+    ),
+    (
+        attend_by_rule(1, 3),
+        "a FlexPattern is for whole sequences; got 1 queries and 3 keys",
+    ),
+    (
+        attend_by_rule(bias=zeros(3, 3)),
+        "a FlexPattern adds no bias to scores (ALiBi, T5); give a mask",
+    ),
+    (
+        model_by_rule(position="t5"),
+        "a FlexPattern adds no bias to scores (ALiBi, T5); give a mask",
+    ),
+    (
+        model_by_rule(cache=KeyValueCache(2, 16)),
+        "a FlexPattern is for whole sequences; expected no cache",
+    ),
+    (
+        model_by_rule(real=IDS > 1),
+        "real was given with a FlexPattern: give padding documents of its own, and positions",
+    ),
+    (
+        model_by_rule(attention_dropout=0.5),
+        "dropout=0.5: expected none with a FlexPattern, or a mask in its place",
+    ),
+    (
+        model_by_rule(score_cap=50.0),
+        "cap=50.0: expected none with a FlexPattern, or a mask in its place",
+    ),
+    (
+        model_by_rule(lambda config: LatentAttention(config, d_latent=4)),
+        "a FlexPattern knows no latent vectors; give a mask",
     ),
     (lambda: AttentionHead(8, 0), "d_head=0 must be at least 1"),
     (

@@ -86,7 +86,7 @@ def answers():
         logits = lib.MaskedLM(model.config).eval()(ids, mask)
     found["padding"] = [logits[0].sum().item(), logits[1, :20].sum().item()]
     found["errors"] = {}
-    for name in ("CompiledDecoder", "has_step_kernel", "use_int_kernels"):
+    for name in ("CompiledDecoder", "FlexPattern", "has_step_kernel", "use_int_kernels"):
         try:
             getattr(lib, name)
         except ImportError as error:
@@ -169,11 +169,17 @@ ERRORS = {
     "compiled_decoder": says("CompiledDecoder", "generation/fast/compiled_decoder.py"),
     "cuda_graph": says("CompiledDecoder", "generation/fast/cuda_graph.py"),
     "decode_kernel": says("has_step_kernel", "generation/fast/decode_kernel.py"),
+    "flexible_pattern": says("FlexPattern", "layers/fast/flexible_pattern.py"),
     "quantized_kernels": says("use_int_kernels", "layers/fast/quantized_kernels.py"),
 }
 
 
-ERRORS["all"] = ERRORS["compiled_decoder"] | ERRORS["decode_kernel"] | ERRORS["quantized_kernels"]
+ERRORS["all"] = (
+    ERRORS["compiled_decoder"]
+    | ERRORS["decode_kernel"]
+    | ERRORS["flexible_pattern"]
+    | ERRORS["quantized_kernels"]
+)
 
 
 @pytest.mark.parametrize("deleted", ["none", *FAST_PATHS, "all"])

@@ -1,6 +1,7 @@
 """Mistakes about who may see whom: causal masks, padding, windows."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transformer_book.mistakes.catalogue import Maybe, instead_of, with_part
-from transformer_lib import Block, Decoder, Encoder, Stack, query_key_distances
+from transformer_lib import Block, Decoder, Encoder, FlexPattern, Stack, query_key_distances
 from transformer_lib.layers.attention import _masked_softmax
 
 # The right versions, kept from before any mistake is made.
@@ -16,6 +17,7 @@ _block = Block.forward
 _stack = Stack.forward
 _encode = Encoder.forward
 _decode = Decoder.forward
+_rule = FlexPattern._rule
 
 
 @instead_of("layers.masks.causal_mask")
@@ -129,6 +131,26 @@ def _window_off_by_one(self: Stack, x: Tensor, *inputs: Maybe, **options: Any) -
         return _stack(self, x, *inputs, **options)
     with with_part(self, "config", replace(self.config, window=self.config.window + 1)):
         return _stack(self, x, *inputs, **options)
+
+
+@instead_of("layers.fast.flexible_pattern._nearer_than")
+def _window_of_a_pattern_off_by_one(window: int) -> Callable[..., Tensor]:
+    """The rule of a window counts the distance, not the tokens: w and the token itself.
+
+    Symptom: none by itself; the same window as a mask, or in a rolling cache, gives other numbers.
+    Caught by: test_flexible_pattern.py::test_a_token_sees_its_window_and_the_past_of_its_document
+    """
+    return lambda row, head, query, key: (query - key).abs() <= window
+
+
+@instead_of("layers.fast.flexible_pattern.FlexPattern._rule")
+def _documents_without_the_causal_rule(self: FlexPattern, causal: bool) -> Callable[..., Tensor]:
+    """Packed documents are kept apart by a rule that forgets to hide the future of each.
+
+    Symptom: the loss falls to nearly 0, as without any causal mask; what is generated is nonsense.
+    Caught by: test_flexible_pattern.py::test_a_token_sees_its_window_and_the_past_of_its_document
+    """
+    return _rule(self, causal and "documents" not in self.numbers)
 
 
 @instead_of("models.encoder_decoder.Encoder.forward")

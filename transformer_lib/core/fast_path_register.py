@@ -11,6 +11,7 @@ from types import ModuleType
 
 FAST_PATHS = {
     "padding_free": "layers",  # batches without padding, sequences laid end to end
+    "flexible_pattern": "layers",  # rules in the place of masks (FlexAttention): on request
     "quantized_kernels": "layers",  # products with codes of 8 or 4 bits: on request
     "single_token": "generation",  # one new token, with little around it
     "decode_kernel": "generation",  # attention of one new token in one Triton kernel

@@ -154,7 +154,7 @@ class AttentionPattern:
     """In the place of a mask: which tokens attend to which, and a faster way to do it.
 
     An interface without a class of its own here: those in ``layers/fast`` are used if the folder is
-    there. A pattern knows neither dropout nor a cap on the scores.
+    there. A pattern knows neither dropout nor a cap on the scores, and no cache.
 
     Example:
         >>> from transformer_lib.layers.fast.padding_free import (
@@ -166,24 +166,28 @@ class AttentionPattern:
 
     def attend(
         self,
-        q: Float[Tensor, "1 H N Dk"],
-        k: Float[Tensor, "1 G N Dk"],
-        v: Float[Tensor, "1 G N Dk"],
+        q: Float[Tensor, "B H T Dk"],
+        k: Float[Tensor, "B G T Dk"],
+        v: Float[Tensor, "B G T Dk"],
         bias: Float[Tensor, "..."] | None = None,
         *,
         causal: bool = False,
         scale: float | None = None,
-    ) -> Float[Tensor, "1 H N Dk"]:
+    ) -> Float[Tensor, "B H T Dk"]:
         """Let tokens attend as the pattern says; see :meth:`MultiHeadAttention.forward`."""
         raise NotImplementedError
 
-    def drop(self, x: Shaped[Tensor, "b T *rest"]) -> Shaped[Tensor, "1 N *rest"]:
-        """Lay a batch out as the pattern has it, before the layers."""
+    def within(self, window: int | None) -> "AttentionPattern":
+        """Hide also what is outside the window of a layer; ``None`` hides nothing."""
         raise NotImplementedError
 
-    def put_back(self, x: Shaped[Tensor, "1 N *rest"]) -> Shaped[Tensor, "B T *rest"]:
+    def drop(self, x: Shaped[Tensor, "b T *rest"]) -> Shaped[Tensor, "..."]:
+        """Lay a batch out as the pattern has it, before the layers; as it is, unless it says so."""
+        return x
+
+    def put_back(self, x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "B T *rest"]:
         """Make the batch again, behind the layers."""
-        raise NotImplementedError
+        return x
 
 
 class MultiHeadAttention(nn.Module):
@@ -343,7 +347,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(k, v)
         if isinstance(mask, AttentionPattern):
-            assert self.kernel_may_attend, "a pattern knows no cap and no dropout"
+            self._check_pattern(mask)
             return mask.attend(q, k, v, bias, causal=causal, scale=self.scale)
         return self.attend(q, k, v, mask, bias, causal=causal)
 
@@ -416,6 +420,12 @@ class MultiHeadAttention(nn.Module):
         k, v = self.project_keys_values(x if memory is None else memory, angles)
         heads, weights = self.look_up(q, k, v, mask, bias, causal=causal)
         return self.merge(heads), weights
+
+    def _check_pattern(self, pattern: AttentionPattern) -> None:
+        if self.cap is not None or (self.training and self.dropout):
+            what = f"dropout={self.dropout}" if self.cap is None else f"cap={self.cap}"
+            name = type(pattern).__name__
+            raise ValueError(f"{what}: expected none with a {name}, or a mask in its place")
 
     def _check(
         self, x: Tensor, memory: Tensor | None, angles: Tensor | None, cache: AttentionCache | None

@@ -139,7 +139,8 @@ class LatentAttention(MultiHeadAttention):
         """Append what is kept to the cache, if there is one, and attend to all it holds."""
         if cache is not None:
             k, v = cache.append(k, v)
-        assert not isinstance(mask, AttentionPattern), "padding-free batches know no latent vectors"
+        if isinstance(mask, AttentionPattern):
+            raise ValueError(f"a {type(mask).__name__} knows no latent vectors; give a mask")
         return self.attend(q, k, v, mask, bias, causal=causal)
 
     def attend(

@@ -31,7 +31,7 @@ _PADDING_FREE = fast_path("padding_free")
 class _Visibility(NamedTuple):
     """What the self-attention of some layers may see."""
 
-    mask: Tensor | None  # boolean, (B, H, T, S)
+    mask: Tensor | AttentionPattern | None  # boolean, (B, H, T, S)
     bias: Tensor | None  # added to the scores, (B, H, T, S)
     causal: bool  # whether the future is hidden on top
 
@@ -195,7 +195,7 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         memory: Float[Tensor, "B S D"] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         *,
@@ -214,7 +214,7 @@ class Stack(nn.Module):
             x: the stream, ``(B, T, D)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
                 ``(B, H, T, S)``, with S as its last dimension. The causal mask and the window come
-                on top.
+                on top. Without a cache, a pattern may take its place.
             memory: what cross-attention reads, ``(B, S, D)``.
             memory_mask: for cross-attention, broadcastable to ``(B, H, T, S)``.
             positions: the place of each vector, ``(1, T)`` or ``(B, T)``; counted on from the
@@ -226,10 +226,14 @@ class Stack(nn.Module):
             The stream, ``(B, T, D)``.
 
         Raises:
-            ValueError: if a mask has other than four dimensions, or shapes do not fit.
+            ValueError: if a mask has other than four dimensions, or shapes do not fit, or a
+                pattern is given with a cache.
         """
         n_keys = x.shape[1] if cache is None else cache.n_keys(x.shape[1])
-        check_mask("mask", mask, n_keys)
+        if not isinstance(mask, AttentionPattern):
+            check_mask("mask", mask, n_keys)
+        elif cache is not None:
+            raise ValueError(f"a {type(mask).__name__} is for whole sequences; expected no cache")
         check_mask("memory_mask", memory_mask, None if memory is None else memory.shape[1])
         positions = next_positions(x, cache) if positions is None else positions
         check_positions(positions, x)
@@ -238,7 +242,8 @@ class Stack(nn.Module):
         # Two kinds of layers at most, local ones (with a window) and global ones.
         is_local = [self.config.is_local(layer) for layer in range(len(self.blocks))]
         visible = {local: self._visibility(x, mask, cache, local) for local in set(is_local)}
-        pattern = self._without_padding(x, visible, memory, cache)
+        given = isinstance(mask, AttentionPattern)
+        pattern = None if given else self._without_padding(x, visible, memory, cache)
         if pattern is not None:
             x, positions = pattern.drop(x), pattern.drop(positions)
         angles = {local: self._angles(positions, local) for local in visible}
@@ -305,9 +310,17 @@ class Stack(nn.Module):
         return angles[:, None]  # the same for all heads
 
     def _visibility(
-        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None, local: bool
+        self,
+        x: Tensor,
+        mask: Tensor | AttentionPattern | None,
+        cache: KeyValueCache | None,
+        local: bool,
     ) -> _Visibility:
         """Say what layers of one kind may see, local ones or global ones."""
+        if isinstance(mask, AttentionPattern):
+            bias = self._mask_and_bias(x, None, None, local=False)[1]
+            window = self.config.window if local else None
+            return _Visibility(mask.within(window), bias, self.causal)
         mask, bias = self._mask_and_bias(x, mask, cache, local)
         if cache is not None and cache.shows_unused_places:
             return _Visibility(None, _as_bias(x, mask, bias, cache), causal=False)

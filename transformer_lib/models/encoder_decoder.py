@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from transformer_lib.core.config import TransformerConfig
 from transformer_lib.core.shapes import expect_shape
+from transformer_lib.layers.attention import AttentionPattern
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.embeddings import Embedding, check_ids
@@ -39,7 +40,7 @@ class Encoder(nn.Module):
     def forward(
         self,
         ids: Int[Tensor, "B T"],
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         *,
         segments: Int[Tensor, "B T"] | None = None,
         positions: Int[Tensor, "#B T"] | None = None,
@@ -49,7 +50,7 @@ class Encoder(nn.Module):
 
         Args:
             ids: token ids, ``(B, T)``.
-            mask: what hides padding, broadcastable to ``(B, H, T, T)``.
+            mask: what hides padding, broadcastable to ``(B, H, T, T)``; or a pattern.
             segments: the segment of each token, ``(B, T)``.
             positions: the place of each token, ``(1, T)`` or ``(B, T)``; 0, 1, 2, ... if left out.
             real: where real tokens stand, ``(B, T)``: hides all others, which are padding, and
@@ -106,7 +107,7 @@ class Decoder(nn.Module):
         self,
         ids: Int[Tensor, "B T"],
         memory: Float[Tensor, "B S D"] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         *,
         positions: Int[Tensor, "#B T"] | None = None,
@@ -119,7 +120,7 @@ class Decoder(nn.Module):
             ids: token ids, ``(B, T)``.
             memory: what cross-attention reads, ``(B, S, D)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
-                ``(B, H, T, S)``.
+                ``(B, H, T, S)``. Without a cache, a pattern may take its place.
             memory_mask: what hides padding in the memory, broadcastable to ``(B, H, T, S)``.
             positions: the place of each token, ``(1, T)`` or ``(B, T)``; counted on from the cache
                 if left out. With padding at the start they must be the number of real tokens before
@@ -220,12 +221,12 @@ def _n_before(cache: KeyValueCache, max_len: int) -> int:
 
 def _places(
     ids: Tensor,
-    mask: Tensor | None,
+    mask: Tensor | AttentionPattern | None,
     positions: Tensor | None,
     real: Tensor | None,
     max_len: int,
     cache: KeyValueCache | None = None,
-) -> tuple[Bool[Tensor, "..."] | None, Int[Tensor, "#B T"]]:
+) -> tuple[Bool[Tensor, "..."] | AttentionPattern | None, Int[Tensor, "#B T"]]:
     """Check that the tokens have room, hide padding, and number positions if none are given."""
     expect_shape("ids", ids, "B T", {})  # the embedding checks their values
     before = 0 if cache is None else _n_before(cache, max_len)
@@ -233,6 +234,9 @@ def _places(
         after = f" after {before} in the cache" if before else ""
         raise ValueError(f"ids has {ids.shape[1]} tokens{after}; the model accepts {max_len=}")
     if real is not None:
+        if isinstance(mask, AttentionPattern):
+            remedy = "give padding documents of its own, and positions"
+            raise ValueError(f"real was given with a {type(mask).__name__}: {remedy}")
         n_keys = ids.shape[1] if cache is None else cache.n_keys(ids.shape[1])
         mask = hide_padding("real", real, mask, [ids.shape[0], n_keys])
     if positions is None:

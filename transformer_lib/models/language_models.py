@@ -9,6 +9,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from transformer_lib.core.checks import check_choice, check_whole
 from transformer_lib.core.config import TransformerConfig
+from transformer_lib.layers.attention import AttentionPattern
 from transformer_lib.layers.build_parts import STANDARD_PARTS, Parts
 from transformer_lib.layers.caches.kv_cache import KeyValueCache
 from transformer_lib.layers.embeddings import Embedding, PatchEmbedding
@@ -56,7 +57,7 @@ class CausalLM(nn.Module):
     def forward(
         self,
         ids: Int[Tensor, "B T"],
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         *,
         positions: Int[Tensor, "#B T"] | None = None,
         cache: KeyValueCache | None = None,
@@ -67,7 +68,8 @@ class CausalLM(nn.Module):
         Args:
             ids: token ids, ``(B, T)``.
             mask: what hides padding among the keys, those in the cache included; broadcastable to
-                ``(B, H, T, S)``.
+                ``(B, H, T, S)``. Without a cache, a pattern may take its place:
+                :class:`~transformer_lib.layers.fast.flexible_pattern.FlexPattern`.
             positions: the place of each token; counted on from the cache if left out. With padding
                 at the start they must not count it: ``real`` sees to that.
             cache: keys and values of earlier tokens; those of ``ids`` are added to it.
@@ -168,7 +170,7 @@ class MaskedLM(nn.Module):
     def forward(
         self,
         ids: Int[Tensor, "B T"],
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | AttentionPattern | None = None,
         *,
         segments: Int[Tensor, "B T"] | None = None,
         real: Bool[Tensor, "B T"] | None = None,
@@ -177,7 +179,7 @@ class MaskedLM(nn.Module):
 
         Args:
             ids: token ids, ``(B, T)``, some of them replaced by a mask token.
-            mask: what hides padding, broadcastable to ``(B, H, T, T)``.
+            mask: what hides padding, broadcastable to ``(B, H, T, T)``; or a pattern.
             segments: the segment of each token, ``(B, T)``.
             real: where real tokens stand, ``(B, T)``: hides all others, which are padding, and
                 numbers the positions without them, on whatever side they stand.
