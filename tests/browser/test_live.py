@@ -577,7 +577,7 @@ def test_the_bench_finds_the_controls_of_every_figure(
         assert len(controls) >= len(live.FIGURES[name]["tries"]) + 1, f"{name}: {controls}"
     assert {"query of fox", "Ask for nothing"} <= set(found["attention-plane"][0])
     assert {"layers", "window (0: off)", "a cell"} <= set(found["mask-lab"][0])
-    assert {"Step ▶", "[role=radio]", "Look inside attention"} <= set(found["front"][0])
+    assert {"Step ▶", "[role=radio]", "Into layer 4"} <= set(found["front"][0])
     assert "a letter more" in found["tokenizer"][0]
 
 
