@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,11 @@ def number() -> str:
     }
     vectors: list[list[int]] = []
     pictures = {box: [pooled(rows, vectors) for rows in each] for box, each in drawn().items()}
-    tables = {"told": said, "sums": summed_up, "drawn": pictures}
+    tables: dict[str, Mapping[str, object]] = {
+        "told": said,
+        "sums": summed_up,
+        "drawn": pictures,
+    }
     lines = [f"texts:{dump(texts.pool)},", f"vectors:{dump(vectors)},"]
     for name, table in tables.items():
         lines += [

@@ -70,8 +70,8 @@ def values(**state: Any) -> dict[str, Any]:
     box = parts[at]
     sentences = told()[box.box] if preset == NUMBERS else [""]
     pictures: list[Any] = drawn()[box.box] if preset == NUMBERS else [None]
-    counted = sums()[box.box] if preset == NUMBERS else [{}]
-    own = counted[min(state.get("layer", 1), len(counted)) - 1]
+    summed: list[dict[str, str]] = sums()[box.box] if preset == NUMBERS else [{}]
+    own = summed[min(state.get("layer", 1), len(summed)) - 1]
     used = " ".join(
         " ".join((*part.shape, part.parameters, part.flops, *(shape for _, shape, _ in part.steps)))
         for part in parts

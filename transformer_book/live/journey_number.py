@@ -86,7 +86,7 @@ class _Walk:
         self.say(f"{name}_add", f"{words}{self.size(self.x)} long: {self.size(total)} in all.")
         self.x = total
 
-    def norm(self, name: str, after: Tensor, layer: nn.Module) -> None:
+    def norm(self, name: str, after: Tensor, layer: nn.Module | None) -> None:
         assert isinstance(layer, LayerNorm)
         assert layer.bias is not None
         self.vectors(f"{name}_norm", self.x, after)
