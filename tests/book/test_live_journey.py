@@ -1,5 +1,6 @@
 """The live figure of the whole model: its formulas count what the library's models hold and do."""
 
+import math
 import re
 from dataclasses import replace
 from random import Random
@@ -58,7 +59,7 @@ DAMAGES = {
     ),
     "a number for every model": (
         FILE,
-        "told = state.preset === NUMBERS ? travelling",
+        "told = isNumber ? travelling",
         "told = travelling",
     ),
     "always the first layer drawn": (
@@ -66,6 +67,9 @@ DAMAGES = {
         "travelling.drawn[id][layer]",
         "travelling.drawn[id][0]",
     ),
+    "sums of the first layer": (FILE, "travelling.sums[id][layer]", "travelling.sums[id][0]"),
+    "sums of the step after": (FILE, "filled(sums[n] ||", "filled(sums[n + 1] ||"),
+    "a minus lost": (FILE, 'replace(/^-(?=[ \\d])/, "−")', 'replace(/^-(?=[ \\d])/, "")'),
     "a letter without its second half": (FILE, "used.match(/[A-Z]k?/g)", "used.match(/[A-Z]/g)"),
     "letters of formulas alone": (FILE, "[from, to, parameters, flops,", "[parameters, flops,"),
     "rounding": (FILE, DIGITS, DIGITS.replace("3", "4")),
@@ -204,6 +208,90 @@ def test_the_sentences_are_those_of_the_translator() -> None:
     assert f"“{last[0][0]}” gets {percent(last[0][1])}" in numbers(box="decoder.output")["told"]
 
 
+def summed(box: str, step: str, layer: int) -> str:
+    """The sum that stands below a step, and `-` for every minus."""
+    steps = {what: text for what, _, _, text in numbers(box=box, layer=layer)["steps"]}
+    return str(steps[step]).replace("−", "-")
+
+
+def read(text: str) -> list[float]:
+    """The decimal numbers of a sum, each with its sign."""
+    return [float(one.replace(" ", "")) for one in re.findall(r"(?:[-+] )?-?\d+\.\d+", text)]
+
+
+def near(one: float, other: float) -> bool:
+    return abs(one - other) < 0.0051  # both are rounded to hundredths
+
+
+LOOKS = ("encoder.attention", "decoder.attention", "decoder.cross_attention")
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+@pytest.mark.parametrize("box", LOOKS)
+def test_what_one_head_computes_can_be_checked_by_hand(box: str, layer: int) -> None:
+    *products, score = read(summed(box, "scores: queries · keys", layer))
+    assert len(products) == 4
+    assert sum(products) == pytest.approx(score, abs=1e-9)
+    divided, scaled, *scores = read(summed(box, "scale", layer))
+    assert divided == score
+    assert near(score / 32**0.5, scaled)
+    assert max(scores) == scaled
+    told_of, _, alone = summed(box, "softmax", layer).partition(" in all; ")
+    *weights, whole = read(told_of)
+    assert sum(weights) == pytest.approx(whole, abs=1e-9)
+    powers = [math.exp(one - max(scores)) for one in scores]
+    for weight, power in zip(weights, sorted(powers, reverse=True)[:3], strict=False):
+        assert abs(weight - power / sum(powers)) < 0.01  # from rounded scores
+    shift, total, weight = read(alone)
+    assert shift == -scaled
+    assert weight == weights[0]
+    assert near(1 / total, weight)
+    assert weights[0] == max(weights[:3])
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_the_scores_are_those_of_the_translator(layer: int) -> None:
+    """Scores that another figure's weights have: their logarithms differ by as much."""
+    head = summed("decoder.cross_attention", "scores: queries · keys", layer)[len("head ")]
+    row = translate.values(SOURCE, WRITTEN, str(layer), head, "")["weights"][-1]
+    scores = read(summed("decoder.cross_attention", "scale", layer))[2:]
+    assert len(scores) == len(SOURCE)
+    for one, weight in zip(scores, row, strict=True):
+        assert abs(one - max(scores) - math.log(weight / max(row))) < 0.0101
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_sums_and_norms_can_be_checked_by_hand(layer: int) -> None:
+    adds, norms = 0, 0
+    for box in numbers()["boxes"]:
+        if box.endswith("_add"):
+            stream, update, total = read(summed(box, "add to the stream", layer))
+            assert stream + update == pytest.approx(total, abs=1e-9)
+            adds += 1
+        if box.endswith("_norm"):
+            found = read(summed(box, "layer norm", layer))
+            mean, spread, value, minus, divisor, gain, bias, result = found
+            assert (minus, divisor) == (-mean, spread)
+            assert near((value + minus) / divisor * gain + bias, result)
+            norms += 1
+        if box.endswith("feed_forward"):
+            kept, shut, units = (
+                int(re.findall(pattern, summed(box, "activate (ReLU)", layer))[0])
+                for pattern in (r"^(\d+) above", r"(\d+) others", r"(\d+) units")
+            )
+            assert kept + shut == units == 512
+            drawn = numbers(box=box, layer=layer)["drawn"]
+            assert sum(int(four, 16).bit_count() for four in drawn[0]) == kept
+            assert numbers(box=box, layer=layer)["told"].startswith(f"{kept} of 512")
+    assert (adds, norms) == (5, 5)
+
+
+def test_models_without_numbers_have_no_sums(v8: Engine) -> None:
+    for preset in ("gpt2", "transformer-base"):
+        steps = v8.values(NAME, {"preset": preset, "box": ATTENTION})["steps"]
+        assert {text for *_, text in steps} == {""}
+
+
 def test_the_number_counts_its_own_letters() -> None:
     found = numbers()
     assert (found["source"], found["length"]) == (9, 5)
@@ -245,6 +333,9 @@ def test_what_readers_are_told_to_see(v8: Engine) -> None:
     found = journey.values(T=64, **real["set"])
     assert found["told"].count("“-”") == 3
     assert "Three heads look at the hyphen" in real["see"]
+    joined = journey.values(T=64, **{**real["set"], "box": "decoder.cross_attention_add"})["told"]
+    (length,) = re.findall(r"joins the stream, ([\d.]+) long", real["see"])
+    assert joined.startswith(f"A write of length {length} joins the stream of “i”")
     found = journey.values(T=64, **table["set"])
     assert f"{100 * found['shares'][0]:.1f}%" in table["see"]
     assert found["shares"][1] == 0

@@ -515,6 +515,59 @@ def test_journeys_height_stays(screen: dict[str, int], page: Page, origin: str) 
     assert len(set(heights)) == 1, heights
 
 
+# How high the written letter stands, whenever it moves: 0 is the foot of the tower.
+FOLLOW_LETTER = """figure => {
+  window.letterWay = [];
+  new MutationObserver(() => {
+    const letter = figure.querySelector(".live-written");
+    if (letter) letterWay.push(letter.transform.baseVal[0].matrix.f);
+  }).observe(figure, { subtree: true, childList: true, attributes: true });
+}"""
+
+
+def test_the_number_is_followed_to_the_letter_that_it_writes(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    figure = page.locator(JOURNEY)
+    expect(figure.locator(".live-picture")).to_contain_text("Shapes only.")
+    expect(figure.get_by_text("V vocabulary")).to_be_visible()  # with its card closed
+    figure.get_by_role("button", name="A real number").click()
+    expect(figure.locator(".live-picture")).not_to_contain_text("Shapes only.")
+    figure.locator("summary", has_text="Inside").click()
+    sums = figure.locator(".live-sum")
+    expect(sums).to_have_count(3)
+    expect(sums.last).to_contain_text("1.00 in all")
+    before = sums.all_text_contents()
+    layer = figure.get_by_role("slider", name="layer")
+    layer.press("ArrowLeft")
+    assert sums.all_text_contents() != before  # as are the numbers of each layer
+    layer.press("ArrowRight")
+    letter = figure.locator(".live-written")
+    figure.evaluate(FOLLOW_LETTER)
+    for _ in range(6):
+        expect(letter).to_have_count(0)
+        figure.get_by_role("button", name="One box").click()
+    expect(layer).to_have_value("3")  # the output comes behind the third layer
+    expect(letter).to_have_text("u")
+    expect(page.locator(f"{JOURNEY}{SETTLED}")).to_be_visible()
+    way = page.evaluate("letterWay")
+    assert way[0] < -300  # it starts beside the output,
+    assert any(-300 < y < -10 for y in way)  # passes the boxes,
+    assert way[-1] == 4  # and ends on the line of the decoder’s input
+    figure.get_by_role("button", name="Back", exact=True).click()
+    expect(letter).to_have_count(0)
+    expect(layer).to_have_value("3")
+
+
+def test_the_run_of_the_number_can_be_four_times_as_fast(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/book/00_reading_this_book.html")
+    faster = page.locator(JOURNEY).get_by_role("button", name="faster")
+    faster.click()
+    expect(faster).to_have_attribute("aria-disabled", "false")
+    faster.click()
+    expect(page.locator(f"{JOURNEY} .live-pace output")).to_have_text("4×")
+    expect(faster).to_have_attribute("aria-disabled", "true")
+
+
 def test_an_image_has_as_many_tokens_as_it_has(page: Page, origin: str) -> None:
     opened(page, f"{origin}/book/00_reading_this_book.html")
     figure = page.locator(JOURNEY)

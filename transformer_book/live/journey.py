@@ -8,7 +8,7 @@ from typing import Any
 from transformer_book.counting import Kind, forward_flops
 from transformer_book.figures.diagrams import Canvas
 from transformer_book.figures.pictures import INK, MUTED, ROLES
-from transformer_book.live.journey_number import drawn, told
+from transformer_book.live.journey_number import drawn, sums, told
 from transformer_book.live.journey_parts import (
     MODELS,
     NAMES,
@@ -70,6 +70,8 @@ def values(**state: Any) -> dict[str, Any]:
     box = parts[at]
     sentences = told()[box.box] if preset == NUMBERS else [""]
     pictures: list[Any] = drawn()[box.box] if preset == NUMBERS else [None]
+    summed: list[dict[str, str]] = sums()[box.box] if preset == NUMBERS else [{}]
+    own = summed[min(state.get("layer", 1), len(summed)) - 1]
     used = " ".join(
         " ".join((*part.shape, part.parameters, part.flops, *(shape for _, shape, _ in part.steps)))
         for part in parts
@@ -92,7 +94,7 @@ def values(**state: Any) -> dict[str, Any]:
         "sizes": " → ".join(box.sizes),
         "formulas": [box.parameters, box.flops],
         "shares": [copies[at] * n / total for n, total in zip(box.counts, totals, strict=True)],
-        "steps": [list(step) for step in box.steps],
+        "steps": [[*step, own.get(step[0].removesuffix(" (tied)"), "")] for step in box.steps],
     }
 
 

@@ -216,7 +216,7 @@ function listen(drawing, figure) {
    to the beginning. Anything else that the reader does stops the play. Who prefers reduced motion sees
    where it ends. With `stays`, one step after the last one does nothing. `every`: ms, or what gives them. With
    `isPaced`, the play can be made slower and faster. */
-const PACES = [["½×", 2], ["1×", 1], ["2×", 0.5]];
+const PACES = [["½×", 2], ["1×", 1], ["2×", 0.5], ["4×", 0.25]];
 function player(figure, { step, again, every = 800, names: [play, one] = ["Play", "One step"], stays = false, isPaced = false }) {
   let [timer, pace] = [0, 1];
   const set = (isOn) => {

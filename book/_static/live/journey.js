@@ -90,20 +90,22 @@ function values(state) {
   const totals = counts.map((each) => each.reduce((sum, one, at) => sum + copies[at] * one, 0));
   const at = chosen(parts, state.box);
   const { id, from, to, parameters, flops, steps } = parts[at];
-  const told = state.preset === NUMBERS ? travelling.told[id] : [""], layer = Math.min(state.layer, told.length) - 1;
+  const isNumber = state.preset === NUMBERS;
+  const told = isNumber ? travelling.told[id] : [""], layer = Math.min(state.layer, told.length) - 1;
+  const sums = (isNumber ? travelling.sums[id][layer] : "").split(";");
   return {
     model: presets[state.preset][0], length: sizes.T, source: sizes.S, copies, totals, at,
-    told: told[layer], // what the box did to the number
-    drawn: state.preset === NUMBERS ? travelling.drawn[id][layer] : null,
+    told: filled(told[layer]), // what the box did to the number
+    drawn: isNumber ? travelling.drawn[id][layer].map((row) => travelling.vectors[row] ?? row) : null,
     letters: lettersOf(parts),
     parameters: counts[0], flops: counts[1], formulas: [parameters, flops],
     boxes: parts.map((part) => part.id), names: parts.map((part) => part.label),
     shapes: parts.map((part) => `${part.from} → ${part.to}`),
     sizes: `${inNumbers(from, sizes)} → ${inNumbers(to, sizes)}`,
     shares: counts.map((each, which) => (copies[at] * each[at]) / totals[which]),
-    steps: steps.split(";").map((step) => {
+    steps: steps.split(";").map((step, n) => {
       const [, word, shape] = /(\d+) (.*)/.exec(step);
-      return [words[word], shape, inNumbers(shape, sizes)];
+      return [words[word], shape, inNumbers(shape, sizes), filled(sums[n] || "")];
     }),
   };
 }
@@ -113,6 +115,12 @@ function short(value, units) {
   let at = 0;
   for (; value >= 999.5 && at < units.length - 1; at += 1) value /= 1000;
   return value.toFixed(Math.max(0, 3 - String(Math.trunc(value)).length)) + units[at];
+}
+
+/* A text of the number's: what it has in common with others, with its own letters and numbers for each #. */
+function filled(packed) {
+  const [n, ...own] = packed.split("|");
+  return packed && travelling.texts[n].replace(/#/g, () => own.shift().replace(/^-(?=[ \d])/, "−"));
 }
 
 const title = (label) => (label === "add" ? "residual sum" : label.replace("+ ", ""))
@@ -265,7 +273,24 @@ function draw(figure, { preset }, found, onpick) {
   });
   all.append(...nodes);
   const views = drawing.appendChild(svg("g"));
-  return { drawing, nodes, parts, views, card: cards(all, parts), read: (length) => given.forEach((each) => each(length)) };
+  const isWritten = writing(all, parts);
+  return { drawing, nodes, parts, views, isWritten, card: cards(all, parts), read: (length) => given.forEach((each) => each(length)) };
+}
+
+/* The letter that the output chose goes down past the boxes, and joins what the decoder reads. */
+function writing(all, parts) {
+  const { x, y, w } = parts.at(-1), side = x + w / 2 + 9, way = [[x, y], [side, y], [side, 4], [x + 28, 4]];
+  const letter = text(0, 0, travelling.drawn["decoder.output"][0][0][0], { class: "live-written" });
+  return (isWritten) => {
+    letter.remove();
+    Live.forget(letter);
+    if (!isWritten) return;
+    all.append(letter);
+    Live.tween(letter, [3], ([now]) => {
+      const leg = Math.min(2, Math.floor(now));
+      letter.setAttribute("transform", `translate(${Live.between(way[leg], way[leg + 1], now - leg)})`);
+    }, { from: [0], ms: 1500 });
+  };
 }
 
 /* What is in a box while the number is there, in the corner that the lower tower leaves free: vectors as bars
@@ -276,6 +301,7 @@ function views({ drawn, at }, { parts }) {
   const words = (x, y, text, more) => svg("text", { x, y, text, class: "live-tick", ...more });
   const cell = (x, y, w, h, share, role) => svg("rect", { x, y, width: w - 1, height: h - 1, fill: colour(role), "fill-opacity": Math.max(0.07, share) });
   const [left, top] = [54, 30];
+  if (!drawn) return [words(0, 12, "Shapes only. Real numbers:"), words(0, 28, "choose the number translator.")];
   if (name.endsWith("attention")) {
     const keys = name === "attention" && !inEncoder ? `▷${travelling.written}` : travelling.source, wide = 114 / Math.max(8, keys.length);
     return [
@@ -285,10 +311,9 @@ function views({ drawn, at }, { parts }) {
     ];
   }
   if (name === "feed_forward") {
-    const [units, open] = drawn, columns = 32, side = 5.2;
-    const isOpen = new Set(open);
-    return [words(0, 12, `${open.length} of ${units} units open for “${who}”`), ...Array.from({ length: units }, (_, n) =>
-      cell((n % columns) * side, 20 + Math.floor(n / columns) * side, side, side, Number(isOpen.has(n)), "value"))];
+    const columns = 32, side = 5.2, units = [...drawn[0]].flatMap((four) => [8, 4, 2, 1].map((bit) => Math.sign(parseInt(four, 16) & bit)));
+    return [words(0, 12, `${units.filter(Boolean).length} of ${units.length} units open for “${who}”`), ...units.map((isOpen, n) =>
+      cell((n % columns) * side, 20 + Math.floor(n / columns) * side, side, side, isOpen, "value"))];
   }
   if (name === "output")
     return [words(0, 12, "the next letter"), ...drawn.flatMap(([token, share], n) => [
@@ -359,19 +384,20 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
   const box = partsOf(preset)[at];
   const masked = box.label.startsWith("masked") && "masked";
   const [does, pages, module] = ABOUT[masked || (isAdd(box) && "add") || (isNorm(box) ? "norm" : box.name)];
-  const row = (name, words) => html("div", {}, html("dt", { text: name }), html("dd", { text: words }));
+  const row = (name, words, sum) => html("div", {}, html("dt", { text: name }), html("dd", { text: words }),
+    sum && html("dd", { class: "live-sum", text: sum }));
   const list = (label, ...rows) =>
-    html("dl", { class: "live-numbers", style: "font-size: 0.92rem", "aria-label": label }, ...rows);
+    html("dl", { class: "live-numbers", "aria-label": label }, ...rows);
   const counted = (name, formula, number) => [
     row(name, formula ? `${formula} = ${whole(number)}` : "none"),
     formula && copies[at] > 1 ? row(`in ${copies[at]} layers`, whole(copies[at] * number)) : null,
   ];
   const letters = used.map((letter) => `${letter} ${letter === "T" && used.includes("S") ? "target " : ""}${MEANINGS[letter]}`).join(", ");
-  const link = (href, words) => html("a", { href, text: words, style: "color: var(--book-link)" });
+  const link = (href, words) => html("a", { href, text: words });
   const code = `api/${module.split(".")[0]}.html#module-transformer_lib.${module}`;
   const tied = steps.some(([what]) => what.endsWith("(tied)")) ? " It shares the first table of tokens." : "";
   return [
-    list("its steps", ...steps.map(([what, shape, numbers]) => row(what, `${shape} = ${numbers}`))),
+    list("its steps", ...steps.map(([what, shape, numbers, sum]) => row(what, `${shape} = ${numbers}`, sum))),
     list("its costs", ...counted("parameters", formulas[0], parameters[at]),
       ...counted("FLOPs (matrix products)", formulas[1], flops[at])),
     html("p", {}, html("strong", { text: title(box.label) }), ` (${box.tower}). ${does}${tied} Read: `,
@@ -379,7 +405,7 @@ function details({ preset }, { at, copies, shapes, sizes, formulas, parameters, 
         [link(`${page}.html`, `chapter ${page.split("_")[0].replace(/^0/, "")}`), ", "]),
       link(code, "its code"), "."),
     list("the chosen box", row("shape", shapes[at]), row("here", sizes)),
-    html("p", { class: "live-title", text: letters }),
+    letters,
   ];
 }
 
@@ -395,7 +421,8 @@ function beside({ preset, box, layer }, by) {
     return { box: inside.at(by > 0 ? 0 : -1).id, layer: round };
   }
   if (!next) return null;
-  return { box: next.id, layer: isInside(parts[at]) && isInside(next) ? now : by > 0 ? 1 : layers };
+  const enters = next.stage === "block" && !(isInside(parts[at]) && isInside(next));
+  return { box: next.id, layer: !enters ? now : by > 0 ? 1 : layers };
 }
 
 /* An image always makes as many tokens: then the slider says so, and cannot be moved. */
@@ -436,11 +463,12 @@ function build(part, figure) {
   } }));
   let [drawn, shown] = [null, {}];
   const about = fold("What this box does", info); // opens when a box is pressed
+  const letters = html("p", { class: "live-title" });
   const hint = html("p", { class: "live-title", text: "Press a box, and its card opens." });
-  const folds = html("div", { class: "live-folds" }, fold("Inside, step by step", inside),
+  const folds = html("div", { class: "live-folds" }, fold("Inside, step by step", inside, letters),
     fold("What it costs", costs, part.titled("share of the whole model, %", bars.node), total.node));
   return {
-    nodes: part.isNarrow() ? [caption, picture, player.node] : [caption, html("div", { class: "live-split" }, picture, html("div", {}, player.node, hint, about)), folds],
+    nodes: part.isNarrow() ? [caption, picture, player.node] : [caption, html("div", { class: "live-split" }, picture, html("div", {}, player.node, hint, letters, about)), folds],
     rest: part.isNarrow() ? [about, folds] : null,
     update(state, found) {
       const hadFocus = picture.contains(document.activeElement);
@@ -458,7 +486,7 @@ function build(part, figure) {
       if (hadFocus) drawn.nodes[found.at].focus({ preventScroll: true });
       drawn.card(found.at);
       drawn.read(found.length);
-      const { label, tower, from, to } = drawn.parts[found.at];
+      const { label, name, tower, from, to } = drawn.parts[found.at];
       const sizes = sizesOf(state), isNumber = state.preset === NUMBERS;
       const [, length, layer] = figure.controls;
       [length.node.style.display, layer.node.style.display] = isNumber ? ["none", ""] : ["", "none"];
@@ -467,13 +495,17 @@ function build(part, figure) {
       const [gets, gives] = [from, to].map((shape) => inWords(shape, sizes));
       const words = gets === gives ? `${gives}, changed` : `${gets} → ${gives}`;
       caption.replaceChildren(html("strong", { text: title(label) }), ` (${where}): ${words}`);
-      if (!isSame || shown.T !== state.T || shown.at !== found.at) {
+      if (!isSame || shown.T !== state.T || shown.at !== found.at || shown.layer !== state.layer) {
         const [steps, counts, ...words] = details(state, found);
+        Live.part.write(letters, words.pop());
         info.replaceChildren(...words);
         inside.replaceChildren(steps);
         costs.replaceChildren(counts);
       }
-      if (isNumber && !(isSame && shown.at === found.at && shown.layer === state.layer)) drawn.views.replaceChildren(svg("g", {}, ...views(found, drawn)));
+      if (!isSame || shown.at !== found.at || shown.layer !== state.layer) {
+        drawn.views.replaceChildren(svg("g", {}, ...views(found, drawn)));
+        drawn.isWritten(isNumber && name === "output");
+      }
       shown = { preset: state.preset, T: state.T, at: found.at, layer: state.layer };
       bars.set(found.shares.map((share) => 100 * share));
       total.set(found.totals.map(whole));
@@ -509,7 +541,7 @@ Live.define({
   tries: [
     {
       do: "A real number", set: { preset: "numbers", box: "decoder.cross_attention", layer: 3 },
-      see: "The translator has written zwei. Three heads look at the hyphen, and und comes next. Press One box.",
+      see: "The translator has written zwei. Three heads look at the hyphen. Press One box: what they read joins the stream, 14.2 long.",
     },
     {
       do: "GPT-2’s tokens", set: { preset: "gpt2", box: "decoder.tokens" },
