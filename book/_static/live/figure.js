@@ -268,6 +268,7 @@ class Mounted {
   }
 
   present(values) {
+    this.place.classList.add("live-drawn");
     this.drawn.update(this.state, values);
     const words = this.figure.say(this.state, values);
     if (this.drawn.tell) this.drawn.tell(words);
