@@ -117,10 +117,11 @@ def test_what_is_drawn_is_said_beside_it(v8: Engine) -> None:
     )
     state = {"stop": 0, "lengths": [2, *[3] * 7, 30]}
     assert v8.eval(f"Live.told.scaleOf({json.dumps(state)})") == (
-        "At the end the norm divides by 30.0; here by 2.0, and these would weigh 15 times as much."
+        "The norm divides by the root mean square: at the end 1.88, here 0.13 "
+        "(these would weigh × 15)."
     )
     assert v8.eval(f"Live.told.scaleOf({json.dumps({**state, 'stop': 8})})") == (
-        "At the end the norm divides by 30.0."
+        "The norm divides by the root mean square: at the end 1.88."
     )
 
 

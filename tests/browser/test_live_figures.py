@@ -270,7 +270,8 @@ def test_the_translator_does_not_collapse_the_figure(page: Page, origin: str) ->
     expect(seen).to_have_text("This needs the number translator.")  # nothing of what is not there
     for button in ("Let a space look", "Reset"):
         expect(figure.get_by_role("button", name=button)).to_be_visible()
-    expect(figure.locator("svg[role=img]").last).to_be_hidden()  # a picture of the other model
+    stays = figure.locator(".live-stage")  # what is drawn, paler
+    assert stays.evaluate("node => getComputedStyle(node).opacity") == "0.5"
     assert figure.evaluate(height) >= before - 1
     hold.pop().continue_()
     expect(figure.locator(".live-words")).to_contain_text("It writes zweiundvierzig")
@@ -1034,7 +1035,7 @@ def test_the_lab_draws_on_which_ways_a_word_is_reached(page: Page, origin: str) 
 def test_merges_are_played_one_by_one(page: Page) -> None:
     opened(page, f"{SITE.as_uri()}/book/02_tokens.html")
     tokens = f"{TOKENIZER} .live-strip .live-token > span"
-    page.get_by_role("button", name="One merge").click()
+    page.get_by_role("button", name="Next merge that fits").click()
     assert len(texts(page, tokens)) == 16  # all that fit are made: one more changes nothing
     assert "; no other fits" in page.locator(TOKENIZER).inner_text()
     joined = f"{TOKENIZER} .live-drawing path[opacity='1']"
@@ -1042,7 +1043,9 @@ def test_merges_are_played_one_by_one(page: Page) -> None:
     page.get_by_role("button", name="Take all merges away").click()
     page.locator(TOKENIZER + SETTLED).wait_for()
     assert page.locator(joined).count() == 0
-    assert "no merges: bytes; next to fit: merge 1\n" in page.locator(TOKENIZER).inner_text()
+    assert "no merges: 256 bytes, 3 special tokens; next to fit: merge 1\n" in (
+        page.locator(TOKENIZER).inner_text()
+    )
     expect(page.locator(TOKENIZER)).to_contain_text("49 tokens; up to 24, each shows its id")
     many = len(texts(page, tokens))
     assert many == 49
@@ -1063,6 +1066,21 @@ def test_merges_are_played_one_by_one(page: Page) -> None:
     page.emulate_media(reduced_motion="reduce")
     page.get_by_role("button", name="Play the merges").click()
     assert len(texts(page, tokens)) == 16
+
+
+def test_the_faint_square_has_the_scale_of_the_others(page: Page, origin: str) -> None:
+    """And of another text, with which nothing can be compared, there is none."""
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(TOKENIZER)
+    side = "figure => ['.live-ghost', '.live-ghost + rect'].map((one) => Number(figure"
+    side += ".querySelector(`.live-aside ${one}`).getAttribute('width')))"
+    figure.get_by_role("button", name="Take all merges away").click()
+    before, characters = figure.evaluate(side)
+    assert before / characters == pytest.approx(16 / 49)
+    figure.get_by_role("button", name="Rain in Russian").click()
+    expect(figure.locator(".live-words")).to_contain_text("10² = 100")
+    assert figure.evaluate(side) == [0, 95]
 
 
 def test_the_text_box_shows_the_whole_sentence_on_a_phone(page: Page, origin: str) -> None:
@@ -1927,6 +1945,22 @@ def test_a_model_that_does_not_come_ends_the_writing(page: Page, origin: str) ->
     assert len(asked) == many
 
 
+@pytest.mark.parametrize("name", [HEADS, STREAM, TRANSLATE])
+def test_why_a_model_does_not_come_covers_nothing(name: str, page: Page, origin: str) -> None:
+    """And what was drawn stays."""
+    page.route("**/weights/**", lambda route: route.fulfill(status=200, body="/* nothing */"))
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(name)
+    figure.locator(".live-tries button").first.click()
+    expect(figure.locator("[role=alert]")).to_be_visible()
+    expect(figure.locator(".live-stage svg").first).to_be_visible()
+    why, stage = figure.locator("[role=alert]").bounding_box(), figure.locator(".live-stage")
+    first = stage.bounding_box()
+    assert why
+    assert first
+    assert why["y"] + why["height"] <= first["y"]
+
+
 def test_a_start_of_ones_own_is_not_the_one_that_is_written_down(page: Page, origin: str) -> None:
     """A notebook may begin with another line: there the still waits, which shows that one."""
     page.add_init_script(
@@ -2004,11 +2038,51 @@ def test_the_stream_makes_its_nodes_once(page: Page, origin: str) -> None:
     assert page.locator(STREAM).evaluate(COVERED, ".stream-bus > text") == []
     page.locator(f"{STREAM} .stream-row").first.click()
     expect(page.locator(f"{STREAM} .stream-panel")).to_contain_text(
-        re.compile(r"here by 1\.1, and these would weigh 1\d\d times as much\.")
+        re.compile(r"here 0\.07 \(these would weigh × 1\d\d\)\.")
     )
     line.fill("To be")  # a shorter line hides columns
     expect(page.locator(f"{STREAM} .live-words")).to_contain_text("Position 4, “e”")
     expect(page.locator(f"{STREAM} .stream-cell:visible")).to_have_count(5 * 5)
+
+
+# What is drawn over the numbers and letters of the bus.
+STRUCK = """(bus) => [...bus.querySelectorAll(".stream-row")].flatMap((row) => {
+  const boxes = (what) => [...row.querySelectorAll(what)].map((one) => one.getBoundingClientRect());
+  const crosses = (a, b) => a.left < b.right - 1 && a.right > b.left + 1
+    && a.top < b.bottom - 1 && a.bottom > b.top + 1; // a line has no width
+  const words = [...row.querySelectorAll("text")].map((one) => [one, one.getBoundingClientRect()]);
+  return boxes("path, rect:not(.stream-room)").flatMap((shape) => words
+    .filter(([, box]) => crosses(shape, box)).map(([one]) => one.textContent));
+})"""
+
+
+def test_nothing_strikes_through_a_number_of_the_stream(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    opened(page, f"{origin}/{PLAY}")
+    figure = page.locator(STREAM)
+    figure.locator(".live-ask button").click()
+    loaded(page, STREAM)
+    for press, says in (("After a q", "Position 17, “q”"), ("A long bar", "Position 17, “b”")):
+        figure.get_by_role("button", name=press).click()
+        expect(figure.locator(".live-words")).to_contain_text(says, timeout=20_000)
+        assert figure.locator(".stream-bus").evaluate(STRUCK) == []
+    box = figure.get_by_label("letter to explain")
+    for letter in "xeta":  # what stood there was another letter's
+        box.fill(letter)
+        box.press("Enter")
+        expect(figure.locator(".live-words")).to_contain_text(f"The logit of “{letter}” is")
+        assert figure.locator(".stream-bus").evaluate(STRUCK) == []
+
+
+def test_what_moves_no_letter_is_said(page: Page, origin: str) -> None:
+    opened(page, f"{origin}/{PLAY}")
+    panel = page.locator(f"{STREAM} .stream-panel")
+    expect(panel).to_contain_text("lowersK")
+    page.locator(STREAM).get_by_role("button", name="Stop at once").click()
+    loaded(page, STREAM)
+    expect(panel).to_contain_text("lowers no letter")
+    expect(panel.locator(".live-tokens").last).to_be_hidden()
+    expect(panel.locator(".live-tokens").first).to_be_visible()
 
 
 def test_the_streams_picture_and_result_stand_on_one_screen(page: Page, origin: str) -> None:
@@ -2089,6 +2163,31 @@ def test_a_letter_is_hidden_with_the_keyboard(page: Page, origin: str) -> None:
     figure.get_by_label("number in English").fill("seven")  # another number begins anew
     expect(figure.locator(".live-words")).to_contain_text("It has written nothing")
     assert "Hidden" not in words(page, TRANSLATE)
+
+
+def test_pale_lines_begin_where_a_letter_still_stands(page: Page, origin: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    translator(page, origin)
+    figure, pale = page.locator(TRANSLATE), page.locator(f"{TRANSLATE} .live-ghost > path[d^=M]")
+    figure.get_by_role("button", name="Step").click()
+    assert pale.count()  # where it looked before the letter that it has just written
+    figure.get_by_role("button", name="Back").click()
+    assert not pale.count()  # its place is empty again
+    for press in ("Hide one letter", "Hide all", "A wrong letter"):
+        figure.get_by_role("button", name=press).click()
+        assert not pale.count(), press
+
+
+def test_another_number_ends_the_writing(page: Page, origin: str) -> None:
+    """However it gets into the box: pasted or spoken, no key is heard."""
+    translator(page, origin)
+    figure = page.locator(TRANSLATE)
+    figure.get_by_role("button", name="Write all").click()
+    figure.get_by_label("number in English").fill("seven")
+    expect(figure.get_by_role("button", name="Write all")).to_be_visible()  # no longer "Pause"
+    expect(figure.locator(".live-words")).to_contain_text("It has written nothing")
+    page.wait_for_timeout(1_600)  # two more letters, if it went on
+    assert "It has written nothing" in words(page, TRANSLATE)
 
 
 @pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["wide", "phone"])

@@ -109,7 +109,7 @@ def drawing(state: dict[str, Any], values: dict[str, Any]) -> tuple[str, float, 
         >>> drawing(start, values(**start))[1:]
         (660.0, 340.0)
     """
-    left = _plane(10, KEY_RANGE, "query and keys", "noun", "adjective")
+    left = _plane(10, KEY_RANGE, "query of “fox”, and keys", "noun", "adjective")
     right = _plane(350, VALUE_RANGE, "values, their convex hull, the answer", "fast", "brown")
     parts = [*left, _query(state["query"])]
     spots: dict[tuple[float, float], list[str]] = {}  # keys that lie on one another

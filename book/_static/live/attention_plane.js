@@ -125,7 +125,7 @@ function build(part, figure) {
   const beside = (plane, bars) => part.html("div", { class: "live-beside" }, plane, bars);
   return {
     nodes: [part.columns(
-      beside(part.titled("query and keys: drag them", left.drawing), part.titled("scores: q · k / √2", scores.node)),
+      beside(part.titled("query of “fox”, and keys: drag them", left.drawing), part.titled("scores: q · k / √2", scores.node)),
       beside(part.titled("values and answer (ring)", right.drawing), part.titled("weights: softmax", weights.node))),
     ...(isNarrow ? [] : caption)],
     rest: isNarrow ? caption : null,
@@ -315,9 +315,9 @@ Live.define({
   say,
   tries: [
     { do: "Ask for nothing", set: { query: [0, 0] }, see: "All scores are 0, all weights 0.20: the answer is the plain mean of the values." },
-    { do: "Turn the query to the noun", set: { query: [3, 0] }, see: "fox, whose key is (1, 0), now gets 0.68, and its value is (0, 0): the answer shrinks." },
-    { do: "Make brown’s key longer", set: { key2: [0, 3] }, see: "brown takes 0.98 and the answer moves almost onto its value. It never leaves the region between the values." },
-    { do: "Let The win, gradient on", set: { query: [2.5, 3], key0: [3.5, 2.5], gradient: true }, see: "The takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but the softmax is saturated: the gradient that would find it is enlarged thousands of times here." },
+    { do: "Turn the query to the noun", set: { query: [3, 0] }, see: "“fox”, whose key is (1, 0), now gets 0.68, and its value is (0, 0): the answer shrinks." },
+    { do: "Make the key of “brown” longer", set: { key2: [0, 3] }, see: "“brown” takes 0.98 and the answer moves almost onto its value. It never leaves the region between the values." },
+    { do: "Let “The” win, gradient on", set: { query: [2.5, 3], key0: [3.5, 2.5], gradient: true }, see: "“The” takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but the softmax is saturated: the gradient that would find it is enlarged thousands of times here." },
   ],
   build,
 });

@@ -257,8 +257,7 @@ function player(figure, { step, again, every = 800, names: [play, one] = ["Play"
   const paces = isPaced ? html("span", { class: "live-pace", role: "group", "aria-label": "speed" }, slower, shown, faster) : null;
   const node = html("span", { class: "live-player" }, start, next, paces);
   const stop = (event) => timer && !node.contains(event.target) && set(false);
-  figure.place.addEventListener("pointerdown", stop);
-  figure.place.addEventListener("keydown", stop);
+  for (const act of ["pointerdown", "keydown", "input"]) figure.place.addEventListener(act, stop);
   return { node, stop: () => set(false) };
 }
 

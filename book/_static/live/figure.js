@@ -282,6 +282,7 @@ class Mounted {
     this.shown = { state: { ...this.state }, values };
     const aside = !this.isTry && this.was && this.figure.aside?.(this.state, values, this.was);
     if (aside) [this.see.textContent, this.hint.hidden] = [aside, true];
+    this.place.classList.add("live-drawn");
     this.drawn.update(this.state, values);
     const words = this.figure.say(this.state, values);
     if (this.drawn.tell) this.drawn.tell(words);

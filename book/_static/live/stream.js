@@ -6,7 +6,7 @@
 (() => {
 const softmax = (scores) => Live.tensor.softmax(scores);
 const MAX = 24; // letters of the line
-const BLOCKS = 4, STOPS = 2 * BLOCKS + 1;
+const BLOCKS = 4, STOPS = 2 * BLOCKS + 1, D = 256;
 const PIECE = 2; // letters of a new line that are read at a time
 const MOST = 3; // letters that a write lifts or lowers most
 const LETTERS = Live.PLAYS;
@@ -126,7 +126,7 @@ function busOf({ svg, colour }, where, { onstop }) {
       text(0, y(stop), "", { class: "stream-number" }), text(end + (narrow ? 2 : 12), y(stop), "", { class: "stream-letter" }), text(width - 4, y(stop), "", { ...right, class: "stream-number" }),
     ];
     const arrow = svg("path", { class: "stream-arrow" }); // a write joins the stream
-    const [bar, was] = [svg("rect", { height: tall - 10, y: y(stop) - tall / 2 + 5, fill: colour("weight") }), svg("path", { class: "stream-was" })];
+    const bar = svg("rect", { height: tall - 10, y: y(stop) - tall / 2 + 5, fill: colour("weight") });
     const node = svg("g", {
       class: "stream-row", role: "button", tabindex: 0, onclick: () => onstop(stop),
       onkeydown: (event) => key(event, {
@@ -134,10 +134,12 @@ function busOf({ svg, colour }, where, { onstop }) {
         ArrowUp: () => onstop(Math.max(0, stop - 1)), ArrowDown: () => onstop(Math.min(STOPS - 1, stop + 1)),
       }),
     }, svg("rect", { x: 1, y: y(stop) - tall / 2, width: width - 2, height: tall, class: "stream-room" }),
-    text(6, y(stop), narrow ? short : nameOf(stop)), arrow, into, size, bar, was, effected, answer, share);
-    return { node, arrow, into, size, bar, was, effected, answer, share };
+    text(6, y(stop), narrow ? short : nameOf(stop)), arrow, into, size, bar, effected, answer, share);
+    return { node, arrow, into, size, bar, effected, answer, share };
   });
-  const total = text(0, top + STOPS * tall + 12, "", { class: "stream-number stream-total" });
+  const sumOf = svg("tspan"); // why the mean, and then the sum
+  const total = svg("text", { x: end - 4, y: top + STOPS * tall + 16.5, ...right, class: "stream-number stream-total" },
+    narrow ? null : svg("tspan", { "font-weight": 400, text: "lifting all alike changes nothing: " }), sumOf);
   const node = svg(
     "svg", { class: "live-drawing stream-bus", role: "group", "aria-label": "The residual stream as a bus",
       viewBox: `0 0 ${width} ${height}`, style: `max-width: ${width}px; aspect-ratio: ${width} / ${height}` },
@@ -154,9 +156,7 @@ function busOf({ svg, colour }, where, { onstop }) {
       const [left, rest] = [middle - effect - (narrow ? 6 : 40), end - middle - 44]; // px on both sides of 0: numbers stand beside
       const unit = Math.min(left / Math.max(1e-9, -Math.min(...effects)), rest / Math.max(1e-9, Math.max(...effects)));
       write(title, `${narrow ? "" : "direct "}effect on ${sign(letter)}`);
-      write(total, `${narrow ? "sum" : `sum = logit of ${named(letter)} − mean logit =`} ${number(sum)}`);
-      total.setAttribute("x", end - 4);
-      total.setAttribute("text-anchor", "end");
+      write(sumOf, `${narrow ? "sum" : `sum = logit of ${named(letter)} − mean logit =`} ${number(sum)}`);
       rows.forEach((row, n) => {
         const [token, chance] = answers[n];
         write(row.into, number(written[n], 1));
@@ -171,15 +171,14 @@ function busOf({ svg, colour }, where, { onstop }) {
       Live.tween(frame, y(stop) - tall / 2, (at) => frame.setAttribute("y", at));
       Live.tween(node, {
         pipe: lengths.map((each) => wide(each, most)), arrows: written.map((each) => 1 + 8 * (each / heavy)), bars: effects.map((each) => each * unit),
-      }, (now, before) => {
+      }, (now) => { // no ghost: what was there is of another line, letter or place, and compares nothing
         const edge = now.pipe.map((each, n) => [bus + each, y(n)]);
         pipe.setAttribute("d", `M${bus} ${y(0)}L${edge.map((each) => each.map((one) => one.toFixed(1)).join(" ")).join("L")}V${top + STOPS * tall}H${bus}Z`);
-        rows.forEach(({ arrow, bar, was, effected }, n) => {
+        rows.forEach(({ arrow, bar, effected }, n) => {
           const half = now.arrows[n] / 2;
           arrow.setAttribute("d", `M${bus - long} ${(y(n) - half).toFixed(1)}h${long - 6}v-3L${bus} ${y(n)}L${bus - 6} ${(y(n) + half + 3).toFixed(1)}v-3h${6 - long}Z`);
           bar.setAttribute("x", (middle + Math.min(0, now.bars[n])).toFixed(1));
           bar.setAttribute("width", Math.abs(now.bars[n]).toFixed(1));
-          was.setAttribute("d", before ? `M${(middle + before.bars[n]).toFixed(1)} ${y(n) - tall / 2 + 3}v${tall - 6}` : "");
           const isLeft = !narrow && now.bars[n] < 0;
           effected.setAttribute("x", narrow ? end - 4 : (middle + now.bars[n] + (isLeft ? -5 : 5)).toFixed(1));
           effected.setAttribute("text-anchor", narrow || isLeft ? "end" : "start");
@@ -259,17 +258,18 @@ function lensOf({ svg, colour }, { width, narrow }, { onpick }) {
 const barsOf = ({ tokens, at, letter }) =>
   `After “${sign(tokens[at])}”: a row adds its arrow to the blue stream. Bar: what this alone adds to the logit of “${sign(letter)}”.`;
 
-/* Why a direct effect may be small where the answer is sure: the norm divides by another length. */
+/* Why a direct effect may be small where the answer is sure: the norm divides by another number. */
 function scaleOf({ stop, lengths }) {
   const [whole, here] = [lengths.at(-1), lengths[stop]];
   const times = number(whole / here, whole / here < 10 ? 1 : 0);
-  return `At the end the norm divides by ${number(whole, 1)}` +
-    (stop === STOPS - 1 ? "." : `; here by ${number(here, 1)}, and these would weigh ${times} times as much.`);
+  const [end, now] = [whole, here].map((each) => number(each / Math.sqrt(D)));
+  return `The norm divides by the root mean square: at the end ${end}` +
+    (stop === STOPS - 1 ? "." : `, here ${now} (these would weigh × ${times}).`);
 }
 
-const NOTE = "Direct effect: a part of the stream, divided by the root mean square of the whole final stream and " +
+const NOTE = "Direct effect: a part of the stream, divided by the root mean square of the whole final stream (its length / √256) and " +
   "multiplied by the final norm’s gains, then its product with the letter’s output row minus the mean row of the 66 letters. " +
-  "The nine effects add up to the letter’s logit minus the mean logit. " +
+  "The nine effects add up to the letter’s logit minus the mean logit: to raise all logits alike changes no probability. " +
   "Stopped there: the final norm and the output layer read the stream as it is at that place.";
 const LENS = "Column: a letter of the line. Row: how far the model has come. Cell: the letter that it would write next " +
   "if it stopped there (darker: surer; underlined: right).";
@@ -292,11 +292,20 @@ function build(part, figure) {
   const onpick = (n, at) => pick({ at, stop: 2 * n });
   const narrow = part.isNarrow();
   const strip = part.tokens({ label: "Pick a position", onpick: (at) => pick({ at }) });
-  const chips = (label) => part.tokens({ label, onpick: (n) => pick({ letter: found[label][n][0] }) });
-  const [lifted, lowered] = [chips("lifted"), chips("lowered")];
+  const chips = (label, does) => {
+    const [word, { node, set: put }] = [html("span"), part.tokens({ label, onpick: (n) => pick({ letter: found[label][n][0] }) })];
+    const set = (all) => {
+      const isNone = all.every(([, effect]) => !Number(effect.toFixed(1)));
+      part.write(word, isNone ? `${does} no letter` : does);
+      node.style.visibility = isNone ? "hidden" : ""; // it keeps its room
+      put(all.map(chip));
+    };
+    return { word, node, set };
+  };
+  const [lifted, lowered] = [chips("lifted", "lifts"), chips("lowered", "lowers")];
   const heading = html("p", { class: "live-title" });
   const scale = html("p", { class: "live-title" });
-  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, html("span", { text: "lifts" }), lifted.node, html("span", { text: "lowers" }), lowered.node), narrow ? null : scale); // a phone’s screen is short
+  const panel = html("div", { class: "stream-panel" }, heading, html("div", {}, lifted.word, lifted.node, lowered.word, lowered.node), narrow ? null : scale); // a phone’s screen is short
   const [busRoom, lensRoom] = [html("div"), html("div")];
   const [bars, table] = [part.titled("", busRoom), part.titled(LENS, lensRoom)];
   const press = html("p", { class: "live-title live-press", text: narrow ? PRESS.narrow : PRESS.wide });
@@ -315,7 +324,6 @@ function build(part, figure) {
   const chip = ([token, effect]) => ({ text: `${sign(token)}\u00a0${number(effect, 1)}`, mark: token === found.letter, shade: 0 });
 
   function update(state, values) {
-    if (found === Live.streamStart) Live.forget(bus.node); // what was rounded is no ghost
     found = values;
     layOut();
     const none = !found.tokens.length;
@@ -327,8 +335,8 @@ function build(part, figure) {
     part.write(bars.firstChild, barsOf(found));
     part.write(heading, `what ${nameOf(found.stop)} moves most`);
     part.write(scale, scaleOf(found));
-    lifted.set(found.lifted.map(chip));
-    lowered.set(found.lowered.map(chip));
+    lifted.set(found.lifted);
+    lowered.set(found.lowered);
   }
 
   return narrow

@@ -172,12 +172,12 @@ function squares(part) {
   };
   return {
     node: drawing,
-    set(found) {
-      const unit = SIDE / Math.max(found.length, found.letters, 1);
-      Live.tween(drawing, [unit * found.length, unit * found.letters], (now, old) => {
-        size(tokens, now[0]);
-        size(letters, now[1]);
-        size(was, old ? old[0] : 0);
+    set({ text }, found) {
+      const unit = SIDE / Math.max(new TextEncoder().encode(text).length, 1); // no text has more tokens than bytes
+      Live.tween(drawing, { text, cut: unit * found.length, whole: unit * found.letters }, (now, old) => {
+        size(tokens, now.cut);
+        size(letters, now.whole);
+        size(was, old?.text === now.text ? old.cut : 0); // another text has another scale
       }, { step: 1 });
       drawing.setAttribute("aria-label", `${found.scores} scores against ${found.letterScores}`);
     },
@@ -188,11 +188,12 @@ function build(part, figure) {
   const [cut, grown, areas] = [strip(part), tree(part), squares(part)];
   const numbers = part.numbers({
     label: "Counts",
-    names: ["characters", "tokens T", "scores T²", "the same with characters", "characters a token", "vocabulary V"],
+    names: ["characters", "tokens T", "scores T²", "the same with characters", "characters a token",
+      part.isNarrow() ? "vocabulary V" : "vocabulary V: 256 bytes, 3 special tokens, merges"],
   });
   const merge = part.html("p", { class: "live-title live-caption" });
   const player = part.player(figure, {
-    names: ["Play the merges", "One merge"], every: 700, stays: true,
+    names: ["Play the merges", "Next merge that fits"], every: 700, stays: true,
     step() {
       const { text, merges } = figure.state;
       const next = tokenizer().next(text, merges);
@@ -210,12 +211,12 @@ function build(part, figure) {
     update(state, found) {
       cut.set(state, found);
       grown.set(state, found);
-      areas.set(found);
+      areas.set(state, found);
       const [first, second] = found.last.map(part.visible);
       const next = tokenizer().next(state.text, state.merges); // the others change nothing here
       const more = next === null ? "no other fits" : `next to fit: merge ${grouped(next)}`;
       part.write(merge, (found.last.length
-        ? `the ${grouped(state.merges)} merges end with ${first} + ${second} → ${first}${second}` : "no merges: bytes") + `; ${more}`);
+        ? `the ${grouped(state.merges)} merges end with ${first} + ${second} → ${first}${second}` : "no merges: 256 bytes, 3 special tokens") + `; ${more}`);
       const { letters, length, scores, letterScores, vocabulary } = found;
       numbers.set([
         letters, length, grouped(scores), grouped(letterScores), length ? part.number(found.each) : "–", grouped(vocabulary)]);

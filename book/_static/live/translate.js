@@ -195,7 +195,8 @@ function deskOf({ svg, colour, sign, named, number }, width, S, onhide) {
       write(slot, sign(candidates[0][0]));
       const looked = weights.slice(0, -1).map((row) => row.indexOf(Math.max(...row)));
       trail.forEach((one, n) => (one.style.display = n < T - 1 && weights[n][looked[n]] >= TRAIL ? "" : "none"));
-      Live.tween(node, { wide, at: T, weights: Array.from(last) }, (now, before) => {
+      Live.tween(node, { wide, at: T, weights: Array.from(last), read: [...source, ...hidden].join(), german: written.join("") }, (now, before) => {
+        const isLike = before?.read === now.read && now.german.startsWith(before.german); // the place from which it looked still stands
         const middle = (n) => 1 + (n + 0.5) * now.wide;
         const set = ({ room: one, shade, letter, places }, n, y) => {
           for (const each of [one, shade]) {
@@ -209,7 +210,7 @@ function deskOf({ svg, colour, sign, named, number }, width, S, onhide) {
           set(one, s, TOP - 19);
           one.shade.setAttribute("opacity", (0.55 * now.weights[s]).toFixed(2));
           put(lines[s], now.weights[s], middle(now.at), middle(s));
-          put(ghosts[s], before && before.weights.length === S ? before.weights[s] : 0, 1 + ((before?.at ?? 0) + 0.5) * now.wide, middle(s));
+          put(ghosts[s], isLike ? before.weights[s] : 0, middle(before?.at ?? 0), middle(s));
         });
         german.slice(0, T).forEach((one, n) => set(one, n, LOW + SIDE + 4));
         looked.forEach((s, n) => trail[n].setAttribute("d", curve(middle(n + 1), middle(s))));
