@@ -61,6 +61,11 @@ STATES: list[dict[str, Any]] = [
     *({"text": LINE, "stage": stage, "zoom": zoom} for stage, zoom in ((3, 1), (3, 4), (7, 2))),
     {"text": LINE, "stage": 9, "zoom": 1, "back": 3, "written": 2},
     {"text": "To be, or not to b", "stage": 9, "zoom": 2},  # its answer becomes less likely
+    {"text": "To be, or not to b", "stage": 6, "zoom": 7},  # the same: u is lifted by more
+    {"text": "My lord, the ki", "stage": 8, "zoom": 7},  # here its rival is
+    {"text": "O", "stage": 7, "zoom": 2},  # lowered, and it falls
+    {"text": "To be, or not to b", "stage": 3, "zoom": 2, "back": 3},  # it falls by nearly nothing
+    {"text": "Speak, spe", "stage": 4, "zoom": 7},  # the rival leads
     {"text": LINE, "stage": 5, "zoom": 3, "back": 2},
     {"text": LINE, "stage": 10, "zoom": 2},
     *({"text": LINE, "stage": 11, "pick": pick, "written": 3} for pick in ("cool", "warm")),
@@ -192,13 +197,25 @@ DAMAGES = {
     "what was held before, for what is held": ("now = above(held)", "now = above(before)"),
     "the sum of two scores": ("([one, other]) => one - other", "([one, other]) => one + other"),
     "the sizes of the stage after": ("slice(stage - 2, stage)", "slice(stage - 1, stage + 1)"),
-    "always for the answer": ("${now < 0 ? rival : answer}", "${answer}"),
+    "always for the answer": ("lead = now < 0 ? ", "lead = now < -99 ? "),
     "the layer that ends highest": ("chances[2 * n + 1] - chances[2 * n]", "chances[2 * n + 1]"),
     "what the feed-forward raises": (
         "chances[2 * n + 1] - chances[2 * n]",
         "chances[2 * n + 2] - chances[2 * n + 1]",
     ),
-    "the head that lifts the rival": ("peak(wrote.effects[0])", "peak(wrote.effects[1])"),
+    "the head that lifts the rival": ("one - rivals[n]", "rivals[n] - one"),
+    "the head that lifts the answer, and the rival": ("one - rivals[n]", "one"),
+    "odds for a lead": ("times = Math.exp(far)", "times = far"),
+    "a fall that the write meant": ("sums[0] > 0 ? fallen", "true ? fallen"),
+    "a fall that nobody sees": ("|| percent(now) === percent(before)", ""),
+    "a fall that is a rise": ("now > before ||", ""),
+    "always the final norm": ("isWrite = Math.log(now / gained) <", "isWrite = Infinity <"),
+    "never the final norm": ("isWrite = Math.log(now / gained) <", "isWrite = -Infinity <"),
+    "the letter that leads, not the one that gains": (
+        "one[2] - one[3] > most[2] - most[3]",
+        "one[2] > most[2]",
+    ),
+    "the draw before": ("`draw ${draw}: `", "`draw ${draw - 1}: `"),
     "no head of its own": ("looks && head === HEADS ?", "looks && head > HEADS ?"),
     "the answer of another lane": (
         "writesOf(kept, own, layer, ways)",

@@ -90,6 +90,19 @@ def button(page: Page, name: str) -> None:
     page.locator(FIGURE).get_by_role("button", name=name, exact=True).click()
 
 
+def write(page: Page) -> None:
+    """Find a letter, write it, and find the next one."""
+    for written in range(2):
+        button(page, "Run until the next letter is found")
+        expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
+            re.compile(f"^.{{{written}}}$"), timeout=20_000
+        )
+        expect(page.locator(f"{FIGURE} .live-words")).to_contain_text(
+            "Next letter: ", timeout=20_000
+        )
+        expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+
+
 def go(page: Page, stage: int) -> None:
     track = page.locator(f"{FIGURE} input[type=range]")
     track.fill(str(stage))
@@ -176,13 +189,18 @@ def test_a_line_is_typed_and_the_next_letter_falls(page: Page, origin: str) -> N
     page.locator(f"{FIGURE} .front-line input").fill("My lord, the ki")  # the first touch
     expect(page.locator(f"{FIGURE} .front-picture")).to_be_visible(timeout=30_000)
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("“n” 89%")
-    for typed in ("n", "ng", "ng "):
-        button(page, "Run until the next letter is written")
-        expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
-            re.compile(f"^{typed}$"), timeout=20_000
+    heat = page.get_by_role("group", name="How the next letter is chosen")
+    for typed, found in (("", "“n”"), ("n", "“g”"), ("ng", "the space"), ("ng ", "“")):
+        button(page, "Run until the next letter is found")
+        expect(page.locator(f"{FIGURE} .live-words")).to_contain_text(
+            f"Next letter: {found}", timeout=20_000
         )
         expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible(timeout=20_000)
-    address = "#live:front:text=My%20lord,%20the%20ki;written=3;stage=0"  # no second pass
+        assert page.locator(f"{FIGURE} .front-line mark").text_content() == typed
+        for seen in (heat, page.locator(f"{FIGURE} .front-share").first):
+            expect(seen).to_be_visible()  # how it was chosen stays before the eyes
+        expect(page.locator(f"{FIGURE} rect.front-mark").first).to_be_visible()
+    address = "#live:front:text=My%20lord,%20the%20ki;written=3;stage=11"  # no second pass
     assert page.url.endswith(address)
     expect(page.locator(f"{FIGURE} .live-status")).not_to_be_empty()
     page.locator(f"{FIGURE} .front-line input").fill("")
@@ -233,17 +251,17 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     heads = page.get_by_role("group", name="Head")
     expect(heads).to_be_hidden()
     button(page, "Into layer 4")  # from the answer: into the layer that raised it most
-    expect(lens.get_by_text("of all heads here, head 6 lifts e most")).to_be_visible()
+    expect(lens.get_by_text("of all heads, head 5 lifts e most above r")).to_be_visible()
     for step, column in ZOOMS.items():
-        assert words(page).startswith(f"Layer 4, head 6, {step}: ")
+        assert words(page).startswith(f"Layer 4, head 5, {step}: ")
         expect(lens.get_by_text(column, exact=True).filter(visible=True).first).to_be_visible()
         button(page, "One step forward")
     assert words(page).startswith("Layer 4, feed-forward")
     expect(lens).to_have_count(0)
     button(page, "One step back")
-    assert words(page).startswith("Layer 4, head 6, what it does")
+    assert words(page).startswith("Layer 4, head 5, what it does")
     button(page, "One step back")
-    assert words(page).startswith("Layer 4, head 6, write")
+    assert words(page).startswith("Layer 4, head 5, write")
     named = page.locator(f"{FIGURE} .front-rival").filter(visible=True).all_text_contents()
     assert named == ["answer e", "rival r", "e − r"]
     bars = page.locator(f"{FIGURE} .front-sign").all_text_contents()
@@ -269,8 +287,10 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     button(page, "One step back")
     button(page, "Look inside attention")
     assert words(page).startswith("Layer 3, head 4, query, key and value")
-    button(page, "Run until the next letter is written")  # quickly, past all steps
-    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
+    button(page, "Run until the next letter is found")  # quickly, past all steps
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text(
+        "Next letter: “e”", timeout=20_000
+    )
 
 
 def test_query_key_and_value_are_made_before_the_eyes(page: Page, origin: str) -> None:
@@ -284,6 +304,70 @@ def test_query_key_and_value_are_made_before_the_eyes(page: Page, origin: str) -
     expect(lens.locator(".front-role")).to_have_text(["query", "key", "value"])
     button(page, "One step forward")
     expect(lens.locator(".front-role").first).to_be_hidden()
+
+
+# What is drawn outside the picture, and what is written on a control or on another word.
+ASTRAY = """(figure) => {
+  const shown = (node) => {
+    for (let at = node; at !== figure; at = at.parentElement) {
+      const { opacity, visibility, display } = getComputedStyle(at);
+      if (visibility === "hidden" || display === "none" || Number(opacity) === 0) return false;
+    }
+    return true;
+  };
+  const box = (node) => node.getBoundingClientRect();
+  const far = 2; // px: the room around a letter
+  const meet = (a, b) => a.left + far < b.right && b.left + far < a.right
+    && a.top + far < b.bottom && b.top + far < a.bottom;
+  const seen = (what) => [...figure.querySelectorAll(what)].filter(shown);
+  const named = (node) => node.textContent || node.outerHTML.slice(0, 80);
+  const picture = box(figure.querySelector(".front-picture"));
+  const parts = seen(".front-zoom :is(text, rect, path, circle)").filter((node) => {
+    const { width, height } = box(node);
+    return width || height;
+  });
+  const texts = parts.filter((node) => node.tagName === "text" && node.textContent);
+  const outside = parts.filter((node) => {
+    const { left, right, top, bottom } = box(node);
+    return left < picture.left - 1 || right > picture.right + 1
+      || top < picture.top - 1 || bottom > picture.bottom + 1;
+  });
+  const controls = seen("button, input, summary, .front-chips");
+  return [
+    ...outside.map((node) => `outside: ${named(node)}`),
+    ...texts.flatMap((node) => controls.filter((other) => meet(box(node), box(other)))
+      .map((other) => `on a control: ${named(node)}, ${named(other)}`)),
+    ...texts.flatMap((node, n) => texts.slice(n + 1).filter((other) => meet(box(node), box(other)))
+      .map((other) => `on each other: ${named(node)}, ${named(other)}`)),
+  ];
+}"""
+
+
+@pytest.mark.parametrize("screen", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize(
+    "line", ["To be, or not to b", "Speak, spe", "My lord, the ki", "O", "o" * 40]
+)
+def test_what_is_opened_stays_in_its_box(
+    line: str, screen: dict[str, int], page: Page, origin: str
+) -> None:
+    """However long the line: nothing lies outside the picture, no word on another or a button."""
+    page.set_viewport_size(screen)  # type: ignore[arg-type]
+    wait_for_fonts(page)
+    open_front(page, origin, f"#live:front:text={line};stage=0")
+    run(page)
+    figure, settled = page.locator(FIGURE), page.locator(f"{FIGURE}[data-settled]")
+    astray: dict[tuple[int, int], list[str]] = {}
+    for stage, steps in ((6, len(ZOOMS)), (9, DEEPS)):
+        for zoom in range(1, steps + 1):
+            address = f"live:front:text={line};stage={stage};zoom={zoom}"
+            page.evaluate("address => { location.hash = address; }", address)
+            part = "head" if stage == 6 else "feed-forward"
+            expect(page.locator(f"{FIGURE} .live-words")).to_contain_text(
+                re.compile(f"^Layer {stage // 2}, {part}")
+            )
+            expect(settled).to_be_attached()
+            astray[stage, zoom] = figure.evaluate(ASTRAY)
+    assert not any(astray.values()), astray
 
 
 def test_a_feed_forward_opens_and_names_its_busiest_units(page: Page, origin: str) -> None:
@@ -304,7 +388,8 @@ def test_a_feed_forward_opens_and_names_its_busiest_units(page: Page, origin: st
     effects = opened.locator(".front-effect").all_text_contents()
     before, write, now = (effects[3 * n + 2].removeprefix("+") for n in (7, 9, 10))
     said = words(page).split("\n")[-1]
-    assert said.startswith(f"a − e: {before} · 4.37 / 5.62 + {write} = {now}; exp({now}) = ")
+    assert said.startswith(f"a − e: {before} · 4.37 / 5.62 + {write} = {now}; exp({now}) = 9.1")
+    assert f"“a” is {now} above “e”, second in the end, and so 9.1 times as likely." in words(page)
     shares = page.locator(f"{FIGURE} .front-share").filter(visible=True)
     assert shares.first.text_content() == "60%"  # with the bars of what was before
     expect(page.get_by_text("(dashed: before)")).to_be_visible()
@@ -393,7 +478,7 @@ def test_what_is_opened_from_the_answer_leads_back_to_it(page: Page, origin: str
             into = page.get_by_role("button", name="Into layer 4")
             into.focus()
             page.keyboard.press("Enter")
-            assert words(page).startswith("Layer 4, head 6, query")
+            assert words(page).startswith("Layer 4, head 5, query")
             page.keyboard.press("Escape" if way_out == "Escape" else "Enter")
             assert words(page).startswith(said)
             expect(into).to_be_focused()
@@ -480,13 +565,11 @@ def test_a_temperature_changes_the_bars_where_the_letter_is_chosen(page: Page, o
 def test_each_press_of_a_temperature_draws_and_the_line_stays(page: Page, origin: str) -> None:
     open_front(page, origin)
     run(page)
-    button(page, "Run until the next letter is written")
+    write(page)
     mark = page.locator(f"{FIGURE} .front-line mark")
-    expect(mark).to_have_text("e", timeout=20_000)
-    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    expect(mark).to_have_text("e")
     heat = page.get_by_role("group", name="How the next letter is chosen")
-    expect(heat).to_be_hidden()
-    go(page, STAGES - 1)
+    expect(heat).to_be_visible()
     signs, drawn = page.locator(f"{FIGURE} .front-sign"), set()
     chosen, rows = (page.locator(f"{FIGURE} {one}") for one in ("rect.front-mark", ".front-share"))
     for _ in range(12):
@@ -582,8 +665,8 @@ def test_a_note_goes_when_its_line_has_grown(page: Page, origin: str) -> None:
     tries.get_by_role("button", name="Speak, spe").click()
     expect(tries.locator("[aria-pressed=true]")).to_have_text("Speak, spe")
     expect(tries).to_contain_text("After layers 1 and 2")
-    button(page, "Run until the next letter is written")
-    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("a", timeout=20_000)
+    write(page)
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("a")
     expect(tries.locator("[aria-pressed=true]")).to_have_count(0)
     expect(tries.locator(".live-see > span").first).to_be_empty()
     page.locator(f"{FIGURE} .front-line input").fill("")
@@ -608,8 +691,8 @@ def test_what_is_cut_off_and_what_is_counted_is_said(page: Page, origin: str) ->
     expect(line).to_have_value("東" * 13)
     page.locator(f"{FIGURE} .live-reset").click()
     expect(cut).to_be_hidden()
-    button(page, "Run until the next letter is written")
-    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e", timeout=20_000)
+    write(page)
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("e")
     go(page, 0)
     page.locator(f"{FIGURE} summary").click()
     facts = page.locator(f"{FIGURE} .front-inside dd")
@@ -618,7 +701,7 @@ def test_what_is_cut_off_and_what_is_counted_is_said(page: Page, origin: str) ->
 
 
 def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
-    """Play stops when a letter is found. Three quick presses write three: the word is whole."""
+    """Play stops when a letter is found. Each press writes it, and finds the next one: a word."""
     open_front(page, origin)
     run(page)
     page.get_by_role("button", name="My lord, the ki").click()
@@ -627,13 +710,13 @@ def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("Next letter: “n”")
     expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
     for _ in range(3):
-        button(page, "Run until the next letter is written")
+        button(page, "Run until the next letter is found")
     expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("; 2 letters to come")
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
         re.compile("^ng $"), timeout=60_000
     )
     expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
-    assert page.url.endswith("written=3;stage=0")  # and no pass that nobody asked for
+    assert page.url.endswith("written=3;stage=11")  # and no pass that nobody asked for
 
 
 def test_a_chosen_letter_goes_with_its_line(page: Page, origin: str) -> None:
@@ -651,8 +734,8 @@ def test_a_chosen_letter_goes_with_its_line(page: Page, origin: str) -> None:
     page.locator(f"{FIGURE} .front-line input").fill("To be, or not t")
     expect(chosen).to_have_attribute("aria-label", re.compile("^token 15:"))
     page.get_by_role("radio", name=re.compile("^token 9:")).click()
-    button(page, "Run until the next letter is written")
-    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("o", timeout=20_000)
+    write(page)
+    expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text("o")
     expect(chosen).to_have_attribute("aria-label", re.compile("^token 16:"))
 
 

@@ -292,7 +292,8 @@ def values(
         back: which letter is watched: so many before the last one. The next letter is written
             from the last one.
         zoom: how much of a part is shown; 0 if it is not opened.
-        head: which head is shown there; ``HEADS`` for the one that lifts the answer most.
+        head: which head is shown there; ``HEADS`` for the one that lifts the answer most
+            above its rival.
         draw: how often the next letter was drawn anew.
         fixed: ids of the letters that had been written then, with commas between them.
 
@@ -328,7 +329,8 @@ def values(
     rivals = _rivals(run, at) if is_layer else []
     wrote = _head_writes(run, layer, at, rivals) if looks else {}
     if looks and head == HEADS:
-        head = int(wrote["effects"][0].argmax())
+        answers, rest = wrote["effects"]
+        head = int((answers - rest).argmax())  # only differences of scores count
     write = wrote["writes"][head] if looks else run.writes[stage - 2, at] if is_layer else None
     chosen = next_of(run.logits[-1, -1], written)
     found = 0 if stage < 2 else min(stage, ANSWER) - 2  # the place in the stream
@@ -442,21 +444,49 @@ def _sum(pairs: Sequence[tuple[float, ...]]) -> str:
     return " + ".join(products) + " + …"
 
 
-def _ledger(values: dict[str, Any]) -> str:
-    """From the answer's lead over its rival before a write to the one after it."""
-    answer, rival = map(_sign, values["rivals"])
+def _ledger(values: dict[str, Any]) -> tuple[str, str]:
+    """From the answer's lead over its rival before a write to the one after it.
+
+    In words, and as a sum.
+    """
+    answer, rival = map(_named, values["rivals"])
     effects = (values["look"] or values["units"])["effects"]
     stage, sizes = values["stage"], values["sizes"][values["at"] - values["first"]]
     old, write, held = (
         one - other for one, other in (values["before"], map(sum, effects), values["held"])
     )
     now = held + write
-    return (
-        f"{answer} − {rival}: {number(old)} · {number(sizes[stage - 2])} / "
+    far, times = number(abs(now)), math.exp(abs(now))
+    second, over = f"{rival}, second in the end,", f"is {far} above"
+    lead = f"{second} {over} {answer}," if now < 0 else f"{answer} {over} {second}"
+    more = number(times, 1 if times < 10 else 0)
+    words = f"Only the lead counts: {lead} and so {more} times as likely."
+    if sum(effects[0]) > 0:
+        words += _fallen(values, sizes[stage - 2], sizes[stage - 1])
+    return words, (
+        f"{' − '.join(map(_sign, values['rivals']))}: {number(old)} · {number(sizes[stage - 2])} / "
         f"{number(sizes[stage - 1])} + {_bracketed(write)} = {number(now)}; "
-        f"exp({number(abs(now))}) = {number(math.exp(abs(now)), 1)} : 1 for "
-        f"{rival if now < 0 else answer}"
+        f"exp({far}) = {number(times, 1)}"
     )
+
+
+def _fallen(values: dict[str, Any], was: float, size: float) -> str:
+    """Why the answer became less likely though a write lifts it.
+
+    The letter that gains most is lifted by more, or the final norm, which divides by ``size`` now,
+    leaves less of what the answer had ahead of that letter.
+    """
+    guesses, answer = values["guesses"], values["rivals"][0]
+    _, _, now, before = next(each for each in guesses if each[0] == answer)
+    other, _, gained, had = max(guesses, key=lambda each: each[2] - each[3])
+    if now > before or _percent(now) == _percent(before) or gained < had:
+        return ""
+    by_norm = math.log(before / had) * (was / size - 1)
+    by_write = math.log(now / gained) - math.log(before / had) - by_norm
+    why = f"the final norm divides by {number(size)}, not {number(was)}; {_named(other)} gains"
+    if by_write < 0:
+        why = f"{_named(other)} is lifted by more"
+    return f" Yet {_named(answer)} falls ({_percent(before)} to {_percent(now)}): {why}."
 
 
 def _lifted(values: dict[str, Any]) -> str:
@@ -530,10 +560,10 @@ def _zoomed(values: dict[str, Any]) -> str:
     if zoom == 8:
         return title + _lifted(values)
     if zoom == 7:
+        parted, ledger = _ledger(values)
         return (
-            f"{title}write: one more learned table turns each mixture into a write, added to the "
-            "lane. It lifts the letters whose vectors point its way. Only differences of "
-            f"scores count for probabilities.\n{_ledger(values)}"
+            f"{title}write: a fourth table makes each mixture a write onto the lane. It lifts "
+            f"letters whose vectors point its way. {parted}\n{ledger}"
         )
     pairs = [
         (weights[s], look["values"][s - values["first"]][0])
@@ -562,10 +592,10 @@ def _deepened(values: dict[str, Any]) -> str:
             "times a second number: what the unit says.\n"
             f"unit {n}: SiLU({number(g)}) · {_bracketed(u)} = {number(answer)}"
         )
+    parted, ledger = _ledger(values)
     return (
-        f"{title}write: each unit adds a vector of its own, times what it says. The bars: how far "
-        "that alone lifts a letter’s score above the average. Only differences "
-        f"count for probabilities.\n{_ledger(values)}"
+        f"{title}write: each unit adds its own vector, times what it says, and so changes "
+        f"the scores. {parted}\n{ledger}"
     )
 
 
@@ -605,9 +635,8 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         size = number(values["sizes"][values["at"] - values["first"]][0])
         return (
             f"Embedding: each number picks its row of a learned table. {upper} becomes a vector "
-            f"of {values['width']} numbers, of size {size} (the root of their mean square): room "
-            "for all that the layers will find out. Its place in the line is not in it; attention "
-            "sees to that."
+            f"of {values['width']} numbers, typically {size} away from zero: room for all that "
+            "the layers will find out. Its place in the line is not in it; attention sees to that."
         )
     if stage == ANSWER:
         lane = f"The lane of {who} is" if state["back"] else "The last lane is"
@@ -626,8 +655,10 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         drawn = f"{_percent(chance)}, as every score is divided by {heat} first; at temperature 1: "
         drawn = f"its probability: {_percent(chance)}" if heat == 1 else drawn + _percent(plain)
         why = f"has the highest probability ({_percent(chance)})"
+        draw = f"draw {state['draw']}: " if state["draw"] else ""
         if heat:
-            why = f"was drawn ({drawn}); another press draws again"
+            why = f"was drawn ({draw}{drawn}); "
+            why += "another press draws anew, from the same probabilities"
         if values["isFixed"]:
             why = "is written already"
         return (
@@ -646,7 +677,7 @@ def say(state: dict[str, Any], values: dict[str, Any]) -> str:
         )
     answer, why = _named(values["rivals"][0]), ""
     if stage == values["opens"]:
-        why = f" No other attention lifts {answer} by so much: the tour looks inside."
+        why = f" No other attention makes {answer} so much likelier: the tour looks inside."
     looks = _looks(values, values["attention"][values["layer"]][values["at"] - values["first"]])
     return (
         f"{layer}, attention: the only way from lane to lane. {upper} looks mostly at {looks}, on "

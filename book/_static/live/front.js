@@ -47,6 +47,8 @@ function* prepare({ text }, model) {
 }
 
 const peak = (list) => list.indexOf(Math.max(...list)); // where the largest stands
+/* The head whose write parts the answer most from its rival: only differences of scores count. */
+const partingHead = ([answers, rivals]) => peak(answers.map((one, n) => one - rivals[n]));
 const ranked = (list) => Array.from(list.keys()).sort((a, b) => list[b] - list[a]); // places, the largest first
 
 /* Scores as probabilities; a temperature divides the scores first. */
@@ -167,7 +169,7 @@ function values({ text, pick, written, stage, back, zoom, head, draw, fixed }, m
   const held = ways.map((way) => Live.tensor.dot(own.stream[stage - 2], way)); // what the lane brought, by the new norm
   const grown = isLayer ? size(now) / size(own.stream[stage - 2]) : 1;
   const wrote = looks ? writesOf(kept, own, layer, ways) : null;
-  const chosen = looks && head === HEADS ? peak(wrote.effects[0]) : head;
+  const chosen = looks && head === HEADS ? partingHead(wrote.effects) : head;
   return {
     tokens: ids.map((id) => tokenizer.tokens[id]), ids, typed, read: readOf(text, model), stage, layer, first, at,
     width: own.stream[0].length, inner: model.config.d_ff,
@@ -229,13 +231,26 @@ const bracketed = (value) => Live.part.number(value).replace(/^−.*/, "($&)");
 const sumOf = (pairs) => pairs.map((pair, n) => pair
   .map((value, m) => (n || m ? bracketed(value) : Live.part.number(value))).join("·")).join(" + ") + " + …";
 
-/* From the score before a write to the one after it: of the answer above its rival. It says how often likelier one is. */
-function ledger({ rivals, before, sizes, stage, first, at, held, look, units }) {
-  const { number } = Live.part, [answer, rival] = rivals.map(sign), above = ([one, other]) => one - other;
-  const write = above((look || units).effects.map((each) => each.reduce((sum, one) => sum + one)));
-  const [was, is] = sizes[at - first].slice(stage - 2, stage), now = above(held) + write, far = Math.abs(now);
-  return `${answer} − ${rival}: ${number(above(before))} · ${number(was)} / ${number(is)} + ${bracketed(write)} = ${number(now)}; ` +
-    `exp(${number(far)}) = ${number(Math.exp(far), 1)} : 1 for ${now < 0 ? rival : answer}`;
+/* From the lead of the answer over its rival before a write to the one after it: in words, and as a sum. */
+function ledger({ rivals, before, sizes, stage, first, at, held, look, units, guesses: list }) {
+  const { number } = Live.part, [answer, rival] = rivals.map(named), above = ([one, other]) => one - other;
+  const sums = (look || units).effects.map((each) => each.reduce((sum, one) => sum + one)), write = above(sums);
+  const [was, is] = sizes[at - first].slice(stage - 2, stage), now = above(held) + write, far = Math.abs(now), times = Math.exp(far);
+  const second = `${rival}, second in the end,`, over = `is ${number(far)} above`;
+  const lead = now < 0 ? `${second} ${over} ${answer},` : `${answer} ${over} ${second}`;
+  return [`Only the lead counts: ${lead} and so ${number(times, times < 10 ? 1 : 0)} times as likely.${sums[0] > 0 ? fallen(list, rivals[0], was, is) : ""}`,
+    `${rivals.map(sign).join(" − ")}: ${number(above(before))} · ${number(was)} / ${number(is)} + ${bracketed(write)} = ${number(now)}; exp(${number(far)}) = ${number(times, 1)}`];
+}
+
+/* Why a letter became less likely though a write lifts it: the one that gains most is lifted by more, or the final norm
+   leaves less of what the letter had ahead of that one. */
+function fallen(list, answer, was, is) {
+  const [, , now, before] = list.find(([token]) => token === answer);
+  const [other, , gained, had] = list.reduce((most, one) => (one[2] - one[3] > most[2] - most[3] ? one : most));
+  if (now > before || percent(now) === percent(before) || gained < had) return "";
+  const { number } = Live.part, isWrite = Math.log(now / gained) < (Math.log(before / had) * was) / is;
+  const why = isWrite ? `${named(other)} is lifted by more` : `the final norm divides by ${number(is)}, not ${number(was)}; ${named(other)} gains`;
+  return ` Yet ${named(answer)} falls (${percent(before)} to ${percent(now)}): ${why}.`;
 }
 
 /* Why a write lifts the answer: in words, and in numbers. */
@@ -249,7 +264,7 @@ function lifted({ rivals: [token], lift: { size, sums: [sum], tops: [top], write
 function zoomed(found) {
   const { tokens, layer, first, at, heads, head, zoom, look } = found;
   const who = named(tokens[at]), weights = heads[head], best = strongest(weights), [[most, share]] = best;
-  const { number } = Live.part, { width } = look, other = most === at ? `${who} itself` : seenAs({ tokens, at }, most);
+  const { number } = Live.part, { width } = look, [parted, ledgers] = ledger(found), other = most === at ? `${who} itself` : seenAs({ tokens, at }, most);
   const raw = number(look.raw[most]), score = number(look.scores[most]), later = tokens.length - 1 - at;
   const key = look.keys[most - first], seen = best.filter(([s]) => s >= first);
   const [hidden, sums] = later
@@ -267,8 +282,7 @@ function zoomed(found) {
       `share of ${other}: e^${score} / (e^${score}${best[1] ? ` + e^${number(look.scores[best[1][0]])}` : ""} + …) = ${share}%`],
     [`mixture: each letter offers a value, too. Each value times its share, added up, is what this head copies.`,
       `its first number: ${seen.length ? `${sumOf(seen.map(([s]) => [weights[s], look.values[s - first][0]]))} = ` : ""}${number(look.mixtures[head][0])}`],
-    [`write: one more learned table turns each mixture into a write, added to the lane. It lifts the letters whose vectors point its way. Only differences of scores count for probabilities.`,
-      ledger(found)],
+    [`write: a fourth table makes each mixture a write onto the lane. It lifts letters whose vectors point its way. ${parted}`, ledgers],
     lifted(found),
   ][zoom - 1];
   return `Layer ${layer + 1}, head ${head + 1}, ${what}\n${line}`;
@@ -277,18 +291,17 @@ function zoomed(found) {
 /* What the units of a feed-forward do, in three steps. */
 function deepened(found) {
   const { tokens, layer, at, zoom, units } = found;
-  const { number } = Live.part, who = named(tokens[at]), [[n, g, u, answer]] = units.busy;
+  const { number } = Live.part, who = named(tokens[at]), [[n, g, u, answer]] = units.busy, [parted, ledgers] = ledger(found);
   const [what, line] = [
     [`units: each compares the lane of ${who} with a learned pattern. Its gate (SiLU) is how much it answers: nearly 0 for ${units.shut} units here. Gate times a second number: what the unit says.`,
       `unit ${n}: SiLU(${number(g)}) · ${bracketed(u)} = ${number(answer)}`],
-    [`write: each unit adds a vector of its own, times what it says. The bars: how far that alone lifts a letter’s score above the average. Only differences count for probabilities.`,
-      ledger(found)],
+    [`write: each unit adds its own vector, times what it says, and so changes the scores. ${parted}`, ledgers],
     lifted(found),
   ][zoom - 1];
   return `Layer ${layer + 1}, feed-forward, ${what}\n${line}`;
 }
 
-const say = ({ pick, back }, found) => {
+const say = ({ pick, back, draw }, found) => {
   const { tokens, ids, stage, layer, first, at, sizes, guesses: list, next, width } = found;
   const T = tokens.length, heat = TEMPERATURES[pick];
   if (!T) return "There is no letter yet: type a line.";
@@ -297,7 +310,7 @@ const say = ({ pick, back }, found) => {
     const each = tokens.some(isByte) ? "one for each letter, or several, its bytes, for one that the model never saw" : "one for each letter";
     return `Tokens: the line has ${counted(T)}, ${each}. A model can only calculate, so each token becomes its number in a list: ${who} is ${ids[at]}.${heat ? ` The next letter will be drawn, at temperature ${heat}.` : ""}`;
   }
-  if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, of size ${Live.part.number(sizes[at - first][0])} (the root of their mean square): room for all that the layers will find out. Its place in the line is not in it; attention sees to that.`;
+  if (stage === 1) return `Embedding: each number picks its row of a learned table. ${upper(who)} becomes a vector of ${width} numbers, typically ${Live.part.number(sizes[at - first][0])} away from zero: room for all that the layers will find out. Its place in the line is not in it; attention sees to that.`;
   if (stage === ANSWER) {
     const lane = back ? `The lane of ${who} is` : "The last lane is";
     const least = back ? " In training every lane has to guess the letter after it; here only the last lane is used." : "";
@@ -306,13 +319,13 @@ const say = ({ pick, back }, found) => {
   }
   if (stage === WRITE) {
     const drawn = heat === 1 ? `its probability: ${percent(next[1])}` : `${percent(next[1])}, as every score is divided by ${heat} first; at temperature 1: ${percent(next[2])}`;
-    const why = found.isFixed ? "is written already" : heat ? `was drawn (${drawn}); another press draws again` : `has the highest probability (${percent(next[1])})`;
+    const why = found.isFixed ? "is written already" : heat ? `was drawn (${draw ? `draw ${draw}: ` : ""}${drawn}); another press draws anew, from the same probabilities` : `has the highest probability (${percent(next[1])})`;
     return `Next letter: ${named(next[0])} ${why}. It joins the line, and everything begins again, with ${T + 1} tokens: this is how a model writes.`;
   }
   const now = `If it answered now: ${named(list[0][0])} (${percent(list[0][2])}).`;
   if (found.zoom) return stage % 2 ? deepened(found) : zoomed(found);
   if (stage % 2) return `Layer ${layer + 1}, feed-forward: every letter by itself. ${found.inner} units look for patterns in what the lane of ${who} holds now, and add what they find. ${now}`;
-  const why = stage === found.opens ? ` No other attention lifts ${named(found.rivals[0])} by so much: the tour looks inside.` : "";
+  const why = stage === found.opens ? ` No other attention makes ${named(found.rivals[0])} so much likelier: the tour looks inside.` : "";
   return `Layer ${layer + 1}, attention: the only way from lane to lane. ${upper(who)} looks mostly at ` +
     `${looksAt(found, found.attention[layer][at - first])}, on average over ${found.heads.length} heads, and adds what they copy there. ${now}${why}`;
 };
@@ -327,7 +340,7 @@ const upTo = (low, value, high) => Math.min(high, Math.max(low, value));
 /* How far something that stands from one step to another is seen at c steps: what is before it leaves in the first quarter
    of a step, and it comes in the second. */
 const seenAt = (c, from, to) => upTo(0, Math.min(4 * (c - from) + 3, 1 - 4 * (c - to)), 1);
-Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, TOPS, sign, named, percent, strongest, sumOf, signed, peak, upTo, seenAt, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
+Live.front = { LAYERS, ANSWER, WRITE, ROWS, BEST, FIRST, TOPS, sign, named, percent, strongest, sumOf, signed, partingHead, upTo, seenAt, caption, END, MIDDLE }; // front_picture.js and front_zoom.js add to it
 
 const SLOW = { ms: 1100 }, QUICK = { ms: 260, hold: 160 }; // what is read, and what flies
 const WORD = 1000 / 3, LEAST = 2500, AWAY = 300; // ms: to read a word, for a stage, and until it is looked at again
@@ -388,7 +401,7 @@ function build(part, figure) {
   const back = button("◀ Back", "One step back", () => by(-1));
   const play = button("▶ Play", "Play", () => (playing ? pause() : run(SLOW)));
   const step = button("Step ▶", "One step forward", () => by(1));
-  const letter = button("Next letter ▶▶", "Run until the next letter is written", onemore);
+  const letter = button("Next letter ▶▶", "Run until the next letter is found", onemore);
   const track = html("input", {
     type: "range", min: 0, max: WRITE, step: 1, "aria-label": "Place in the model",
     oninput: () => figure.set({ stage: Number(track.value) }), onchange: () => figure.released(),
@@ -449,7 +462,7 @@ function build(part, figure) {
 
   const reading = () => Math.max(LEAST, WORD * words.textContent.split(/\s+/).length);
 
-  /* Play: slowly, to the end of a letter. Or quickly, until so many letters are written. */
+  /* Play: slowly, until a letter is found. Or quickly, until so many are: each is written before the next one is sought. */
   function run(speed, letters = Infinity, wait = 0) {
     if (!found) return load();
     stop();
@@ -458,7 +471,7 @@ function build(part, figure) {
     timer = setTimeout(tick, wait);
   }
 
-  /* A press while letters are being written asks for one more: none is lost. */
+  /* A press while letters are sought asks for one more: none is lost. */
   function onemore() {
     if (Number.isFinite(playing?.left)) playing.left += 1;
     else run(QUICK, 1);
@@ -468,13 +481,9 @@ function build(part, figure) {
     const { speed } = playing;
     const seen = !document.hidden && picture.getBoundingClientRect().bottom > 0;
     const changes = seen ? move(1, speed.ms) : {};
-    if (!changes || (speed === SLOW && changes.stage === WRITE)) return pause();
-    if (changes.stage === 0) {
-      playing.left -= 1;
-      if (!playing.left) pause();
-      figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
-      if (!playing) return;
-    }
+    if (changes?.stage === WRITE) playing.left -= 1;
+    if (!changes || (changes.stage === WRITE && (speed === SLOW || !playing.left))) return pause();
+    if (changes.stage === 0) figure.status.textContent = `The line is now: ${found.tokens.join("")}`;
     const { left } = playing, queue = left > 1 && left < Infinity ? `; ${left} letters to come` : "";
     if (speed === QUICK) tell(`Quickly, with ${counted(found.tokens.length)}${queue}. Pause, or step, to see what happens where.`);
     timer = setTimeout(tick, seen ? speed.ms + (speed.hold ?? reading()) : AWAY);
@@ -718,7 +727,7 @@ Live.define({
   question: "How does a Transformer find the next letter?",
   page: "index",
   pictures: ["front.svg", "front-narrow.svg"],
-  heights: [809, 911],
+  heights: [830, 933],
   drawings: false, // it draws all by itself
   later: ["front_picture.js", "front_zoom.js"], // comes with the model
   models: ["shakespeare"],
@@ -731,7 +740,7 @@ Live.define({
       of: { likeliest: "the likeliest", cool: "0.5", drawn: "1", warm: "1.5" },
     },
     written: hidden(MOST, 0), stage: hidden(WRITE, ANSWER), back: hidden(ROWS - 1, 0),
-    zoom: hidden(ZOOMS, 0), head: hidden(HEADS, HEADS), // none chosen: the one that lifts the answer most
+    zoom: hidden(ZOOMS, 0), head: hidden(HEADS, HEADS), // none chosen: the one that lifts the answer most above its rival
     draw: hidden(DRAWS - 1, 0), // how often a letter was drawn anew
     fixed: { kind: "text", max: 4 * MOST, start: "", pattern: "[\\d,]*", letters: "0123456789,", hidden: true }, // letters that stay then
   },
@@ -750,7 +759,7 @@ Live.define({
     },
     {
       do: "My lord, the ki", set: { text: "My lord, the ki", stage: 0 },
-      see: "From the feed-forward of layer 1 on, n leads. Press Next letter three times: with ng and a space the word is whole.",
+      see: "From the feed-forward of layer 1 on, n leads. Each press of Next letter writes the one that was found, and finds another: ng and a space, and the word is whole.",
     },
   ],
   build,

@@ -3,7 +3,7 @@
    what all heads then write; what the units of a feed-forward do; and why a write lifts a letter.
    A vector is drawn as a row of bars, up where it is positive, and down where it is negative. */
 (() => {
-const { FIRST, TOPS, strongest, upTo, seenAt, sign, percent, sumOf, signed, peak, caption, END, MIDDLE } = Live.front;
+const { FIRST, TOPS, strongest, upTo, seenAt, sign, percent, sumOf, signed, partingHead, caption, END, MIDDLE } = Live.front;
 
 const sum = (list) => list.reduce((all, one) => all + one, 0);
 
@@ -25,7 +25,7 @@ function shades({ svg, colour }, list, side, most = Math.max(1e-9, ...list.map((
 
 /* Columns, in px of a picture that is 684 or 316 wide. */
 const WIDE = { of: 684, cell: 6, key: 40, query: 122, bar: [208, 288], score: 338, share: [354, 426], percent: 466, value: 480, mix: 606, maps: 598 };
-const NARROW = { of: 316, cell: 3, key: 26, query: 54, bar: [84, 118], score: 156, share: [162, 196], percent: 232, value: 240, mix: 290 };
+const NARROW = { of: 316, cell: 3, key: 26, query: 54, bar: [84, 118], score: 156, share: [162, 196], percent: 232, value: 240, mix: 286 };
 
 /* Tables that follow each other in one place: none comes before the last one is gone. */
 const inTurn = (tables) => (c) => tables.forEach(([node, from, to = from]) => {
@@ -68,8 +68,8 @@ function written({ svg, colour, number }, { width, narrow, top, bottom }, { riva
   const under = [those.length, last].map((n) => svg("path", { d: `M${(name - 6) * f} ${middle(n) - step / 2}H${(ends[2] + 4) * f}`, class: "live-gridline" }));
   const [answer, rival] = rivals.map(sign);
   const titles = [`${narrow ? "" : "answer "}${answer}`, `${narrow ? "" : "rival "}${rival}`, `${answer} − ${rival}`].map((text, n) => words(text, ends[n], top + 26, { ...END, class: "live-tick front-rival", style: `fill: ${colour(roles[n])}` }));
-  const above = narrow ? [words("lifts or lowers the score of", name, top + 6)]
-    : [words(`its write: first ${FIRST}`, 122, top + 26), words("lifts or lowers the score of", ends[1], top + 6, END)];
+  const above = narrow ? [words("lifts or lowers the score (above the mean) of", name, top + 6)]
+    : [words(`its write: first ${FIRST}`, 122, top + 26), words("lifts or lowers the score (above the mean) of", ends[1], top + 6, END)];
   const node = svg("g", {}, ...above, ...titles, ...rows, ...under);
   return { node, pose: (share) => bars.forEach(({ bar, zero, long }) => {
     bar.setAttribute("x", zero + Math.min(0, long * share));
@@ -129,12 +129,12 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   });
 
   // Where query, key and value come from: the lane of the chosen letter times three tables.
-  const born = group({}), [left, table, right] = (narrow ? [28, 108, 212] : [48, 216, 372]).map((x) => x * f), side = narrow ? 6 : 7, own_ = y(8.5);
+  const born = group({}), [left, table, right] = (narrow ? [28, 108, 212] : [48, 196, 330]).map((x) => x * f), side = narrow ? 6 : 7, line = (row) => where.top + (row + 0.5) * pitch, own_ = line(8.5); // wherever the letters of the line stand
   const strip_ = (vector, x, py, role) => bars_({ svg, colour }, vector.slice(0, cells), x, py, side, role);
   born.append(strip_(look.x, left, own_, "plain"), words(`lane of ${sign(tokens[at])}`, left / f, own_ - 40), words("after a norm", left / f, own_ + 46));
-  if (head === peak(look.effects[0])) born.append(words(`of all heads here, head ${head + 1} lifts ${sign(found.rivals[0])} most`, left / f, y(18)));
+  if (head === partingHead(look.effects)) born.append(words(`of all heads, head ${head + 1} lifts ${found.rivals.map(sign).join(" most above ")}`, left / f, line(18)));
   ["query", "key", "value"].forEach((role, n) => {
-    const py = y(2.5 + 6 * n), [start, end_] = [left + cells * side + 6, table - 8], half = (start + end_) / 2, box = (cells * side) / 2;
+    const py = line(2.5 + 6 * n), [start, end_] = [left + cells * side + 6, table - 8], half = (start + end_) / 2, box = (cells * side) / 2;
     const tile = look.tables[n].slice(0, cells).flatMap((line, i) => line.slice(0, cells).map((w, j) => [table + j * side, py - box + i * side, w]));
     const first_ = `${sumOf([0, 1].map((i) => [look.x[i], look.tables[n][0][i]]))} = ${number(look.made[n][0])}`;
     born.append(
@@ -142,7 +142,7 @@ function zoom({ svg, colour, number }, where, found, onhead) {
       ...shades({ svg, colour }, tile, side - 0.6), svg("rect", { x: table - 2, y: py - box - 2, width: 2 * box + 3, height: 2 * box + 3, rx: 3, class: "front-asks", stroke: colour(role) }),
       words(`× ${role} table`, table / f, py - box - 8), words("=", (right - 18) / f, py + 5),
       strip_(look.made[n], right, py, role), svg("text", { x: right, y: py - 30, text: role, class: "front-role", style: `fill: ${colour(role)}` }),
-      ...(narrow ? [] : [words(`${look.width} numbers; the first:`, right / f + 106, py - 8), words(first_, right / f + 106, py + 11)]));
+      ...(narrow ? [] : [words(`${look.width} numbers; the first:`, right / f + 94, py - 8), words(first_, right / f + 94, py + 11)]));
   });
 
   // The letter that the line below the picture spells out: the one with the largest share, or what is hidden.
@@ -269,7 +269,7 @@ function asked({ svg, colour, number }, { width, narrow, top }, { units, tokens,
       words(at_ + 1, middle_, high_ + 4.5, { class: "live-tick front-percent live-halo", ...MIDDLE }));
   });
   const [step, x, ends] = narrow ? [17, left, [126, 186, 240, width - 2]] : [21, grid, [150, 236, 336, 430].map((one) => one + grid)];
-  const row = (n) => foot + (narrow ? 22 : 30) + step * n;
+  const row = (n) => foot + (narrow ? 26 : 30) + step * n;
   const silu = (score) => score / (1 + Math.exp(-score));
   const heads = [narrow ? "gate" : "gate: it answers", "× number", narrow ? "= says" : "= the unit says", `adds to ${answer}`];
   const list = units.busy.map(([unit, score, beside, says], n) => svg("g", {}, words(`${n + 1}: unit ${unit}`, x, row(n + 1)),
