@@ -37,7 +37,7 @@ def definitions() -> dict[str, dict[str, object]]:
     """What each figure says of itself, without its functions, and all files that it needs."""
     v8 = MiniRacer()
     scripts = figure_scripts()
-    for name in [*PAGE, *(file for own in scripts.values() for file in own)]:
+    for name in dict.fromkeys([*PAGE, *(file for own in scripts.values() for file in own)]):
         v8.eval((SCRIPTS / name).read_text(encoding="utf-8"))
     found: dict[str, dict[str, object]] = json.loads(str(v8.eval("JSON.stringify(Live.figures)")))
     for name, own in scripts.items():

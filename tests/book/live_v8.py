@@ -111,7 +111,7 @@ def engine(*figures: str, scripts: Mapping[str, str] | None = None) -> Engine:
     """
     own = figure_scripts()
     page = (*PAGE, *(file for name in figures for file in own[name])) if figures else ()
-    return Engine((*NUMERIC, *FOR_SOME, *page), scripts or {})
+    return Engine(tuple(dict.fromkeys((*NUMERIC, *FOR_SOME, *page))), scripts or {})
 
 
 # Figures against the library ----------------------------------------------------------------------

@@ -305,6 +305,7 @@ Live.define({
   question: "What does one query get back, and what changes it?",
   page: "03_attention",
   heights: [855, 1025],
+  scripts: ["handles.js"],
   state: {
     query: point("query of fox", [0, 3], RANGE.keys),
     ...points(KEYS, "key", RANGE.keys),

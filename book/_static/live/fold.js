@@ -453,6 +453,7 @@ Live.define({
   question: "No straight line parts praise from the rest. What do two ReLU units do?",
   page: "08_feedforward",
   heights: [856, 1090],
+  scripts: ["handles.js"],
   state: {
     width: { kind: "number", label: "units", min: 1, max: MOST, step: 1, start: 2 },
     relu: { kind: "toggle", label: "ReLU", start: true },

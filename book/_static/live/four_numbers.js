@@ -149,6 +149,7 @@ Live.define({
   question: "What does a norm remember of four numbers, and what does it forget?",
   page: "09_norms",
   heights: [566, 839],
+  scripts: ["handles.js"],
   state: {
     ...Object.fromEntries(NAMES.map((name, at) => [
       name, { kind: "number", label: `${name} number`, min: LEAST, max: MOST, step: 0.1, start: START[at], hidden: true }])),

@@ -358,6 +358,7 @@ Live.define({
   question: "Two words keep their distance and move along the text. Whose score stays?",
   page: "07_positions",
   heights: [806, 847],
+  scripts: ["handles.js"],
   state: {
     scheme: { kind: "choice", label: "scheme", start: "rope", of: SCHEMES, hidden: true },
     key: { kind: "number", label: "place of the key", min: 0, max: PLACES - 1, step: 1, start: 4, hidden: true },

@@ -233,6 +233,7 @@ Live.define({
   question: "How much of the first input is left n steps later?",
   page: "01_recurrence",
   heights: [735, 846],
+  scripts: ["handles.js"],
   state: {
     distance: { kind: "number", label: "distance\u00a0n", min: 1, max: LONGEST, step: 1, start: 50 },
     weight: { kind: "number", label: "RNN:\u00a0weight\u00a0w", min: 0, max: 1.5, step: 0.01, start: 0.9 },
