@@ -317,8 +317,8 @@ Live.define({
   tries: [
     { do: "Ask for nothing", set: { query: [0, 0] }, see: "All scores are 0, all weights 0.20: the answer is the plain mean of the values." },
     { do: "Turn the query to the noun", set: { query: [3, 0] }, see: "“fox”, whose key is (1, 0), now gets 0.68, and its value is (0, 0): the answer shrinks." },
-    { do: "Make the key of “brown” longer", set: { key2: [0, 3] }, see: "“brown” takes 0.98 and the answer moves almost onto its value. It never leaves the region between the values." },
-    { do: "Let “The” win, gradient on", set: { query: [2.5, 3], key0: [3.5, 2.5], gradient: true }, see: "“The” takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but the softmax is saturated: the gradient that would find it is enlarged thousands of times here." },
+    { do: "Make brown’s key longer", set: { key2: [0, 3] }, see: "“brown” takes 0.98 and the answer moves almost onto its value. It never leaves the region between the values." },
+    { do: "Let “The” win, gradient on", set: { query: [2.5, 3], key0: [3.5, 2.5], gradient: true }, see: "“The” takes all the weight, and the answer shrinks to its value, (0, 0). A longer answer exists, but softmax is saturated: the gradient towards it is drawn thousands of times longer." },
   ],
   build,
 });
