@@ -264,6 +264,10 @@ def test_an_attention_opens_and_is_walked_through(page: Page, origin: str) -> No
     assert words(page).startswith("Layer 4, head 5, write")
     named = page.locator(f"{FIGURE} .front-rival").filter(visible=True).all_text_contents()
     assert named == ["answer e", "rival r", "e − r"]
+    effects = page.locator(f"{FIGURE} .front-effect").filter(visible=True).all_text_contents()
+    apart = [_value(effects[3 * head + 2]) for head in range(8)]
+    assert apart[4] == max(apart)  # the head that the tour opens wins where it counts
+    assert "“e” is 4.38 above “r”, second in the end, and so 80 times as likely." in words(page)
     bars = page.locator(f"{FIGURE} .front-sign").all_text_contents()
     assert {"e", "r"} < set(bars)  # table and bars speak of the same letters
     heads.get_by_role("button", name="head 8").click()
@@ -715,7 +719,7 @@ def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
         re.compile("^ng $"), timeout=60_000
     )
-    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible(timeout=20_000)
     assert page.url.endswith("written=3;stage=11")  # and no pass that nobody asked for
 
 

@@ -129,7 +129,8 @@ function zoom({ svg, colour, number }, where, found, onhead) {
   });
 
   // Where query, key and value come from: the lane of the chosen letter times three tables.
-  const born = group({}), [left, table, right] = (narrow ? [28, 108, 212] : [48, 196, 330]).map((x) => x * f), side = narrow ? 6 : 7, line = (row) => where.top + (row + 0.5) * pitch, own_ = line(8.5); // wherever the letters of the line stand
+  const born = group({}), [left, table, right] = (narrow ? [28, 108, 212] : [48, 196, 330]).map((x) => x * f), side = narrow ? 6 : 7;
+  const line = (row) => where.top + (row + 0.5) * pitch, own_ = line(8.5); // in the same place, however many letters there are
   const strip_ = (vector, x, py, role) => bars_({ svg, colour }, vector.slice(0, cells), x, py, side, role);
   born.append(strip_(look.x, left, own_, "plain"), words(`lane of ${sign(tokens[at])}`, left / f, own_ - 40), words("after a norm", left / f, own_ + 46));
   if (head === partingHead(look.effects)) born.append(words(`of all heads, head ${head + 1} lifts ${found.rivals.map(sign).join(" most above ")}`, left / f, line(18)));
