@@ -1,5 +1,6 @@
 """The frame of the live figures: settings, addresses, definitions, what a notebook stores."""
 
+import ast
 import json
 import re
 import sys
@@ -32,6 +33,29 @@ def v8() -> Iterator[Engine]:
 
 def test_the_definitions_are_up_to_date() -> None:
     assert TARGET.read_text(encoding="utf-8") == text(), "run: python -m tools.live_definitions"
+
+
+def stored_words() -> Iterator[tuple[str, str, str]]:
+    """Each page with a live figure: the call that shows it, and the words that the page keeps."""
+    for path in sorted((ROOT / "book").glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            calls = re.findall(r"^live\.figure\(.*\)$", "".join(cell["source"]), re.MULTILINE)
+            for call in calls:
+                yield path.stem, call, "".join(cell["outputs"][0]["data"]["text/plain"])
+
+
+@pytest.mark.parametrize(("page", "call", "words"), [*stored_words()])
+def test_a_page_keeps_the_words_of_todays_figure(page: str, call: str, words: str) -> None:
+    asked = ast.parse(call, mode="eval").body
+    assert isinstance(asked, ast.Call)
+    changes = {str(one.arg): ast.literal_eval(one.value) for one in asked.keywords}
+    drawn = live.figure(*map(ast.literal_eval, asked.args), **changes)
+    assert drawn.summary == words, f"run: python -m tools.notebooks run {page.partition('_')[0]}"
+
+
+def test_every_live_figure_of_a_page_is_found() -> None:
+    names = {call.split('"')[1] for _, call, _ in stored_words()}
+    assert names == live.FIGURES.keys() - {"front"}  # its page is no notebook
 
 
 def figure_problems(name: str, page: str, root: Path) -> list[str]:
