@@ -72,6 +72,12 @@ def looked_up(row: int, vector: Tensor, scaled: Tensor) -> Sums:
 
     Returns:
         What the two steps give.
+
+    Example:
+        >>> import torch
+        >>> vector = torch.tensor([0.5, 1.0, 0.0, 2.0])
+        >>> looked_up(7, vector, 2 * vector)["scale by √D"]
+        '0.50 × √4 = 1.00'
     """
     width = len(vector)
     n = _feature([vector], scaled, lambda value: value * width**0.5)
@@ -93,6 +99,13 @@ def normed(x: Tensor, after: Tensor, gain: Tensor, bias: Tensor) -> Sums:
 
     Returns:
         The calculation.
+
+    Example:
+        >>> import torch
+        >>> x, one = torch.tensor([1.0, 3.0]), torch.ones(2)
+        >>> sums = normed(x, x - 2, gain=one, bias=0 * one)
+        >>> sums["layer norm"].split("; ")[1]
+        'feature 0: (1.00 − 2.00) ÷ 1.00 × 1.00 + 0.00 = −1.00'
     """
     mean = x.mean().item()
     spread = (x.var(correction=0) + _EPSILON).sqrt().item()

@@ -44,8 +44,8 @@ class FlexPattern(AttentionPattern):
         window: how many positions are seen to one side, the query's own included.
         prefix: how many tokens at the start of each row may be seen by those before them, too,
             ``(B,)``. The rest is seen causally, in an encoder too.
-        documents: the number of the document to which each token belongs, ``(B, T)``: no other
-            document is seen. Padding is a document of its own.
+        documents: for each token the number of its own document, ``(B, T)``: no other is
+            seen. Padding is a document of its own.
 
     Raises:
         TypeError: if lengths or documents are not whole numbers.
