@@ -552,7 +552,6 @@ def test_the_number_is_followed_to_the_letter_that_it_writes(page: Page, origin:
     expect(page.locator(f"{JOURNEY}{SETTLED}")).to_be_visible()
     way = page.evaluate("letterWay")
     assert way[0] < -300  # it starts beside the output,
-    assert any(-300 < y < -10 for y in way)  # passes the boxes,
     assert way[-1] == 4  # and ends on the line of the decoder’s input
     figure.get_by_role("button", name="Back", exact=True).click()
     expect(letter).to_have_count(0)
@@ -687,13 +686,13 @@ def test_the_sentence_goes_slower_and_faster(page: Page, origin: str) -> None:
     expect(slower).to_have_attribute("aria-disabled", "true")
     play.click()
     waits = {"½×": figure.evaluate(WAITS)}
-    for name in ("1×", "2×"):
+    for name in ("1×", "2×", "4×"):
         faster.click()
         expect(play).to_have_text("Pause")  # it goes on, at another speed
         expect(pace).to_contain_text(name)
         waits[name] = figure.evaluate(WAITS)
     expect(faster).to_have_attribute("aria-disabled", "true")
-    assert waits["½×"] > 3_000  # two boxes: 3.6, 1.8 and 0.9 seconds on an idle machine
+    assert waits["½×"] > 3_000  # two boxes: 3.6, 1.8, 0.9 and 0.45 seconds on an idle machine
     assert waits["½×"] > 1.4 * waits["1×"] > 1.4 * 1.4 * waits["2×"], waits
 
 
@@ -1689,7 +1688,7 @@ def test_a_line_that_has_left_the_chart_has_an_arrow_and_its_length(
         )
         assert heights[1] < heights[0]  # no dot at the frame stands for what is beyond it
     stack.locator(".live-reset").click()
-    expect(stack.locator(".live-off[d^=M]")).to_have_count(0)
+    expect(stack.locator(".live-chart .live-off[d^=M]")).to_have_count(0)
 
 
 def test_what_is_chosen_of_the_stack_is_drawn(page: Page, origin: str) -> None:

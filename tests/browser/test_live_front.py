@@ -715,7 +715,9 @@ def test_every_press_of_next_letter_writes_one(page: Page, origin: str) -> None:
     expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
     for _ in range(3):
         button(page, "Run until the next letter is found")
-    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text("; 2 letters to come")
+    expect(page.locator(f"{FIGURE} .live-words")).to_contain_text(
+        "; 2 letters to come", timeout=60_000
+    )
     expect(page.locator(f"{FIGURE} .front-line mark")).to_have_text(
         re.compile("^ng $"), timeout=60_000
     )
