@@ -65,8 +65,9 @@ BROKEN = {
         "light",
     ),
     "text that jumps": (
-        "<p>below</p><script>addEventListener('load', () => setTimeout(() =>"
-        "document.querySelector('h1').style.marginTop = '300px', 50))</script>",
+        "<p>below</p><script>addEventListener('load', () => setInterval(() => {"
+        "const { style } = document.querySelector('h1');"
+        "style.marginTop = style.marginTop ? '' : '300px'; }, 50))</script>",
         "nothing jumps",
     ),
     "wide on a desktop": ('<div style="width: 1400px">wide</div>', "fits 1280 px"),
